@@ -1,0 +1,260 @@
+//! What an entry of a table says, independent of how a machine writes it down.
+
+mod x86;
+
+pub use x86::{X86, X86_4, X86_5};
+
+use crate::addr::{Level, Pfn};
+use crate::hw::{Access, Rights, WalkFault};
+use bitflags::bitflags;
+use core::fmt;
+use core::marker::PhantomData;
+
+/// log2 of the number of entries of a table. Two entries are enough to try every interleaving of
+/// neighbours, and more than the exhaustive checker could get through.
+pub const TABLE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
+
+bitflags! {
+    /// What a leaf permits and remembers. Reading is implied by the leaf's being there, except under
+    /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct PteFlags: u32 {
+        /// Writing is allowed.
+        const WRITE = 1 << 0;
+        /// The unprivileged mode may use it.
+        const USER = 1 << 1;
+        /// Instruction fetch is allowed.
+        const EXEC = 1 << 2;
+        /// The hardware, or software on its behalf, saw an access. Sticky until cleared.
+        const ACCESSED = 1 << 3;
+        /// The same for a write.
+        const DIRTY = 1 << 4;
+        /// Survives a change of address space in the TLB.
+        const GLOBAL = 1 << 5;
+        /// Set in what is read from a leaf above 4 KiB; writing follows the level and ignores it.
+        const HUGE = 1 << 6;
+        /// The frame stays attached, every access faults: `PROT_NONE`, and entries left to be faulted
+        /// on for statistics. The hardware does not translate through it and caches nothing of it.
+        const NO_ACCESS = 1 << 7;
+        /// Write-through caching.
+        const WRITE_THROUGH = 1 << 8;
+        /// No caching.
+        const NO_CACHE = 1 << 9;
+        /// Software: the frame has no metadata or is not reference-counted (zero page, PFN maps).
+        const SPECIAL = 1 << 10;
+        /// Software: written since soft-dirty was last cleared.
+        const SOFT_DIRTY = 1 << 11;
+        /// Software: write-protected on behalf of userfaultfd.
+        const UFFD_WP = 1 << 12;
+    }
+}
+
+/// Why a slot without a translation is not simply empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MarkerKind {
+    /// A guard page (`MADV_GUARD_INSTALL`): access is a segmentation fault.
+    Guard = 1,
+    /// The frame in the payload is being moved; who needs the page waits.
+    Migration = 2,
+    /// The contents are at the place in the payload.
+    Swap = 3,
+    /// userfaultfd write protection of a page that is not there.
+    UffdWp = 4,
+    /// The memory failed: access is a bus error. Also what an unknown code decodes to.
+    Poison = 5,
+}
+
+/// What a slot of a table holds. Every user of an entry matches on all four kinds (hazard C-42).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    None,
+    /// A page of the slot's level.
+    Leaf {
+        /// Its first 4 KiB frame.
+        pfn: Pfn,
+        /// What it permits and remembers.
+        flags: PteFlags,
+    },
+    /// A table of the next lower level. Never at [`Level::Pte`].
+    Table {
+        /// Where that table is.
+        pfn: Pfn,
+    },
+    /// No translation, but a reason.
+    Marker {
+        /// Which.
+        kind: MarkerKind,
+        /// [`PAYLOAD_BITS`] bits that belong to the kind.
+        payload: u64,
+    },
+}
+
+/// Bits of payload that a marker carries.
+pub const PAYLOAD_BITS: u32 = 50;
+
+/// How a machine writes entries down. All functions are pure; all are meant to be inlined.
+///
+/// The word zero is the empty slot in every format, so that a zeroed table is an empty one.
+pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
+    /// Levels of tables: 4 or 5.
+    const LEVELS: usize;
+    /// The highest level whose entries may be leaves.
+    const MAX_LEAF: Level;
+    /// The level of the root table.
+    const ROOT: Level = Level::from_number(Self::LEVELS - 1);
+    /// The end of the addresses a process may use. An address at or above it has no table here.
+    const USER_END: u64;
+
+    /// A leaf of `level` that starts at `pfn`.
+    fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> u64;
+    /// A pointer to a table of the next lower level.
+    fn table(pfn: Pfn) -> u64;
+    /// A marker; `payload` is below `1 << PAYLOAD_BITS`.
+    fn marker(kind: MarkerKind, payload: u64) -> u64;
+    /// What an entry of a table of `level` says.
+    fn kind(raw: u64, level: Level) -> Kind;
+    /// The flags of a leaf.
+    fn flags(raw: u64) -> PteFlags;
+    /// The leaf with other flags: frame and protection key stay.
+    fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
+    /// The frame of a leaf or the table of a table pointer.
+    fn pfn(raw: u64) -> Pfn;
+    /// Whether hardware may translate through the entry, so that a TLB or a walk cache may hold it.
+    fn is_cached(raw: u64) -> bool;
+    /// Whether it is a leaf: translated or, with [`PteFlags::NO_ACCESS`], not.
+    fn is_leaf(raw: u64, level: Level) -> bool;
+    /// The protection key of a leaf.
+    fn pkey(raw: u64) -> u8;
+    /// The leaf with another protection key, 0 to 15.
+    fn with_pkey(raw: u64, pkey: u8) -> u64;
+
+    /// What a processor does with `raw`, met in a table of `level` on its way to `address`, and the
+    /// word it then wants to find there (the accessed and dirty bits set).
+    ///
+    /// # Errors
+    /// The fault it would raise.
+    fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault>;
+    /// The fault for an address that this format does not have, if `address` is one.
+    fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault>;
+}
+
+/// One entry of a table, as a value: a copy, never the entry itself.
+///
+/// Its meaning depends on the level of the table it came from, which the caller knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Pte<F> {
+    raw: u64,
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Pte<F> {
+    /// The empty slot.
+    pub const NONE: Self = Pte { raw: 0, format: PhantomData };
+
+    /// The entry that these bits are.
+    #[inline]
+    pub const fn from_raw(raw: u64) -> Self {
+        Pte { raw, format: PhantomData }
+    }
+
+    /// The bits.
+    #[inline]
+    pub const fn raw(self) -> u64 {
+        self.raw
+    }
+
+    /// A 4 KiB leaf.
+    #[inline]
+    pub fn page(pfn: Pfn, flags: PteFlags) -> Self {
+        Self::from_raw(F::leaf(Level::Pte, pfn, flags))
+    }
+
+    /// A leaf of `level`.
+    ///
+    /// # Panics
+    /// In test builds, when the format has no leaf of this level or `pfn` is not aligned to it.
+    #[inline]
+    pub fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> Self {
+        debug_assert!(level <= F::MAX_LEAF && pfn.is_aligned(level), "no leaf of {level:?} at {pfn:?}");
+        Self::from_raw(F::leaf(level, pfn, flags))
+    }
+
+    /// A pointer to a lower table.
+    #[inline]
+    pub fn table(pfn: Pfn) -> Self {
+        Self::from_raw(F::table(pfn))
+    }
+
+    /// A marker.
+    ///
+    /// # Panics
+    /// In test builds, when `payload` has more than [`PAYLOAD_BITS`] bits.
+    #[inline]
+    pub fn marker(kind: MarkerKind, payload: u64) -> Self {
+        debug_assert!(payload >> PAYLOAD_BITS == 0, "a marker's payload is too wide");
+        Self::from_raw(F::marker(kind, payload))
+    }
+
+    /// What it says, in a table of `level`.
+    #[inline]
+    pub fn kind(self, level: Level) -> Kind {
+        F::kind(self.raw, level)
+    }
+
+    /// Whether the slot is empty.
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.raw == 0
+    }
+
+    /// Whether hardware may hold a translation through it: a leaf that is not `NO_ACCESS`, or a table.
+    #[inline]
+    pub fn is_cached(self) -> bool {
+        F::is_cached(self.raw)
+    }
+
+    /// Whether it is a leaf of a table of `level`.
+    #[inline]
+    pub fn is_leaf(self, level: Level) -> bool {
+        F::is_leaf(self.raw, level)
+    }
+
+    /// The frame of a leaf; meaningless for a marker or an empty slot.
+    #[inline]
+    pub fn pfn(self) -> Pfn {
+        F::pfn(self.raw)
+    }
+
+    /// The flags of a leaf; meaningless for anything else.
+    #[inline]
+    pub fn flags(self) -> PteFlags {
+        F::flags(self.raw)
+    }
+
+    /// The leaf of a table of `level` with other flags.
+    #[inline]
+    pub fn with_flags(self, level: Level, flags: PteFlags) -> Self {
+        Self::from_raw(F::with_flags(self.raw, level, flags))
+    }
+
+    /// The protection key of a leaf.
+    #[inline]
+    pub fn pkey(self) -> u8 {
+        F::pkey(self.raw)
+    }
+
+    /// The leaf with another protection key, 0 to 15.
+    #[inline]
+    pub fn with_pkey(self, pkey: u8) -> Self {
+        Self::from_raw(F::with_pkey(self.raw, pkey))
+    }
+}
+
+impl<F: Format> fmt::Debug for Pte<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pte({:#x})", self.raw)
+    }
+}

@@ -1,0 +1,304 @@
+//! The gather: what a change of the tables owes before it is finished.
+//!
+//! Who removes translations or rights has three debts, to be paid in this order: flush the TLBs; give up
+//! the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
+//! pays them in batches of fixed size, without allocating.
+//!
+//! # Two gathers at once (hazard C-4)
+//!
+//! A thread may find an entry already empty because another gather cleared it and has not flushed yet. It
+//! must not report "done" on the other's promise. So every gather counts itself in the space's
+//! [`GatherState`] before its first change, and a gather that finds another one counted when it finishes
+//! flushes everything, walk caches included.
+//!
+//! | pending | state |
+//! | --- | --- |
+//! | 0 | nothing that was changed is unflushed |
+//! | n | n gathers have changed, or are about to change, entries that they have not flushed |
+//!
+//! Why that is enough: a clears an entry, b finds it empty. a counted itself before it cleared, and b saw
+//! the clear through the table's lock or an acquire load, so b also sees the count, unless a has left
+//! again; and a leaves only after its flush, so then there is nothing stale.
+
+use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::table::Stale;
+use arrayvec::ArrayVec;
+use freehold_sync::atomic::{AtomicU32, Ordering};
+
+/// What has to vanish from the TLBs of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// The first address.
+    pub start: VirtAddr,
+    /// The address after the last.
+    pub end: VirtAddr,
+    /// Everything, whatever `start` and `end` say.
+    pub all: bool,
+    /// Tables were unlinked: what the walk caches hold of the range must vanish as well, and walkers that
+    /// use no lock must have gone when the flush returns.
+    pub tables_freed: bool,
+}
+
+/// A frame whose mapping was removed, and how large the mapping was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Unmapped(u64);
+
+impl Unmapped {
+    const LEVEL_BITS: u32 = 3;
+
+    /// The mapping of `pfn` by a leaf of `level`.
+    #[inline]
+    pub const fn new(pfn: Pfn, level: Level) -> Self {
+        Unmapped(pfn.get() << Self::LEVEL_BITS | level.number() as u64)
+    }
+
+    /// The first frame.
+    #[inline]
+    pub const fn pfn(self) -> Pfn {
+        Pfn::new(self.0 >> Self::LEVEL_BITS)
+    }
+
+    /// The level of the leaf.
+    #[inline]
+    pub const fn level(self) -> Level {
+        Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
+    }
+}
+
+impl core::fmt::Debug for Unmapped {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} ({:?})", self.pfn(), self.level())
+    }
+}
+
+/// Where a gather pays its debts.
+pub trait Tlb {
+    /// Removes translations; returns when no processor can use one that `what` covers.
+    fn flush(&self, what: &Flush);
+
+    /// Gives up what these mappings held. Called after the flush that covers them, with no table locked
+    /// by the gather.
+    fn release(&self, frames: &[Unmapped]);
+
+    /// Frees unlinked, empty tables. Called after the flush that covers them.
+    fn free_tables(&self, tables: &[Pfn]);
+}
+
+/// How many gathers of one space are under way. A space has one; zeroed is none.
+#[repr(align(64))]
+#[derive(Debug)]
+pub struct GatherState {
+    /// See the [module](self)'s table. Own cache line: only gathers write it.
+    pending: AtomicU32,
+}
+
+impl GatherState {
+    /// None under way.
+    pub fn new() -> Self {
+        GatherState { pending: AtomicU32::new(0) }
+    }
+
+    /// Whether something may be unflushed. Exact under the lock of a table only for that table's entries:
+    /// no change made there before can be missed.
+    pub fn is_pending(&self) -> bool {
+        self.others(0)
+    }
+
+    fn enter(&self) {
+        // Orders nothing by itself: the clear that follows is published by the table's unlock, or by a
+        // release store for upper levels, and the count is sequenced before it. See `others`.
+        self.pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn leave(&self) {
+        // Release, pairs with the acquire in `others`: who no longer sees this gather sees its flush done.
+        let before = self.pending.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a gather left that never entered");
+    }
+
+    fn others(&self, own: u32) -> bool {
+        // Acquire, pairs with `leave`. Reading a count without some other gather means that it left (its
+        // flush is then complete for us) or has not entered, and then it cleared nothing that we saw.
+        self.pending.load(Ordering::Acquire) > own
+    }
+}
+
+impl Default for GatherState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tables that a gather holds before it must flush.
+const TABLES: usize = 32;
+
+/// A change of a space's tables in progress. `FRAMES` is how many frames it holds before it must flush.
+///
+/// Must be [finished](Gather::finish). Dropping one that still owes something panics in test builds.
+#[must_use = "a gather owes a flush until it is finished"]
+pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
+    tlb: &'a T,
+    /// `None`: nobody else can touch the range.
+    state: Option<&'a GatherState>,
+    entered: bool,
+    /// What was changed since the last flush; empty is `start == u64::MAX`.
+    start: VirtAddr,
+    end: VirtAddr,
+    tables_freed: bool,
+    frames: ArrayVec<Unmapped, FRAMES>,
+    tables: ArrayVec<Pfn, TABLES>,
+}
+
+impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
+    /// A gather beside which others may run in the same space. Writes nothing shared until something is
+    /// changed.
+    #[inline]
+    pub fn new(tlb: &'a T, state: &'a GatherState) -> Self {
+        Self::with(tlb, Some(state))
+    }
+
+    /// A gather for a range that no other gather can touch, now or before it is finished: a space that
+    /// nobody else uses. It takes no part in the overlap rule.
+    #[inline]
+    pub fn exclusive(tlb: &'a T) -> Self {
+        Self::with(tlb, None)
+    }
+
+    #[inline]
+    fn with(tlb: &'a T, state: Option<&'a GatherState>) -> Self {
+        Gather {
+            tlb,
+            state,
+            entered: false,
+            start: VirtAddr::new(u64::MAX),
+            end: VirtAddr::new(0),
+            tables_freed: false,
+            frames: ArrayVec::new(),
+            tables: ArrayVec::new(),
+        }
+    }
+
+    /// How many more frames fit before a flush.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.frames.remaining_capacity()
+    }
+
+    /// Hands over a frame whose mapping was removed, to be released after the flush.
+    ///
+    /// # Panics
+    /// When there is no [`room`](Self::room): a frame must not be lost.
+    #[inline]
+    pub fn frame(&mut self, pfn: Pfn, level: Level) {
+        self.frames.push(Unmapped::new(pfn, level));
+    }
+
+    /// Flushes and pays if fewer than `frames` fit. Call it with no table locked: it waits for other
+    /// processors.
+    #[inline]
+    pub fn make_room(&mut self, frames: usize) {
+        debug_assert!(frames <= FRAMES, "this gather is too small for one table");
+        if self.room() < frames {
+            self.pay();
+        }
+    }
+
+    /// Hands over a table that was just unlinked.
+    pub(crate) fn table(&mut self, table: Pfn, span: VaRange) {
+        self.changed(span, true);
+        self.tables.push(table);
+        if self.tables.is_full() {
+            self.pay();
+        }
+    }
+
+    /// Flushes what was changed up to now, without giving anything up. With locks held this is how a
+    /// moved entry's old translation vanishes before the lock is let go (hazard C-39); the platform must
+    /// then be able to flush while another processor spins for that lock.
+    pub fn flush(&mut self) {
+        if self.owes_flush() {
+            self.tlb.flush(&Flush {
+                start: self.start,
+                end: self.end,
+                all: false,
+                tables_freed: self.tables_freed,
+            });
+        }
+        self.start = VirtAddr::new(u64::MAX);
+        self.end = VirtAddr::new(0);
+        self.tables_freed = false;
+    }
+
+    /// Pays everything: flushes, releases the frames, frees the tables. Where nothing was changed and no
+    /// other gather is under way, that costs one load.
+    pub fn finish(mut self) {
+        if let Some(state) = self.state {
+            if state.others(u32::from(self.entered)) {
+                self.tlb.flush(&Flush {
+                    start: VirtAddr::new(0),
+                    end: VirtAddr::new(u64::MAX),
+                    all: true,
+                    tables_freed: true,
+                });
+                self.start = VirtAddr::new(u64::MAX);
+                self.tables_freed = false;
+            }
+        }
+        self.pay();
+        if self.entered {
+            self.entered = false;
+            if let Some(state) = self.state {
+                state.leave();
+            }
+        }
+    }
+
+    fn owes_flush(&self) -> bool {
+        self.start.get() != u64::MAX || self.tables_freed
+    }
+
+    #[cold]
+    fn pay(&mut self) {
+        self.flush();
+        if !self.frames.is_empty() {
+            self.tlb.release(&self.frames);
+            self.frames.clear();
+        }
+        if !self.tables.is_empty() {
+            self.tlb.free_tables(&self.tables);
+            self.tables.clear();
+        }
+    }
+}
+
+impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
+    #[inline]
+    fn before(&mut self) {
+        if !self.entered {
+            self.entered = true;
+            if let Some(state) = self.state {
+                state.enter();
+            }
+        }
+    }
+
+    #[inline]
+    fn changed(&mut self, span: VaRange, tables: bool) {
+        self.start = self.start.min(span.start());
+        self.end = self.end.max(span.end());
+        self.tables_freed |= tables;
+    }
+}
+
+impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
+    fn drop(&mut self) {
+        let owes = self.entered || self.owes_flush() || !self.frames.is_empty() || !self.tables.is_empty();
+        debug_assert!(!owes || unwinding(), "a gather was dropped before it was finished");
+    }
+}
+
+/// Without `std` nobody can tell; a second panic then aborts, which a test reports as well.
+fn unwinding() -> bool {
+    false
+}

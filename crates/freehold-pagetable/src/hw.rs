@@ -1,0 +1,169 @@
+//! What the machine's memory-management unit does with the tables: a walk without any lock.
+
+use crate::addr::{Level, Pfn, VirtAddr};
+use crate::format::Format;
+use crate::memory::TableMemory;
+use bitflags::bitflags;
+use core::fmt;
+use freehold_sync::atomic::Ordering;
+
+/// What a processor wants to do at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// It writes.
+    pub write: bool,
+    /// It fetches an instruction.
+    pub exec: bool,
+    /// It runs in the unprivileged mode.
+    pub user: bool,
+    /// Its protection-key rights (PKRU): bit 2k denies access by key k, bit 2k+1 denies writing.
+    pub pkru: u32,
+}
+
+impl Access {
+    /// A read in user mode.
+    pub const READ: Access = Access { write: false, exec: false, user: true, pkru: 0 };
+    /// A write in user mode.
+    pub const WRITE: Access = Access { write: true, ..Access::READ };
+    /// An instruction fetch in user mode.
+    pub const EXEC: Access = Access { exec: true, ..Access::READ };
+
+    pub(crate) fn code(self) -> FaultCode {
+        let mut code = FaultCode::empty();
+        code.set(FaultCode::WRITE, self.write);
+        code.set(FaultCode::USER, self.user);
+        code.set(FaultCode::FETCH, self.exec);
+        code
+    }
+
+    pub(crate) fn key_denies(self, key: u8) -> bool {
+        let rights = self.pkru >> (2 * u32::from(key)) & 3;
+        rights & 1 != 0 || self.write && rights & 2 != 0
+    }
+}
+
+bitflags! {
+    /// The error code of a page fault on x86.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct FaultCode: u32 {
+        /// A translation was there and did not permit the access.
+        const PRESENT = 1 << 0;
+        /// The access was a write.
+        const WRITE = 1 << 1;
+        /// The access was made in user mode.
+        const USER = 1 << 2;
+        /// A reserved bit was set in an entry.
+        const RESERVED = 1 << 3;
+        /// The access was an instruction fetch.
+        const FETCH = 1 << 4;
+        /// The protection key denied it.
+        const KEY = 1 << 5;
+    }
+}
+
+/// Why the hardware did not translate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkFault {
+    /// A page fault with this error code.
+    Page(FaultCode),
+    /// The address does not exist in this format (x86: a general-protection fault).
+    NonCanonical,
+}
+
+impl fmt::Display for WalkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WalkFault::Page(code) => write!(f, "page fault, error code {:#x}", code.bits()),
+            WalkFault::NonCanonical => f.write_str("the address is not canonical"),
+        }
+    }
+}
+
+impl core::error::Error for WalkFault {}
+
+/// What all levels of a walk together permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Writing.
+    pub write: bool,
+    /// Use in user mode.
+    pub user: bool,
+    /// Instruction fetch.
+    pub exec: bool,
+}
+
+/// A translation as a TLB would keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The 4 KiB frame of the address itself, also inside a larger leaf.
+    pub pfn: Pfn,
+    /// The level of the leaf.
+    pub level: Level,
+    /// What it permits.
+    pub rights: Rights,
+    /// Whether the dirty bit is set in memory: a TLB may serve a write only from such a translation.
+    pub dirty: bool,
+    /// The leaf's protection key.
+    pub pkey: u8,
+}
+
+/// Translates `address` through the tables below `root` as the hardware would, setting accessed and dirty
+/// bits by compare-and-swap.
+///
+/// Takes no lock. The caller keeps the tables from being freed, as a processor does by answering flushes.
+///
+/// # Errors
+/// The fault that the processor would raise.
+pub fn hw_walk<F: Format, M: TableMemory>(
+    memory: &M,
+    root: Pfn,
+    address: VirtAddr,
+    access: Access,
+) -> Result<Translation, WalkFault> {
+    F::hardware_address(address.get(), access)?;
+    let mut rights = Rights { write: true, user: true, exec: true };
+    let mut table = root;
+    let mut level = F::ROOT;
+    loop {
+        let entry = memory.table(table).entry(address.index(level));
+        let raw = step::<F>(entry, level, access, &mut rights)?;
+        if F::is_leaf(raw, level) {
+            return Ok(Translation {
+                pfn: F::pfn(raw).add(address.frame_in_leaf(level)),
+                level,
+                rights,
+                dirty: F::flags(raw).contains(crate::PteFlags::DIRTY),
+                pkey: F::pkey(raw),
+            });
+        }
+        table = F::pfn(raw);
+        level = level.below();
+    }
+}
+
+/// One entry: checks it and writes the accessed and dirty bits, unless it changed meanwhile; then looks
+/// again, as the hardware's locked update does.
+fn step<F: Format>(
+    entry: &freehold_sync::atomic::AtomicU64,
+    level: Level,
+    access: Access,
+    rights: &mut Rights,
+) -> Result<u64, WalkFault> {
+    let above = *rights;
+    // Acquire, pairs with the release store or swap that installed the entry: the table or page behind
+    // it is initialised for who sees the entry.
+    let mut raw = entry.load(Ordering::Acquire);
+    loop {
+        *rights = above;
+        let marked = F::hardware_step(raw, level, access, rights)?;
+        if marked == raw {
+            return Ok(raw);
+        }
+        // Relaxed on success: the bits carry no data, and the load above already ordered the entry.
+        // Acquire on failure: the entry now seen is judged like a first one.
+        match entry.compare_exchange(raw, marked, Ordering::Relaxed, Ordering::Acquire) {
+            Ok(_) => return Ok(marked),
+            Err(now) => raw = now,
+        }
+    }
+}

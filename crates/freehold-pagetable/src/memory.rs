@@ -1,0 +1,118 @@
+//! Where tables live: the seam to the embedding kernel's memory.
+
+use crate::addr::{ENTRIES, Pfn};
+use core::fmt;
+use freehold_sync::atomic::{AtomicU64, Ordering};
+use freehold_sync::{Host, RawSpin};
+
+/// No memory for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfTables;
+
+impl fmt::Display for OutOfTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no memory for a page table")
+    }
+}
+
+impl core::error::Error for OutOfTables {}
+
+/// One table, as the hardware reads it. All bytes zero is an empty table.
+#[repr(C, align(4096))]
+pub struct Table {
+    /// Guarded by the rules of the [crate's protocol](crate#who-may-write-an-entry); the hardware also
+    /// writes here, setting accessed and dirty bits.
+    entries: [AtomicU64; ENTRIES],
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new() -> Self {
+        Table { entries: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// The entry at `index`.
+    #[inline]
+    pub fn entry(&self, index: usize) -> &AtomicU64 {
+        &self.entries[index & (ENTRIES - 1)]
+    }
+
+    /// Whether every entry is empty. Exact only while nobody changes the table.
+    pub fn is_zero(&self) -> bool {
+        // Pairs with nothing: for assertions and for tables that nobody else reaches.
+        self.entries.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Software's record of one table. All bytes zero is the record of an empty, unlocked table.
+///
+/// It fills a cache line, so that neighbouring tables' locks do not share one.
+#[repr(C, align(64))]
+pub struct TableMeta {
+    /// The table's lock; see [`crate#who-may-write-an-entry`].
+    pub(crate) lock: RawSpin,
+    /// Written under `lock`. Bit `i` clear: the entries of group `i` (see `crate::groups`) are empty. Kept
+    /// for tables of [`Level::Pte`](crate::Level::Pte) only.
+    pub(crate) filled: AtomicU64,
+}
+
+impl TableMeta {
+    /// The record of an empty, unlocked table.
+    pub fn new() -> Self {
+        TableMeta { lock: RawSpin::new(), filled: AtomicU64::new(0) }
+    }
+
+    /// Makes the record that of an empty table again.
+    ///
+    /// For the memory's own use, before a table is handed out again; nobody else may know the table.
+    pub fn reset(&self) {
+        // Pairs with nothing: the table is unreachable, and handing it out orders what follows.
+        self.filled.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Default for TableMeta {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The memory that tables are made of.
+///
+/// # Safety
+///
+/// An implementation promises that
+/// - a table from [`alloc_table`](Self::alloc_table) is used by nobody else until
+///   [`free_table`](Self::free_table) returns it, and is all zero, and so is its record;
+/// - [`table`](Self::table) and [`table_meta`](Self::table_meta) return the same objects for the same
+///   number for as long as the table is allocated. For a number that is no table they may panic, but
+///   must not let undefined behaviour come of it.
+#[expect(unsafe_code, reason = "the contract on memory is for the implementation to keep")]
+pub unsafe trait TableMemory: Host {
+    /// A new, empty table.
+    ///
+    /// # Errors
+    /// [`OutOfTables`], and nothing happened.
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables>;
+
+    /// Takes a table back. Every entry is empty, as this crate leaves it, so the table may be handed out
+    /// again unzeroed; the record wants a [`reset`](TableMeta::reset).
+    ///
+    /// # Safety
+    ///
+    /// The table came from `alloc_table`, no entry points to it, and neither hardware nor a walker of
+    /// software can still read it.
+    unsafe fn free_table(&self, table: Pfn);
+
+    /// The table at `pfn`.
+    fn table(&self, pfn: Pfn) -> &Table;
+
+    /// The record of the table at `pfn`.
+    fn table_meta(&self, pfn: Pfn) -> &TableMeta;
+}

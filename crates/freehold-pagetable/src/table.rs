@@ -1,0 +1,337 @@
+//! One table and its lock: what may be done to an entry, and by whom.
+
+use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
+use crate::format::{Format, Kind, Pte, PteFlags};
+use crate::groups;
+use crate::memory::{Table, TableMemory, TableMeta};
+use core::marker::PhantomData;
+use freehold_sync::atomic::{AtomicU64, Ordering};
+use freehold_sync::rank::Rank;
+use freehold_sync::{RawSpin, RawSpinGuard};
+
+/// Who has to hear of a translation that a TLB may still hold. Every operation that removes rights takes
+/// one, so that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller
+/// who knows better.
+pub trait Stale {
+    /// Something is about to be changed, before its first store.
+    fn before(&mut self);
+    /// `span` was changed; with `tables`, an entry that pointed to a table was.
+    fn changed(&mut self, span: VaRange, tables: bool);
+}
+
+/// The claim that no processor can hold a translation of what is changed: the space never ran, or the
+/// caller flushes on its own.
+#[derive(Clone, Copy, Debug)]
+pub struct NotCached;
+
+impl Stale for NotCached {
+    #[inline]
+    fn before(&mut self) {}
+    #[inline]
+    fn changed(&mut self, _span: VaRange, _tables: bool) {}
+}
+
+/// A table of level number `LEVEL`, found by walking to an address; not locked.
+///
+/// The table stays what it is as long as nobody may unlink it; see the [crate's protocol](crate).
+pub struct EntryTable<'a, F, M, const LEVEL: usize> {
+    pub(crate) memory: &'a M,
+    pub(crate) table: &'a Table,
+    pub(crate) meta: &'a TableMeta,
+    /// Where the table's span starts.
+    pub(crate) base: VirtAddr,
+    /// The entry that points to the table; `None` for the root.
+    pub(crate) parent: Option<(&'a AtomicU64, Pfn)>,
+    pub(crate) format: PhantomData<F>,
+}
+
+impl<F, M, const LEVEL: usize> Clone for EntryTable<'_, F, M, LEVEL> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F, M, const LEVEL: usize> Copy for EntryTable<'_, F, M, LEVEL> {}
+
+/// A table of 4 KiB entries.
+pub type PteTable<'a, F, M> = EntryTable<'a, F, M, 0>;
+/// A table whose entries are 2 MiB leaves or point to tables.
+pub type PmdTable<'a, F, M> = EntryTable<'a, F, M, 1>;
+/// A table whose entries are 1 GiB leaves or point to tables.
+pub type PudTable<'a, F, M> = EntryTable<'a, F, M, 2>;
+
+impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEVEL> {
+    /// The table's level.
+    pub const LEVEL: Level = Level::from_number(LEVEL);
+
+    const RANK: Rank = if LEVEL == 0 { Rank::PageTable } else { Rank::PageTableUpper };
+
+    /// The addresses that the table translates.
+    #[inline]
+    pub fn span(&self) -> VaRange {
+        VaRange::of(self.base.get(), self.base.get().saturating_add(Self::LEVEL.table_span()))
+    }
+
+    /// Takes the table's lock.
+    #[inline]
+    pub fn lock(self) -> EntryGuard<'a, F, M, LEVEL> {
+        let lock = self.meta.lock.lock::<M>(Self::RANK);
+        EntryGuard { table: self, _lock: lock }
+    }
+
+    /// Takes the table's lock and makes sure that the table is still the one that its parent points to.
+    /// `None`: it is not, walk again. For callers that the protocol does not protect from the table's being
+    /// replaced meanwhile.
+    pub fn lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
+        let guard = self.lock();
+        guard.is_linked().then_some(guard)
+    }
+
+    /// Locks two tables, in the order of their addresses, which every caller shares. The second guard is
+    /// `None` when both are the same table.
+    pub fn lock_two(self, other: Self) -> (EntryGuard<'a, F, M, LEVEL>, Option<EntryGuard<'a, F, M, LEVEL>>) {
+        if core::ptr::eq(self.table, other.table) {
+            return (self.lock(), None);
+        }
+        if core::ptr::from_ref(self.table) < core::ptr::from_ref(other.table) {
+            let first = self.lock();
+            (first, Some(other.lock_nested()))
+        } else {
+            let first = other.lock();
+            (self.lock_nested(), Some(first))
+        }
+    }
+
+    fn lock_nested(self) -> EntryGuard<'a, F, M, LEVEL> {
+        let lock = self.meta.lock.lock::<M>(Rank::PageTableNested);
+        EntryGuard { table: self, _lock: lock }
+    }
+
+    /// The entry for `address` as it is now, without the lock: a hint, except for what the caller's other
+    /// locks keep still.
+    #[inline]
+    pub fn peek(&self, address: VirtAddr) -> Pte<F> {
+        // Acquire, pairs with the release that installed the entry: what is behind it is initialised.
+        Pte::from_raw(self.entry(address).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, address: VirtAddr) -> &'a AtomicU64 {
+        debug_assert!(self.span().contains(address), "{address:?} is not in this table's {:?}", self.span());
+        self.table.entry(address.index(Self::LEVEL))
+    }
+
+    #[inline]
+    pub(crate) fn entry_span(address: VirtAddr) -> VaRange {
+        VaRange::entry(address, Self::LEVEL)
+    }
+}
+
+/// A locked table: the right to change its entries.
+///
+/// # Invariants
+/// The table's lock is held.
+#[must_use]
+pub struct EntryGuard<'a, F: Format, M: TableMemory, const LEVEL: usize> {
+    pub(crate) table: EntryTable<'a, F, M, LEVEL>,
+    _lock: RawSpinGuard<'a, M>,
+}
+
+/// A locked table of 4 KiB entries.
+pub type PteGuard<'a, F, M> = EntryGuard<'a, F, M, 0>;
+/// A locked table of 2 MiB entries.
+pub type PmdGuard<'a, F, M> = EntryGuard<'a, F, M, 1>;
+/// A locked table of 1 GiB entries.
+pub type PudGuard<'a, F, M> = EntryGuard<'a, F, M, 2>;
+
+impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEVEL> {
+    const LEVEL: Level = Level::from_number(LEVEL);
+
+    /// The addresses that the table translates.
+    #[inline]
+    pub fn span(&self) -> VaRange {
+        self.table.span()
+    }
+
+    /// Whether the table is still the one that its parent points to.
+    pub fn is_linked(&self) -> bool {
+        // Relaxed: who unlinks a table that others may hold does so under its lock, which is ours now.
+        self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Relaxed) == F::table(pfn))
+    }
+
+    /// The entry for `address`. Only the hardware's accessed and dirty bits can change under the lock, and
+    /// above [`Level::Pte`] an empty slot may become a pointer to a table.
+    #[inline]
+    pub fn get(&self, address: VirtAddr) -> Pte<F> {
+        // Relaxed: entries of the lowest level are written under the lock that we hold. Upper levels are
+        // also filled by compare-and-swap: who follows such a pointer uses `peek` or the walk.
+        Pte::from_raw(self.table.entry(address).load(Ordering::Relaxed))
+    }
+
+    /// Fills the empty slot of `address`.
+    ///
+    /// The caller holds the mmap lock or the VMA's lock, in any mode, besides this table's.
+    ///
+    /// # Errors
+    /// What is in the slot, when it is not empty.
+    #[inline]
+    pub fn install(&mut self, address: VirtAddr, pte: Pte<F>) -> Result<(), Pte<F>> {
+        let entry = self.table.entry(address);
+        if LEVEL == 0 {
+            // Relaxed: see `get`; an empty entry of the lowest level is ours alone to fill.
+            let found = entry.load(Ordering::Relaxed);
+            if found != 0 {
+                return Err(Pte::from_raw(found));
+            }
+            self.note_filled(address);
+            // Release, pairs with the acquire of the hardware's walk and of `peek`.
+            entry.store(pte.raw(), Ordering::Release);
+            return Ok(());
+        }
+        // Release, pairs as above. The compare is against `PageTable`'s lock-free filling of the slot.
+        match entry.compare_exchange(0, pte.raw(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(Pte::from_raw(found)),
+        }
+    }
+
+    /// Adds rights or sets bits of the leaf of `address`, in place. A TLB that still has the old leaf costs a
+    /// spurious fault at most, so nothing need be flushed. Returns the leaf as it then is.
+    ///
+    /// # Panics
+    /// In test builds, when there is no leaf.
+    pub fn grant(&mut self, address: VirtAddr, flags: PteFlags) -> Pte<F> {
+        self.modify(address, |pte| {
+            debug_assert!(pte.is_leaf(Self::LEVEL), "rights for {pte:?}, which is no leaf");
+            pte.with_flags(Self::LEVEL, pte.flags() | flags)
+        })
+        .1
+    }
+
+    /// Changes the entry of `address` in place, keeping what the hardware writes meanwhile: `f` may run
+    /// again with newer accessed and dirty bits. The entry is never empty in between (hazard C-61).
+    /// Returns the entry before and after.
+    ///
+    /// Neither the old nor the new entry may be empty: that is [`install`](Self::install) and
+    /// [`take`](Self::take).
+    #[inline]
+    pub fn change(
+        &mut self,
+        address: VirtAddr,
+        stale: &mut impl Stale,
+        f: impl FnMut(Pte<F>) -> Pte<F>,
+    ) -> (Pte<F>, Pte<F>) {
+        stale.before();
+        let (old, new) = self.modify(address, f);
+        if old != new && old.is_cached() {
+            stale.changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+        }
+        (old, new)
+    }
+
+    #[inline]
+    fn modify(&mut self, address: VirtAddr, mut f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
+        let entry = self.table.entry(address);
+        // Relaxed: see `get`.
+        let mut raw = entry.load(Ordering::Relaxed);
+        loop {
+            let old = Pte::from_raw(raw);
+            let new = f(old);
+            debug_assert!(!old.is_none() && !new.is_none(), "a change in place from or to an empty slot");
+            if new == old {
+                return (old, new);
+            }
+            // Release on success, pairs with the acquire of the hardware's walk: a new frame behind the
+            // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
+            match entry.compare_exchange(raw, new.raw(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return (old, new),
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// Replaces the entry of `address`, whatever it is, by one exchange, and returns what was there with
+    /// the last accessed and dirty bits that the hardware could set.
+    #[inline]
+    pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
+        stale.before();
+        if LEVEL == 0 && !new.is_none() {
+            self.note_filled(address);
+        }
+        // Release, pairs with the acquire of the hardware's walk and of lock-free readers, for the new
+        // entry and for `before`. Acquire, pairs with the release that installed a table found here.
+        let old = Pte::from_raw(self.table.entry(address).swap(new.raw(), Ordering::AcqRel));
+        if old.is_cached() {
+            stale.changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+        }
+        old
+    }
+
+    /// Empties the slot of `address` by an exchange; see [`replace`](Self::replace).
+    #[inline]
+    pub fn take(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
+        self.replace(address, Pte::NONE, stale)
+    }
+
+    #[inline]
+    fn is_table(&self, pte: Pte<F>) -> bool {
+        LEVEL > 0 && matches!(pte.kind(Self::LEVEL), Kind::Table { .. })
+    }
+
+    #[inline]
+    fn note_filled(&mut self, address: VirtAddr) {
+        groups::fill(self.table.meta, address.index(Level::Pte));
+    }
+}
+
+impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
+    /// Writes the slot of `address`, which is empty or holds a marker or a leaf without access: something
+    /// that no TLB can have, so that a plain store does.
+    ///
+    /// Filling an empty slot needs the same locks as [`install`](Self::install).
+    ///
+    /// # Panics
+    /// In test builds, when the hardware could have cached the old entry.
+    #[inline]
+    pub fn set(&mut self, address: VirtAddr, pte: Pte<F>) {
+        let entry = self.table.entry(address);
+        // Relaxed: see `get`.
+        debug_assert!(
+            !F::is_cached(entry.load(Ordering::Relaxed)),
+            "a plain store over what hardware may be using at {address:?}"
+        );
+        if !pte.is_none() {
+            self.note_filled(address);
+        }
+        // Release, pairs with the acquire of the hardware's walk and of `peek`.
+        entry.store(pte.raw(), Ordering::Release);
+    }
+
+    /// Empties the slot of `address` by a plain store and returns what was there, perhaps without the last
+    /// accessed and dirty bits: for pages whose contents nobody will ask for.
+    ///
+    /// The store is right although the hardware may be writing the same entry. It sets its bits by a locked
+    /// compare-and-swap of the whole entry: before our store, and then they are overwritten; or after,
+    /// and then it fails, looks again and faults. It cannot bring the entry back.
+    #[inline]
+    pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
+        stale.before();
+        let entry = self.table.entry(address);
+        // Relaxed: see `get`. The store needs no order either: who reads the empty slot without the lock
+        // is the hardware, which the flush waits for.
+        let old = Pte::from_raw(entry.load(Ordering::Relaxed));
+        entry.store(0, Ordering::Relaxed);
+        if old.is_cached() {
+            stale.changed(PteTable::<F, M>::entry_span(address), false);
+        }
+        old
+    }
+}
+
+/// The lock word of a table, for the rank checker's tests.
+#[allow(dead_code)]
+pub(crate) fn lock_of(meta: &TableMeta) -> &RawSpin {
+    &meta.lock
+}
+
+const _: () = assert!(ENTRIES.is_power_of_two());

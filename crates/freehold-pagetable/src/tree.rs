@@ -1,0 +1,257 @@
+#![expect(unsafe_code, reason = "gives tables back to their memory, whose contract is unsafe")]
+
+//! The tables of one address space: making them, walking down, filling upper levels.
+
+use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::format::{Format, Kind, Pte};
+use crate::memory::{OutOfTables, TableMemory};
+use crate::table::{EntryTable, PmdTable, PteTable, PudTable};
+use core::fmt;
+use core::marker::PhantomData;
+use freehold_sync::atomic::{AtomicU64, Ordering};
+
+/// Why there is no table to install into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// No memory.
+    OutOfTables,
+    /// A leaf of this level, above the wanted table, maps the address already.
+    Huge(Level),
+    /// A marker of this level, above the wanted table, stands there.
+    Marker(Level),
+}
+
+impl From<OutOfTables> for TableError {
+    fn from(_: OutOfTables) -> Self {
+        TableError::OutOfTables
+    }
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableError::OutOfTables => OutOfTables.fmt(f),
+            TableError::Huge(level) => write!(f, "a leaf of level {level:?} is in the way"),
+            TableError::Marker(level) => write!(f, "a marker of level {level:?} is in the way"),
+        }
+    }
+}
+
+impl core::error::Error for TableError {}
+
+/// The page tables of one address space.
+///
+/// It does not own the memory its tables come from: every call names it, always the same one, and
+/// [`destroy`](Self::destroy) gives the root back.
+pub struct PageTable<F, M> {
+    /// Written once.
+    root: Pfn,
+    format: PhantomData<(F, fn() -> M)>,
+}
+
+impl<F: Format, M: TableMemory> PageTable<F, M> {
+    /// An address space without mappings: one root table.
+    ///
+    /// # Errors
+    /// No memory for it.
+    pub fn new(memory: &M) -> Result<Self, OutOfTables> {
+        Ok(PageTable { root: memory.alloc_table()?, format: PhantomData })
+    }
+
+    /// The root table, for the register that the hardware starts at.
+    #[inline]
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is the one of [`new`](Self::new), no processor runs on these tables, and nobody walks them.
+    ///
+    /// # Panics
+    /// In test builds, when a table is left.
+    pub unsafe fn destroy(self, memory: &M) {
+        debug_assert!(memory.table(self.root).is_zero(), "tables are left below a root being destroyed");
+        // SAFETY: the root came from `alloc_table` and, as the caller promises, nobody reads it any more.
+        unsafe { memory.free_table(self.root) }
+    }
+
+    /// The table of 4 KiB entries for `address`, if there is one.
+    #[inline]
+    pub fn pte_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PteTable<'a, F, M>> {
+        self.find(memory, address)
+    }
+
+    /// The table of 2 MiB entries for `address`, if there is one.
+    #[inline]
+    pub fn pmd_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PmdTable<'a, F, M>> {
+        self.find(memory, address)
+    }
+
+    /// The table of 1 GiB entries for `address`, if there is one.
+    #[inline]
+    pub fn pud_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PudTable<'a, F, M>> {
+        self.find(memory, address)
+    }
+
+    /// The table of 4 KiB entries for `address`, made if need be, with everything above it.
+    ///
+    /// The caller holds the mmap lock or the VMA's lock, in any mode: nobody unlinks tables there.
+    ///
+    /// # Errors
+    /// Out of memory, or a larger leaf is there already. Tables made on the way stay; they are freed with
+    /// the range.
+    #[inline]
+    pub fn pte_table_alloc<'a>(
+        &'a self,
+        memory: &'a M,
+        address: VirtAddr,
+    ) -> Result<PteTable<'a, F, M>, TableError> {
+        self.find_or_make(memory, address)
+    }
+
+    /// The table of 2 MiB entries for `address`, made if need be; as [`pte_table_alloc`](Self::pte_table_alloc).
+    #[inline]
+    pub fn pmd_table_alloc<'a>(
+        &'a self,
+        memory: &'a M,
+        address: VirtAddr,
+    ) -> Result<PmdTable<'a, F, M>, TableError> {
+        self.find_or_make(memory, address)
+    }
+
+    /// The table of 1 GiB entries for `address`, made if need be; as [`pte_table_alloc`](Self::pte_table_alloc).
+    #[inline]
+    pub fn pud_table_alloc<'a>(
+        &'a self,
+        memory: &'a M,
+        address: VirtAddr,
+    ) -> Result<PudTable<'a, F, M>, TableError> {
+        self.find_or_make(memory, address)
+    }
+
+    /// What is at `address` now and at which level, read without a lock; a hint unless the caller's locks
+    /// keep it still. An absent table shows as an empty entry of the level where it would hang.
+    pub fn peek(&self, memory: &M, address: VirtAddr) -> (Pte<F>, Level) {
+        if address.get() >= F::USER_END {
+            return (Pte::NONE, F::ROOT);
+        }
+        let mut table = self.root;
+        let mut level = F::ROOT;
+        loop {
+            // Acquire, pairs with the release that installed the entry.
+            let raw = memory.table(table).entry(address.index(level)).load(Ordering::Acquire);
+            match F::kind(raw, level) {
+                Kind::Table { pfn } => (table, level) = (pfn, level.below()),
+                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } => return (Pte::from_raw(raw), level),
+            }
+        }
+    }
+
+    #[inline]
+    fn find<'a, const LEVEL: usize>(
+        &'a self,
+        memory: &'a M,
+        address: VirtAddr,
+    ) -> Option<EntryTable<'a, F, M, LEVEL>> {
+        if address.get() >= F::USER_END {
+            return None;
+        }
+        let mut table = self.root;
+        let mut parent = None;
+        for number in (LEVEL + 1..F::LEVELS).rev() {
+            let level = Level::from_number(number);
+            let slot = memory.table(table).entry(address.index(level));
+            // Acquire, pairs with the release of `fill`: the table behind the entry is zeroed.
+            match F::kind(slot.load(Ordering::Acquire), level) {
+                Kind::Table { pfn } => {
+                    table = pfn;
+                    parent = Some((slot, pfn));
+                }
+                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } => return None,
+            }
+        }
+        Some(Self::entry_table(memory, table, address, parent))
+    }
+
+    #[inline]
+    fn find_or_make<'a, const LEVEL: usize>(
+        &'a self,
+        memory: &'a M,
+        address: VirtAddr,
+    ) -> Result<EntryTable<'a, F, M, LEVEL>, TableError> {
+        assert!(address.get() < F::USER_END, "a mapping at {address:?}, which this format does not have");
+        let mut table = self.root;
+        let mut parent = None;
+        for number in (LEVEL + 1..F::LEVELS).rev() {
+            let level = Level::from_number(number);
+            let slot = memory.table(table).entry(address.index(level));
+            // Acquire, pairs with the release of `fill`: the table behind the entry is zeroed.
+            let raw = slot.load(Ordering::Acquire);
+            let pfn = match F::kind(raw, level) {
+                Kind::Table { pfn } => pfn,
+                Kind::None => Self::fill(memory, slot, level)?,
+                Kind::Leaf { .. } => return Err(TableError::Huge(level)),
+                Kind::Marker { .. } => return Err(TableError::Marker(level)),
+            };
+            table = pfn;
+            parent = Some((slot, pfn));
+        }
+        Ok(Self::entry_table(memory, table, address, parent))
+    }
+
+    /// Hangs a new table into an empty slot of an upper level. Several may try at once; one table
+    /// survives.
+    #[cold]
+    fn fill(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
+        let new = memory.alloc_table()?;
+        // Release on success, pairs with the acquire of every walk: the table is seen zeroed.
+        // Acquire on failure, pairs with the release of who was faster: we go on into its table.
+        match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
+            Ok(_) => Ok(new),
+            Err(found) => {
+                // SAFETY: the table came from `alloc_table` above and was never linked: only we know it.
+                unsafe { memory.free_table(new) }
+                match F::kind(found, level) {
+                    Kind::Table { pfn } => Ok(pfn),
+                    Kind::Leaf { .. } => Err(TableError::Huge(level)),
+                    Kind::Marker { .. } => Err(TableError::Marker(level)),
+                    // The slot was not empty when the compare failed, and zero alone means empty.
+                    Kind::None => unreachable!("an entry that is neither empty nor anything else"),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn entry_table<'a, const LEVEL: usize>(
+        memory: &'a M,
+        table: Pfn,
+        address: VirtAddr,
+        parent: Option<(&'a AtomicU64, Pfn)>,
+    ) -> EntryTable<'a, F, M, LEVEL> {
+        let level = Level::from_number(LEVEL);
+        EntryTable {
+            memory,
+            table: memory.table(table),
+            meta: memory.table_meta(table),
+            base: VirtAddr::new(address.get() & !(level.table_span() - 1)),
+            parent,
+            format: PhantomData,
+        }
+    }
+
+    /// Clips a range to the addresses that have tables here.
+    pub(crate) fn clip(range: VaRange) -> VaRange {
+        let limit = VirtAddr::new(F::USER_END);
+        VaRange::new(range.start().min(limit), range.end().min(limit))
+    }
+}
+
+impl<F, M> fmt::Debug for PageTable<F, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageTable").field("root", &self.root).finish()
+    }
+}
