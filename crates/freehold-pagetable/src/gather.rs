@@ -135,7 +135,8 @@ const TABLES: usize = 32;
 
 /// A change of a space's tables in progress. `FRAMES` is how many frames it holds before it must flush.
 ///
-/// Must be [finished](Gather::finish). Dropping one that still owes something panics in test builds.
+/// Must be [finished](Gather::finish). Dropping one that still owes something panics in test
+/// builds, and pays in others.
 #[must_use = "a gather owes a flush until it is finished"]
 pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     tlb: &'a T,
@@ -224,41 +225,45 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
                 all: false,
                 tables_freed: self.tables_freed,
             });
+            self.flushed();
         }
-        self.start = VirtAddr::new(u64::MAX);
-        self.end = VirtAddr::new(0);
-        self.tables_freed = false;
     }
 
     /// Pays everything: flushes, releases the frames, frees the tables. Where nothing was changed and no
     /// other gather is under way, that costs one load.
     pub fn finish(mut self) {
-        if let Some(state) = self.state {
-            if state.others(u32::from(self.entered)) {
-                self.tlb.flush(&Flush {
-                    start: VirtAddr::new(0),
-                    end: VirtAddr::new(u64::MAX),
-                    all: true,
-                    tables_freed: true,
-                });
-                self.start = VirtAddr::new(u64::MAX);
-                self.tables_freed = false;
-            }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        if self.state.is_some_and(|state| state.others(u32::from(self.entered))) {
+            self.tlb.flush(&Flush {
+                start: VirtAddr::new(0),
+                end: VirtAddr::new(u64::MAX),
+                all: true,
+                tables_freed: true,
+            });
+            self.flushed();
+        }
+        self.flush();
+        if core::mem::take(&mut self.entered)
+            && let Some(state) = self.state
+        {
+            state.leave();
         }
         self.pay();
-        if self.entered {
-            self.entered = false;
-            if let Some(state) = self.state {
-                state.leave();
-            }
-        }
     }
 
     fn owes_flush(&self) -> bool {
         self.start.get() != u64::MAX || self.tables_freed
     }
 
-    #[cold]
+    fn flushed(&mut self) {
+        self.start = VirtAddr::new(u64::MAX);
+        self.end = VirtAddr::new(0);
+        self.tables_freed = false;
+    }
+
     fn pay(&mut self) {
         self.flush();
         if !self.frames.is_empty() {
@@ -294,11 +299,9 @@ impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
 impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
     fn drop(&mut self) {
         let owes = self.entered || self.owes_flush() || !self.frames.is_empty() || !self.tables.is_empty();
-        debug_assert!(!owes || unwinding(), "a gather was dropped before it was finished");
+        debug_assert!(!owes, "a gather was dropped before it was finished");
+        if owes {
+            self.settle();
+        }
     }
-}
-
-/// Without `std` nobody can tell; a second panic then aborts, which a test reports as well.
-fn unwinding() -> bool {
-    false
 }

@@ -1,13 +1,13 @@
 //! One table and its lock: what may be done to an entry, and by whom.
 
-use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
 use crate::memory::{Table, TableMemory, TableMeta};
 use core::marker::PhantomData;
+use freehold_sync::RawSpinGuard;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 use freehold_sync::rank::Rank;
-use freehold_sync::{RawSpin, RawSpinGuard};
 
 /// Who has to hear of a translation that a TLB may still hold. Every operation that removes rights takes
 /// one, so that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller
@@ -230,7 +230,11 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     }
 
     #[inline]
-    fn modify(&mut self, address: VirtAddr, mut f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
+    pub(crate) fn modify(
+        &mut self,
+        address: VirtAddr,
+        mut f: impl FnMut(Pte<F>) -> Pte<F>,
+    ) -> (Pte<F>, Pte<F>) {
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
         let mut raw = entry.load(Ordering::Relaxed);
@@ -327,11 +331,3 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
         old
     }
 }
-
-/// The lock word of a table, for the rank checker's tests.
-#[allow(dead_code)]
-pub(crate) fn lock_of(meta: &TableMeta) -> &RawSpin {
-    &meta.lock
-}
-
-const _: () = assert!(ENTRIES.is_power_of_two());

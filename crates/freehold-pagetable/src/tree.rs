@@ -205,7 +205,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Hangs a new table into an empty slot of an upper level. Several may try at once; one table
     /// survives.
     #[cold]
-    fn fill(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
+    pub(crate) fn fill(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
         // Release on success, pairs with the acquire of every walk: the table is seen zeroed.
         // Acquire on failure, pairs with the release of who was faster: we go on into its table.

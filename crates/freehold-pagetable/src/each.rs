@@ -1,0 +1,217 @@
+//! Going through the entries of one locked table that hold something.
+
+use crate::addr::{Level, PAGE_SIZE, VaRange, VirtAddr};
+use crate::format::{Format, Pte};
+use crate::groups::{self, GROUP};
+use crate::memory::TableMemory;
+use crate::table::{PteGuard, Stale};
+use core::ops::{ControlFlow, Range};
+use freehold_sync::atomic::{AtomicU64, Ordering};
+
+/// A non-empty entry that a [zap](PteGuard::zap_each) may clear or keep.
+pub struct Slot<'a, F> {
+    entry: &'a AtomicU64,
+    pte: Pte<F>,
+    cleared: bool,
+}
+
+impl<F: Format> Slot<'_, F> {
+    /// The entry as it was read; the hardware may have set accessed and dirty bits since.
+    #[inline]
+    pub fn pte(&self) -> Pte<F> {
+        self.pte
+    }
+
+    /// Clears the entry by a plain store, when accessed and dirty bits are not wanted. Why that is right
+    /// beside the hardware: see [`PteGuard::take_plain`].
+    #[inline]
+    pub fn clear(&mut self) {
+        // Relaxed: under the table's lock; the hardware, which takes none, is waited for by the flush.
+        self.entry.store(0, Ordering::Relaxed);
+        self.cleared = true;
+    }
+
+    /// Clears the entry by an exchange and returns it with the last accessed and dirty bits.
+    #[inline]
+    pub fn take(&mut self) -> Pte<F> {
+        self.cleared = true;
+        // Relaxed: as in `clear`; only the bits of the entry itself are wanted.
+        Pte::from_raw(self.entry.swap(0, Ordering::Relaxed))
+    }
+
+    /// Replaces the entry by a marker, by an exchange, and returns what it was.
+    #[inline]
+    pub fn replace(&mut self, marker: Pte<F>) -> Pte<F> {
+        debug_assert!(!marker.is_cached() && !marker.is_none(), "a zap leaves markers or nothing");
+        // Relaxed: as in `clear`; a marker has nothing behind it to order.
+        Pte::from_raw(self.entry.swap(marker.raw(), Ordering::Relaxed))
+    }
+}
+
+impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
+    /// Calls `f` with the address of every non-empty entry of `range`, ascending, to clear it or keep it.
+    /// `f` gets `stale` back to hand frames to it. Empty entries cost next to nothing.
+    ///
+    /// # Panics
+    /// In test builds, when `range` leaves the table or is not of whole pages.
+    #[inline]
+    pub fn zap_each<S: Stale>(
+        &mut self,
+        range: VaRange,
+        stale: &mut S,
+        mut f: impl FnMut(VirtAddr, &mut Slot<'_, F>, &mut S),
+    ) {
+        let indices = self.indices(range);
+        let mut groups = self.filled(&indices);
+        if groups == 0 {
+            return;
+        }
+        stale.before();
+        let mut emptied = 0;
+        let mut dirty = Dirty::none();
+        while groups != 0 {
+            let group = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let entries = clip(group, &indices);
+            let mut kept = entries.len() < GROUP;
+            for index in entries {
+                let Some(mut slot) = self.slot(index) else { continue };
+                f(self.address(index), &mut slot, stale);
+                kept |= !slot.cleared;
+                if slot.pte.is_cached() {
+                    dirty.add(index);
+                }
+            }
+            emptied |= u64::from(!kept) << group;
+        }
+        if emptied != 0 {
+            groups::empty(self.table.meta, emptied);
+        }
+        dirty.report(self, stale);
+    }
+
+    /// Changes every non-empty entry of `range` in place, as [`change`](Self::change) does: `f` gets its
+    /// address and what it is, and returns what it shall be (the same: nothing is written), never empty.
+    /// `f` may be called again for one entry when the hardware wrote it meanwhile.
+    ///
+    /// # Panics
+    /// As [`zap_each`](Self::zap_each).
+    #[inline]
+    pub fn change_each(
+        &mut self,
+        range: VaRange,
+        stale: &mut impl Stale,
+        mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
+    ) {
+        let indices = self.indices(range);
+        let mut groups = self.filled(&indices);
+        if groups == 0 {
+            return;
+        }
+        stale.before();
+        let mut dirty = Dirty::none();
+        while groups != 0 {
+            let group = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            for index in clip(group, &indices) {
+                if self.slot(index).is_none() {
+                    continue;
+                }
+                let address = self.address(index);
+                let (old, new) = self.modify(address, |pte| f(address, pte));
+                if old != new && old.is_cached() {
+                    dirty.add(index);
+                }
+            }
+        }
+        dirty.report(self, stale);
+    }
+
+    /// Calls `f` with the address and the value of every non-empty entry of `range`, ascending, until it
+    /// breaks.
+    ///
+    /// # Panics
+    /// As [`zap_each`](Self::zap_each).
+    #[inline]
+    pub fn for_each<B>(
+        &self,
+        range: VaRange,
+        mut f: impl FnMut(VirtAddr, Pte<F>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let indices = self.indices(range);
+        let mut groups = self.filled(&indices);
+        while groups != 0 {
+            let group = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            for index in clip(group, &indices) {
+                if let Some(slot) = self.slot(index) {
+                    f(self.address(index), slot.pte)?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    #[inline]
+    fn indices(&self, range: VaRange) -> Range<usize> {
+        debug_assert!(self.span().covers(range), "{range:?} leaves this table's {:?}", self.span());
+        debug_assert!(range.start().page_offset() == 0 && range.end().page_offset() == 0, "whole pages");
+        let first = range.start().index(Level::Pte);
+        first..first + (range.len() / PAGE_SIZE) as usize
+    }
+
+    #[inline]
+    fn filled(&self, indices: &Range<usize>) -> u64 {
+        if indices.is_empty() {
+            return 0;
+        }
+        groups::filled(self.table.meta, indices.start, indices.end)
+    }
+
+    #[inline]
+    fn address(&self, index: usize) -> VirtAddr {
+        VirtAddr::new(self.table.base.get() + index as u64 * PAGE_SIZE)
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<Slot<'_, F>> {
+        let entry = self.table.table.entry(index);
+        // Relaxed: written under the lock that we hold, but for accessed and dirty bits.
+        let raw = entry.load(Ordering::Relaxed);
+        (raw != 0).then_some(Slot { entry, pte: Pte::from_raw(raw), cleared: false })
+    }
+}
+
+/// The part of `indices` inside `group`.
+#[inline]
+fn clip(group: usize, indices: &Range<usize>) -> Range<usize> {
+    (group * GROUP).max(indices.start)..((group + 1) * GROUP).min(indices.end)
+}
+
+/// The entries among which something was changed that hardware may have cached.
+struct Dirty {
+    first: usize,
+    end: usize,
+}
+
+impl Dirty {
+    #[inline]
+    fn none() -> Self {
+        Dirty { first: usize::MAX, end: 0 }
+    }
+
+    /// Indices come in ascending order.
+    #[inline]
+    fn add(&mut self, index: usize) {
+        self.first = self.first.min(index);
+        self.end = index + 1;
+    }
+
+    #[inline]
+    fn report<F: Format, M: TableMemory>(&self, guard: &PteGuard<'_, F, M>, stale: &mut impl Stale) {
+        if self.end > 0 {
+            let last = VaRange::entry(guard.address(self.end - 1), Level::Pte);
+            stale.changed(VaRange::new(guard.address(self.first), last.end()), false);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The one walker over a range. What it does where it meets nothing, a table or a large leaf is decided
+//! beforehand, by the constants of its [`Visitor`].
+
+use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::format::{Format, Kind, Pte};
+use crate::memory::{OutOfTables, TableMemory};
+use crate::table::{PmdGuard, PteGuard, PudGuard, Stale};
+use crate::tree::{PageTable, TableError};
+use core::ops::ControlFlow;
+use freehold_sync::atomic::{AtomicU64, Ordering};
+
+/// What to do about a span without a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// Go on behind it.
+    Skip,
+    /// Tell the visitor.
+    Report,
+    /// Make the tables and visit them. The caller may install: it holds the mmap lock or the VMA's.
+    Make,
+}
+
+/// What to do about a leaf above 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Large {
+    /// Show it to the visitor, whole, however little of it is in the range.
+    Visit,
+    /// Show it if the range covers it; otherwise split it and visit the parts.
+    SplitPart,
+    /// Split it and visit the parts.
+    Split,
+    /// Go on behind it.
+    Skip,
+}
+
+/// Who is shown the tables of a range.
+pub trait Visitor<F: Format, M: TableMemory> {
+    /// What to do about a span without a table.
+    const ABSENT: Absent = Absent::Skip;
+    /// What to do about a leaf above 4 KiB.
+    const LARGE: Large = Large::SplitPart;
+
+    /// Called before each `table` and `large`, when the walk holds no table's lock: the place to flush.
+    #[inline]
+    fn unlocked(&mut self) {}
+
+    /// A table of the lowest level, locked, and the part of the range inside it.
+    fn table(&mut self, table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
+
+    /// A leaf or a marker above the lowest level, its table locked, and the part of the range inside it.
+    fn large(&mut self, leaf: LargeGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
+
+    /// A part of the range below which nothing hangs; one call for each empty entry of an upper table.
+    fn absent(&mut self, range: VaRange) -> ControlFlow<()> {
+        let _ = range;
+        ControlFlow::Continue(())
+    }
+}
+
+/// How far a walk came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Walked {
+    /// To the end.
+    All,
+    /// The visitor stopped it in the part that starts here.
+    Stopped(VirtAddr),
+}
+
+/// A leaf or marker of an upper table, with the table's lock held.
+pub struct LargeGuard<'a, F: Format, M: TableMemory> {
+    table: UpperGuard<'a, F, M>,
+    address: VirtAddr,
+}
+
+enum UpperGuard<'a, F: Format, M: TableMemory> {
+    Pmd(PmdGuard<'a, F, M>),
+    Pud(PudGuard<'a, F, M>),
+}
+
+macro_rules! upper {
+    ($self:ident, $guard:ident => $body:expr) => {
+        match &mut $self.table {
+            UpperGuard::Pmd($guard) => $body,
+            UpperGuard::Pud($guard) => $body,
+        }
+    };
+}
+
+impl<F: Format, M: TableMemory> LargeGuard<'_, F, M> {
+    /// The level of the table that the entry is in.
+    pub fn level(&self) -> Level {
+        match self.table {
+            UpperGuard::Pmd(_) => Level::Pmd,
+            UpperGuard::Pud(_) => Level::Pud,
+        }
+    }
+
+    /// All addresses that the entry stands for.
+    pub fn span(&self) -> VaRange {
+        VaRange::entry(self.address, self.level())
+    }
+
+    /// The entry.
+    pub fn pte(&self) -> Pte<F> {
+        match &self.table {
+            UpperGuard::Pmd(guard) => guard.get(self.address),
+            UpperGuard::Pud(guard) => guard.get(self.address),
+        }
+    }
+
+    /// What the entry says: a leaf or a marker.
+    pub fn kind(&self) -> Kind {
+        self.pte().kind(self.level())
+    }
+
+    /// Clears the entry by an exchange; see [`EntryGuard::take`](crate::EntryGuard::take).
+    pub fn take(&mut self, stale: &mut impl Stale) -> Pte<F> {
+        let address = self.address;
+        upper!(self, guard => guard.take(address, stale))
+    }
+
+    /// Puts another leaf or marker in its place; see [`EntryGuard::replace`](crate::EntryGuard::replace).
+    pub fn replace(&mut self, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
+        let address = self.address;
+        upper!(self, guard => guard.replace(address, new, stale))
+    }
+
+    /// Changes it in place; see [`EntryGuard::change`](crate::EntryGuard::change).
+    pub fn change(&mut self, stale: &mut impl Stale, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
+        let address = self.address;
+        upper!(self, guard => guard.change(address, stale, f))
+    }
+}
+
+/// Why a walk ends early.
+enum Stop {
+    Visitor(VirtAddr),
+    OutOfTables,
+}
+
+impl<F: Format, M: TableMemory> PageTable<F, M> {
+    /// Shows `visitor` what hangs below `range`, ascending, one locked table at a time. `range` may start
+    /// and end at any page.
+    ///
+    /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range; a table that
+    /// somebody else installs meanwhile may be visited or missed.
+    ///
+    /// # Errors
+    /// No memory for a table, where the visitor makes or splits. What was visited before stays visited.
+    pub fn walk<V: Visitor<F, M>>(
+        &self,
+        memory: &M,
+        range: VaRange,
+        visitor: &mut V,
+    ) -> Result<Walked, OutOfTables> {
+        debug_assert!(range.start().page_offset() == 0 && range.end().page_offset() == 0, "whole pages");
+        let walk = Walk { tables: self, memory };
+        match walk.below(self.root(), F::ROOT, Self::clip(range), visitor) {
+            Ok(()) => Ok(Walked::All),
+            Err(Stop::Visitor(at)) => Ok(Walked::Stopped(at)),
+            Err(Stop::OutOfTables) => Err(OutOfTables),
+        }
+    }
+}
+
+struct Walk<'a, F, M> {
+    tables: &'a PageTable<F, M>,
+    memory: &'a M,
+}
+
+impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
+    /// The part of the range below one table of an upper level.
+    fn below<V: Visitor<F, M>>(
+        &self,
+        table: Pfn,
+        level: Level,
+        range: VaRange,
+        visitor: &mut V,
+    ) -> Result<(), Stop> {
+        let entries = self.memory.table(table);
+        let mut rest = range;
+        while !rest.is_empty() {
+            let (part, next) = rest.split_at_entry(level);
+            rest = next;
+            self.entry(entries.entry(part.start().index(level)), level, part, visitor)?;
+        }
+        Ok(())
+    }
+
+    /// The part below one entry. What is done is decided by one reading of the entry; where a lock is
+    /// needed, by one reading under the lock; and when the two differ we look again (hazard C-62).
+    fn entry<V: Visitor<F, M>>(
+        &self,
+        entry: &'a AtomicU64,
+        level: Level,
+        part: VaRange,
+        visitor: &mut V,
+    ) -> Result<(), Stop> {
+        loop {
+            // Acquire, pairs with the release that installed the entry: a table behind it is initialised.
+            match F::kind(entry.load(Ordering::Acquire), level) {
+                Kind::None if V::ABSENT == Absent::Make => self.make(entry, level)?,
+                Kind::None if V::ABSENT == Absent::Report => {
+                    return stop_at(part, visitor.absent(part));
+                }
+                Kind::None => return Ok(()),
+                Kind::Table { pfn } if level == Level::Pmd => return self.leaves(entry, pfn, part, visitor),
+                Kind::Table { pfn } => return self.below(pfn, level.below(), part, visitor),
+                Kind::Leaf { .. } | Kind::Marker { .. } => {
+                    if self.large(level, part, visitor)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn leaves<V: Visitor<F, M>>(
+        &self,
+        entry: &'a AtomicU64,
+        pfn: Pfn,
+        part: VaRange,
+        visitor: &mut V,
+    ) -> Result<(), Stop> {
+        visitor.unlocked();
+        let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
+        stop_at(part, visitor.table(table.lock(), part))
+    }
+
+    fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), Stop> {
+        match PageTable::<F, M>::fill(self.memory, entry, level) {
+            Err(TableError::OutOfTables) => Err(Stop::OutOfTables),
+            // Made, or somebody else put something there: the caller looks again.
+            Ok(_) | Err(TableError::Huge(_) | TableError::Marker(_)) => Ok(()),
+        }
+    }
+
+    /// A leaf or marker was seen above the lowest level. Returns whether the part is done; otherwise the
+    /// entry has changed.
+    fn large<V: Visitor<F, M>>(&self, level: Level, part: VaRange, visitor: &mut V) -> Result<bool, Stop> {
+        if V::LARGE == Large::Skip {
+            return Ok(true);
+        }
+        visitor.unlocked();
+        let address = part.start();
+        let split = match V::LARGE {
+            Large::Split => true,
+            Large::SplitPart => part != VaRange::entry(address, level),
+            Large::Visit | Large::Skip => false,
+        };
+        let tables = self.tables;
+        let table = if level == Level::Pmd {
+            let Some(table) = tables.pmd_table(self.memory, address) else { return Ok(false) };
+            if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
+                return Ok(false);
+            }
+            UpperGuard::Pmd(table.lock())
+        } else {
+            let Some(table) = tables.pud_table(self.memory, address) else { return Ok(false) };
+            if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
+                return Ok(false);
+            }
+            UpperGuard::Pud(table.lock())
+        };
+        let leaf = LargeGuard { table, address };
+        match leaf.kind() {
+            Kind::None | Kind::Table { .. } => Ok(false),
+            // A leaf that appeared after `split` found none has to be split first.
+            Kind::Leaf { .. } if split => Ok(false),
+            Kind::Leaf { .. } | Kind::Marker { .. } => {
+                stop_at(part, visitor.large(leaf, part)).map(|()| true)
+            }
+        }
+    }
+}
+
+fn stop_at(part: VaRange, flow: ControlFlow<()>) -> Result<(), Stop> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Stop::Visitor(part.start())),
+    }
+}
