@@ -1,0 +1,65 @@
+//! What must hold of a map between two changes.
+
+use freehold_sync::Host;
+
+use super::MAX_LEVELS;
+use super::node::Node;
+use super::read::Reader;
+
+impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
+    /// Verifies the whole map: order, overlap, ends, gaps, unused slots, levels, counts.
+    ///
+    /// # Panics
+    ///
+    /// With what is wrong.
+    pub fn check(&self) {
+        let root = &self.map.root;
+        let mut seen = Seen { entries: 0, last_end: 0 };
+        assert!(root.level() < MAX_LEVELS, "the tree is too high");
+        assert!(root.word().is_leaf() || root.count() >= 2, "an inner root with {} children", root.count());
+        self.check_node(root, &mut seen);
+        assert_eq!(seen.entries, self.len(), "the number of entries is wrong");
+    }
+
+    /// Returns the largest gap in the subtree, recomputed.
+    fn check_node(&self, node: &Node<SLOTS>, seen: &mut Seen) -> u64 {
+        let word = node.word();
+        assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");
+        for unused in word.count()..SLOTS {
+            assert_eq!(node.end(unused), u64::MAX, "an unused slot has an end");
+        }
+        let mut max = 0;
+        for at in 0..word.count() {
+            let end = node.end(at);
+            assert!(end > seen.last_end, "ends do not ascend at {end:#x}");
+            let gap = if word.is_leaf() {
+                self.check_entry(node, at, seen)
+            } else {
+                let child = self.child(node, at);
+                assert_eq!(child.level() + 1, word.level(), "a child's level is wrong");
+                assert!(child.count() > 0, "an empty child");
+                let gap = self.check_node(child, seen);
+                assert_eq!(node.datum(at), gap, "a child's gap is wrong");
+                gap
+            };
+            assert_eq!(seen.last_end, end, "a child's end is wrong");
+            max = max.max(gap);
+        }
+        max
+    }
+
+    fn check_entry(&self, leaf: &Node<SLOTS>, at: usize, seen: &mut Seen) -> u64 {
+        let entry = leaf.slot(at).entry().expect("an entry without a value");
+        assert!(entry.start < entry.end, "an empty entry: {entry:x?}");
+        assert!(entry.start >= seen.last_end, "entries overlap at {entry:x?}");
+        let gap = entry.start - seen.last_end;
+        seen.entries += 1;
+        seen.last_end = entry.end;
+        gap
+    }
+}
+
+struct Seen {
+    entries: usize,
+    last_end: u64,
+}

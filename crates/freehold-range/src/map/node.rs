@@ -1,0 +1,316 @@
+//! A node, its control word, and the only places that load and store their atomics.
+//!
+//! The pairings A, B and C are those of the [module documentation](super).
+
+use core::num::NonZeroU64;
+use core::ptr;
+
+use freehold_sync::RcuHead;
+use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+
+use super::Entry;
+
+const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");
+
+/// The control word of a node as it was loaded; see the table in the module documentation.
+///
+/// Bit 0 BUSY, bit 1 DEAD, bits 2..8 level, bits 8..16 slots in use, bits 16..64 version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word(u64);
+
+impl Word {
+    const BUSY: u64 = 1;
+    const DEAD: u64 = 2;
+    const LEVEL_SHIFT: u32 = 2;
+    const LEVEL_MASK: u64 = 0x3f << Self::LEVEL_SHIFT;
+    const COUNT_SHIFT: u32 = 8;
+    const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
+    const VERSION: u64 = 1 << 16;
+    /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see it.
+    const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
+
+    #[inline(always)]
+    pub(super) fn count(self) -> usize {
+        ((self.0 & Self::COUNT_MASK) >> Self::COUNT_SHIFT) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn level(self) -> usize {
+        ((self.0 & Self::LEVEL_MASK) >> Self::LEVEL_SHIFT) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn is_leaf(self) -> bool {
+        self.0 & Self::LEVEL_MASK == 0
+    }
+
+    pub(super) fn is_busy(self) -> bool {
+        self.0 & Self::BUSY != 0
+    }
+
+    pub(super) fn is_dead(self) -> bool {
+        self.0 & Self::DEAD != 0
+    }
+}
+
+/// One slot of a node, by value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<const SLOTS: usize> {
+    /// End of the entry, or of the child's last entry.
+    pub(super) end: u64,
+    /// The child; in a leaf the entry's start, as an address that points to nothing.
+    pub(super) link: *mut Node<SLOTS>,
+    /// The entry's value, or the largest gap in the child.
+    pub(super) datum: u64,
+}
+
+impl<const SLOTS: usize> Slot<SLOTS> {
+    pub(super) const EMPTY: Self = Self { end: u64::MAX, link: ptr::null_mut(), datum: 0 };
+
+    pub(super) fn of(entry: &Entry) -> Self {
+        let link = ptr::without_provenance_mut(entry.start as usize);
+        Self { end: entry.end, link, datum: entry.value.get() }
+    }
+
+    /// The entry of a leaf's slot; `None` if the slot is torn between two versions.
+    #[inline(always)]
+    pub(super) fn entry(self) -> Option<Entry> {
+        let value = NonZeroU64::new(self.datum)?;
+        Some(Entry { start: self.link.addr() as u64, end: self.end, value })
+    }
+}
+
+/// A leaf or an inner node.
+///
+/// # Invariants
+///
+/// * `ends` ascend strictly over the slots in use; behind them they are `u64::MAX`.
+/// * Nothing but the gap words changes unless the node is held or not yet reachable.
+#[repr(C, align(64))]
+pub(super) struct Node<const SLOTS: usize> {
+    /// Written by the writer; read by everyone.
+    word: AtomicU64,
+    /// Written by the writer while held; read by everyone.
+    ends: [AtomicU64; SLOTS],
+    /// Starts in a leaf, children in an inner node. Written by the writer while held; read by everyone.
+    links: [AtomicPtr<Node<SLOTS>>; SLOTS],
+    /// Values in a leaf: as `links`. Gaps in an inner node: written and read by the writer, or read under its lock.
+    data: [AtomicU64; SLOTS],
+    /// The host's, from `rcu_defer` on.
+    pub(super) head: RcuHead,
+}
+
+impl<const SLOTS: usize> Node<SLOTS> {
+    /// A sparse node (fewer slots in use than this) is merged with a neighbour if that leaves room.
+    pub(super) const SPARSE: usize = if SLOTS / 3 > 2 { SLOTS / 3 } else { 2 };
+    /// Slots in use after a merge at most; the rest keeps the next few insertions from splitting again.
+    pub(super) const MERGED: usize = SLOTS - if SLOTS / 4 > 1 { SLOTS / 4 } else { 1 };
+
+    pub(super) fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            ends: core::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            links: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            data: core::array::from_fn(|_| AtomicU64::new(0)),
+            head: RcuHead::new(),
+        }
+    }
+
+    // ---- readers beside a writer ----
+
+    /// The word, if the node is stable. Acquire: pairing B, and the first half of C.
+    #[inline(always)]
+    pub(super) fn begin(&self) -> Option<Word> {
+        let word = self.word.load(Ordering::Acquire);
+        debug_assert!(word != Word::POISON, "a reader reached a freed node");
+        (word & Word::BUSY == 0).then_some(Word(word))
+    }
+
+    /// Whether everything read from the node since `begin` returned `word` belongs to that version: pairing A.
+    #[inline(always)]
+    pub(super) fn unchanged(&self, word: Word) -> bool {
+        fence(Ordering::Acquire);
+        self.word.load(Ordering::Relaxed) == word.0
+    }
+
+    // ---- anyone; beside a writer the results count for nothing until `unchanged` ----
+
+    /// The number of ends not above `key`, hence the index of the first slot whose end lies above it, or the number
+    /// of slots in use. Two rounds: first every fourth end, then the three in between.
+    #[inline(always)]
+    pub(super) fn search(&self, key: u64) -> usize {
+        const STRIDE: usize = 4;
+        let mut base = 0;
+        let mut pivot = STRIDE - 1;
+        while pivot < SLOTS {
+            base += (self.end(pivot) <= key) as usize * STRIDE;
+            pivot += STRIDE;
+        }
+        let mut at = base;
+        for step in 0..STRIDE - 1 {
+            if base + step < SLOTS {
+                at += (self.end(base + step) <= key) as usize;
+            }
+        }
+        at
+    }
+
+    // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.
+
+    #[inline(always)]
+    pub(super) fn end(&self, at: usize) -> u64 {
+        self.ends[at].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn child(&self, at: usize) -> *mut Node<SLOTS> {
+        self.links[at].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn start(&self, at: usize) -> u64 {
+        self.child(at).addr() as u64
+    }
+
+    #[inline(always)]
+    pub(super) fn datum(&self, at: usize) -> u64 {
+        self.data[at].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self, at: usize) -> Slot<SLOTS> {
+        Slot { end: self.end(at), link: self.child(at), datum: self.datum(at) }
+    }
+
+    // ---- the writer, or whoever excludes it ----
+
+    /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that keeps
+    /// the writer out.
+    #[inline(always)]
+    pub(super) fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        self.word().count()
+    }
+
+    #[inline(always)]
+    pub(super) fn level(&self) -> usize {
+        self.word().level()
+    }
+
+    /// End of the last slot in use; 0 for an empty node.
+    #[inline(always)]
+    pub(super) fn last_end(&self) -> u64 {
+        match self.count() {
+            0 => 0,
+            count => self.end(count - 1),
+        }
+    }
+
+    /// The largest gap in front of any entry of this node or below it; `lo` is the end of the entry before the node.
+    pub(super) fn max_gap(&self, lo: u64) -> u64 {
+        let word = self.word();
+        let mut max = 0;
+        if word.is_leaf() {
+            let mut before = lo;
+            for at in 0..word.count() {
+                max = max.max(self.start(at) - before);
+                before = self.end(at);
+            }
+        } else {
+            for at in 0..word.count() {
+                max = max.max(self.datum(at));
+            }
+        }
+        max
+    }
+
+    // ---- the writer ----
+
+    /// Keeps readers out: pairing A. Everything stored to the node until `release` comes after the fence.
+    #[inline(always)]
+    pub(super) fn hold(&self) {
+        self.word.store(self.word().0 | Word::BUSY, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Lets readers in again, at the next version. Release: pairings B and C.
+    #[inline(always)]
+    pub(super) fn release(&self) {
+        let word = self.word().0;
+        self.word.store((word & !Word::BUSY).wrapping_add(Word::VERSION), Ordering::Release);
+    }
+
+    /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children of its
+    /// own any more.
+    pub(super) fn kill(&self) {
+        debug_assert!(self.word().is_busy());
+        self.set_count(0);
+        self.word.store(self.word().0 | Word::DEAD, Ordering::Relaxed);
+    }
+
+    /// Makes a late reader notice, in builds with debug assertions; for the callback after the grace period.
+    pub(super) fn poison(&self) {
+        if cfg!(debug_assertions) {
+            self.word.store(Word::POISON, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn set_count(&self, count: usize) {
+        let word = self.word().0 & !Word::COUNT_MASK;
+        self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_level(&self, level: usize) {
+        let word = self.word().0 & !Word::LEVEL_MASK;
+        self.word.store(word | ((level as u64) << Word::LEVEL_SHIFT), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_end(&self, at: usize, end: u64) {
+        self.ends[at].store(end, Ordering::Relaxed);
+    }
+
+    /// Sets a child's gap; needs no `hold`, since readers without the lock do not look at it.
+    #[inline(always)]
+    pub(super) fn set_gap(&self, at: usize, gap: u64) {
+        self.data[at].store(gap, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set(&self, at: usize, slot: Slot<SLOTS>) {
+        self.ends[at].store(slot.end, Ordering::Relaxed);
+        self.links[at].store(slot.link, Ordering::Relaxed);
+        self.data[at].store(slot.datum, Ordering::Relaxed);
+    }
+
+    /// Replaces `gone` slots at `at` by `with`; the node is held or not yet reachable, and has the room.
+    #[inline]
+    pub(super) fn splice(&self, at: usize, gone: usize, with: &[Slot<SLOTS>]) {
+        let count = self.count();
+        let (from, to) = (at + gone, at + with.len());
+        let now = count - gone + with.len();
+        if to > from {
+            for tail in (from..count).rev() {
+                self.set(tail + (to - from), self.slot(tail));
+            }
+        } else if to < from {
+            for tail in from..count {
+                self.set(tail - (from - to), self.slot(tail));
+            }
+            for unused in now..count {
+                self.set_end(unused, u64::MAX);
+            }
+        }
+        for (index, slot) in with.iter().enumerate() {
+            self.set(at + index, *slot);
+        }
+        if now != count {
+            self.set_count(now);
+        }
+    }
+}

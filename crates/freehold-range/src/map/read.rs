@@ -1,0 +1,156 @@
+//! Reading the map while it stands still.
+
+use freehold_sync::Host;
+
+use super::node::Node;
+use super::{Entry, FAN, MAX_LEVELS, RangeMap};
+
+/// The right to read a map that nobody writes. See [`RangeMap::locked`].
+///
+/// # Invariants
+///
+/// While it lives, no writer other than the one that contains it exists.
+pub struct Reader<'a, H: Host, const SLOTS: usize = FAN> {
+    pub(super) map: &'a RangeMap<H, SLOTS>,
+}
+
+impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
+    pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
+        Self { map }
+    }
+
+    /// The child in slot `at`, which is in use.
+    #[inline(always)]
+    pub(super) fn child<'n>(&'n self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS> {
+        debug_assert!(!node.word().is_leaf() && at < node.count());
+        // SAFETY: a slot in use of a reachable inner node points to a node of this map, and while `self` lives none is
+        // unlinked but by the writer that holds `self`, which looks at no node after it has unlinked it.
+        unsafe { &*node.child(at) }
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether the map has no entries.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The entry that contains `key`.
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<Entry> {
+        self.next(key).filter(|entry| entry.start <= key)
+    }
+
+    /// The first entry whose end lies above `key`.
+    #[inline]
+    pub fn next(&self, key: u64) -> Option<Entry> {
+        let (leaf, at) = self.seek(key);
+        if at < leaf.count() { leaf.slot(at).entry() } else { None }
+    }
+
+    /// The last entry whose end does not lie above `key`.
+    #[inline]
+    pub fn prev(&self, key: u64) -> Option<Entry> {
+        self.around(key).0
+    }
+
+    /// What [`Reader::prev`] and [`Reader::next`] return, in one descent: the neighbours of a new entry that would
+    /// start at `key`.
+    #[inline]
+    pub fn around(&self, key: u64) -> (Option<Entry>, Option<Entry>) {
+        let mut node = &self.map.root;
+        // The deepest child on the left of the path; its last entry precedes everything in the final leaf.
+        let mut left = None;
+        loop {
+            let at = node.search(key);
+            let word = node.word();
+            if word.is_leaf() {
+                let at = at.min(word.count());
+                let next = if at < word.count() { node.slot(at).entry() } else { None };
+                let prev = match (at, left) {
+                    (0, None) => None,
+                    (0, Some((node, at))) => self.last(self.child(node, at)),
+                    (at, _) => node.slot(at - 1).entry(),
+                };
+                return (prev, next);
+            }
+            let at = at.min(word.count() - 1);
+            if at > 0 {
+                left = Some((node, at - 1));
+            }
+            node = self.child(node, at);
+        }
+    }
+
+    /// All entries whose end lies above `key`, in ascending order.
+    #[inline]
+    pub fn iter_from(&self, key: u64) -> Iter<'_, H, SLOTS> {
+        let (leaf, at) = self.seek(key);
+        Iter { reader: self, leaf, at, done: key }
+    }
+
+    /// All entries in ascending order.
+    #[inline]
+    pub fn iter(&self) -> Iter<'_, H, SLOTS> {
+        self.iter_from(0)
+    }
+
+    /// The leaf and the index in it of the first entry whose end lies above `key`; behind the last entry of the last
+    /// leaf if there is none.
+    #[inline(always)]
+    fn seek(&self, key: u64) -> (&Node<SLOTS>, usize) {
+        let mut node = &self.map.root;
+        loop {
+            let at = node.search(key);
+            let word = node.word();
+            if word.is_leaf() {
+                return (node, at);
+            }
+            node = self.child(node, at.min(word.count() - 1));
+        }
+    }
+
+    /// The last entry at or below `node`.
+    fn last<'n>(&'n self, mut node: &'n Node<SLOTS>) -> Option<Entry> {
+        for _ in 0..=MAX_LEVELS {
+            let word = node.word();
+            if word.is_leaf() {
+                break;
+            }
+            node = self.child(node, word.count() - 1);
+        }
+        node.slot(node.count() - 1).entry()
+    }
+}
+
+/// Entries in ascending order. See [`Reader::iter_from`].
+pub struct Iter<'r, H: Host, const SLOTS: usize = FAN> {
+    reader: &'r Reader<'r, H, SLOTS>,
+    leaf: &'r Node<SLOTS>,
+    at: usize,
+    /// Everything up to here was returned.
+    done: u64,
+}
+
+impl<H: Host, const SLOTS: usize> Iterator for Iter<'_, H, SLOTS> {
+    type Item = Entry;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry> {
+        if self.at >= self.leaf.count() {
+            (self.leaf, self.at) = self.reader.seek(self.done);
+            if self.at >= self.leaf.count() {
+                return None;
+            }
+        }
+        let entry = self.leaf.slot(self.at).entry()?;
+        self.at += 1;
+        self.done = entry.end;
+        Some(entry)
+    }
+}

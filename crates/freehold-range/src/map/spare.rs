@@ -1,0 +1,126 @@
+//! Where nodes come from and where they go: the store that makes `replace` infallible, and the way out.
+
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+
+use allocator_api2::alloc::{AllocError, Global};
+use allocator_api2::boxed::Box;
+use freehold_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use freehold_sync::{Host, RcuHead};
+
+use super::node::{Node, Slot};
+
+/// Fresh nodes in store, chained through their first slot. The writer alone touches it, so every access is relaxed;
+/// the lock that lets one writer follow another orders them.
+pub(super) struct Spares<const SLOTS: usize> {
+    /// The chain's head; the writer's.
+    first: AtomicPtr<Node<SLOTS>>,
+    /// Its length; the writer's.
+    count: AtomicUsize,
+}
+
+impl<const SLOTS: usize> Spares<SLOTS> {
+    pub(super) fn new() -> Self {
+        Self { first: AtomicPtr::new(ptr::null_mut()), count: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Adds nodes until there are `need`. On failure those already added stay.
+    pub(super) fn fill(&self, need: usize) -> Result<(), AllocError> {
+        while self.count() < need {
+            let node = Box::try_new(Node::new())?;
+            let first = self.first.load(Ordering::Relaxed);
+            node.set(0, Slot { link: first, ..Slot::EMPTY });
+            self.first.store(Box::into_raw(node), Ordering::Relaxed);
+            self.count.store(self.count() + 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A node as `Node::new` makes it, owned by the caller.
+    ///
+    /// # Panics
+    ///
+    /// If the store is empty, which means that `reserve` was not called for this `replace`.
+    pub(super) fn take(&self) -> *mut Node<SLOTS> {
+        let taken = self.first.load(Ordering::Relaxed);
+        assert!(!taken.is_null(), "replace without a reservation");
+        // SAFETY: nodes in the chain are allocated and belong to the chain alone.
+        let node = unsafe { &*taken };
+        self.first.store(node.child(0), Ordering::Relaxed);
+        self.count.store(self.count() - 1, Ordering::Relaxed);
+        node.set(0, Slot::EMPTY);
+        taken
+    }
+
+    pub(super) fn free_all(&self) {
+        while self.count() > 0 {
+            // SAFETY: a node taken from the chain is owned here, and no reader ever saw it.
+            unsafe { free(self.take()) };
+        }
+    }
+}
+
+/// Hands an unlinked node over to be freed, with everything still linked below it, after a grace period.
+///
+/// # Safety
+///
+/// The node came from `Spares::take`, was linked into a map and is unlinked: no reader that starts from now on reaches
+/// it. Nobody hands it over again.
+pub(super) unsafe fn retire<H: Host, const SLOTS: usize>(node: *mut Node<SLOTS>) {
+    // SAFETY: the node is allocated; this only computes the address of a field.
+    let head = unsafe { NonNull::new_unchecked(&raw mut (*node).head) };
+    // SAFETY: the head stays in place until the callback frees the node around it; the node is unlinked.
+    unsafe { H::rcu_defer(head, after_grace::<SLOTS>) };
+}
+
+/// # Safety
+///
+/// `head` is that of a node passed to `retire`, and a grace period has passed since.
+unsafe fn after_grace<const SLOTS: usize>(head: NonNull<RcuHead>) {
+    // SAFETY: `retire` passed the head inside a node, with the provenance of the whole node.
+    let node = unsafe { head.byte_sub(offset_of!(Node<SLOTS>, head)) }.cast::<Node<SLOTS>>();
+    // SAFETY: the grace period is over and the node was unlinked, so it is owned here.
+    unsafe { free_tree(node.as_ptr()) };
+}
+
+/// Frees a node and everything below it.
+///
+/// # Safety
+///
+/// The caller owns the whole subtree; no reader is inside.
+unsafe fn free_tree<const SLOTS: usize>(node: *mut Node<SLOTS>) {
+    // SAFETY: owned by the caller.
+    unsafe {
+        free_children(&*node);
+        free(node);
+    }
+}
+
+/// Frees everything below a node.
+///
+/// # Safety
+///
+/// As `free_tree`; the node itself is not used as an inner node again.
+pub(super) unsafe fn free_children<const SLOTS: usize>(node: &Node<SLOTS>) {
+    let word = node.word();
+    if !word.is_leaf() {
+        for at in 0..word.count() {
+            // SAFETY: slots in use of an inner node own their children.
+            unsafe { free_tree(node.child(at)) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// The node came from `Spares::fill`, and the caller owns it.
+unsafe fn free<const SLOTS: usize>(node: *mut Node<SLOTS>) {
+    // SAFETY: `Spares::fill` made it by `Box::into_raw`; owned by the caller.
+    let node = unsafe { Box::from_raw_in(node, Global) };
+    node.poison();
+}
