@@ -1,0 +1,93 @@
+//! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the settings that
+//! Linux keeps under `/proc/sys/vm`.
+
+use crate::{
+    PAGE_SIZE, Pfn,
+    counted::Counted,
+    error::NoMemory,
+    frame::cache::FrameCache,
+    platform::Platform,
+    vma::{AnonId, slab::Slab},
+};
+use freehold_sync::{
+    PerCpu,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// System-wide settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Most VMAs an address space may have (vm.max_map_count).
+    pub max_map_count: u64,
+    /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
+    pub mmap_min_addr: u64,
+    /// Free bytes kept below a stack (the guard gap).
+    pub stack_gap: u64,
+    /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
+    /// (heuristic overcommit: more than there is memory and swap).
+    pub commit_pages: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { max_map_count: 65_530, mmap_min_addr: 65_536, stack_gap: 256 * PAGE_SIZE, commit_pages: u64::MAX }
+    }
+}
+
+/// One kernel's worth of shared state.
+pub struct Engine<P: Platform> {
+    pub(crate) slab: Slab<P>,
+    pub(crate) frames: FrameCache<P>,
+    /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
+    pub(crate) zero: Pfn,
+    serials: PerCpu<AtomicU64, P>,
+    config: Config,
+    /// Last: whatever the fields above give back goes to it.
+    platform: P,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Sets up the shared state.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
+        let frames = FrameCache::try_new()?;
+        let slab = Slab::try_new()?;
+        let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
+        let zero = frames.alloc(&platform)?;
+        platform.zero_frame(zero);
+        match Counted::try_new(Engine { slab, frames, zero, serials, config, platform }) {
+            Ok(engine) => Ok(engine),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The machine below.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// System-wide settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A family of anonymous pages that no VMA has yet.
+    pub(crate) fn new_anon(&self) -> AnonId {
+        // Unique without a shared counter: each CPU counts in its own residue class.
+        self.serials.with_index(|cpu, serial| {
+            let n = serial.load(Relaxed) + 1;
+            serial.store(n, Relaxed);
+            AnonId::new(n * P::MAX_CPUS as u64 + cpu as u64)
+        })
+    }
+}
+
+impl<P: Platform> Drop for Engine<P> {
+    fn drop(&mut self) {
+        self.frames.free_now(&self.platform, self.zero);
+        self.frames.drain(&self.platform);
+    }
+}

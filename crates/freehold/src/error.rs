@@ -1,0 +1,135 @@
+//! One small error per verb, and the one table that turns them into errno numbers.
+
+use allocator_api2::alloc::AllocError;
+use core::fmt;
+use freehold_sync::Killed;
+
+/// A Linux errno number, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $number:literal, $what:literal;)*) => {
+        impl Errno { $(#[doc = $what] pub const $name: Errno = Errno($number);)* }
+    };
+}
+
+errnos! {
+    EPERM = 1, "Operation not permitted";
+    EINTR = 4, "Interrupted by a fatal signal";
+    EIO = 5, "Input or output failed";
+    EBADF = 9, "Bad file descriptor";
+    EAGAIN = 11, "Try again";
+    ENOMEM = 12, "Out of memory, a limit, or a hole in the range";
+    EACCES = 13, "Permission denied";
+    EFAULT = 14, "Bad address";
+    EBUSY = 16, "Busy";
+    EEXIST = 17, "Something is mapped there already";
+    ENODEV = 19, "The file cannot be mapped";
+    EINVAL = 22, "Invalid argument";
+    ETXTBSY = 26, "Text file busy";
+    EOVERFLOW = 75, "Offset too large";
+    EOPNOTSUPP = 95, "Not supported";
+}
+
+/// The engine's own records could not be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl core::error::Error for NoMemory {}
+
+impl From<AllocError> for NoMemory {
+    fn from(_: AllocError) -> Self {
+        NoMemory
+    }
+}
+
+macro_rules! verb_error {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// The number a system call would return for this error.
+            pub fn errno(self) -> Errno {
+                match self { $(Self::$variant => Errno::$errno,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self, f)
+            }
+        }
+
+        impl core::error::Error for $name {}
+
+        impl From<Killed> for $name {
+            fn from(_: Killed) -> Self { Self::Killed }
+        }
+
+        impl From<NoMemory> for $name {
+            fn from(_: NoMemory) -> Self { Self::OutOfMemory }
+        }
+    };
+}
+
+verb_error! {
+    /// Why memory could not be mapped.
+    MmapError {
+        /// Neither anonymous nor with a file.
+        BadDescriptor => EBADF,
+        /// Length zero, unaligned fixed address, unknown kind of sharing, or flags that contradict each other.
+        Invalid => EINVAL,
+        /// Offset and length do not fit the file's largest size.
+        OffsetOverflow => EOVERFLOW,
+        /// The range does not fit the address space, or no gap is large enough.
+        NoSpace => ENOMEM,
+        /// More VMAs than the limit allows.
+        TooManyVmas => ENOMEM,
+        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        Limit => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// MAP_FIXED_NOREPLACE over something.
+        Occupied => EEXIST,
+        /// MAP_LOCKED without the right, or a fixed address below the minimum without privilege, or a sealed VMA in the way.
+        NotPermitted => EPERM,
+        /// More locked memory than RLIMIT_MEMLOCK.
+        LockLimit => EAGAIN,
+        /// The descriptor does not allow this access.
+        AccessDenied => EACCES,
+        /// A flag that MAP_SHARED_VALIDATE does not know.
+        UnknownFlag => EOPNOTSUPP,
+        /// The file cannot be mapped.
+        NotMappable => ENODEV,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why memory could not be unmapped.
+    MunmapError {
+        /// Unaligned start, length zero, or beyond the end of user space.
+        Invalid => EINVAL,
+        /// Cutting a VMA in two would exceed the limit on VMAs.
+        TooManyVmas => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A VMA in the range is sealed.
+        Sealed => EPERM,
+        /// A VMA at the edge must not be split.
+        NotSplittable => EINVAL,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}

@@ -1,0 +1,63 @@
+//! What the embedding kernel supplies: frames, the direct map, the TLB, and (through [`Host`] and
+//! [`TableMemory`]) processors, waiting, grace periods, time and memory for page tables.
+//!
+//! This trait is the engine's only seam to its surroundings. Everything behind it may be a kernel on
+//! bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
+
+use crate::frame::Frame;
+use freehold_pagetable::{Flush, Format, Pfn, TableMemory};
+pub use freehold_sync::Host;
+
+/// The machine below an address space.
+///
+/// # Safety
+///
+/// An implementation promises that
+/// - a frame handed out by [`alloc_frames`](Self::alloc_frames) is used by nobody else until it comes back;
+/// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
+/// - [`flush`](Self::flush) returns only when no processor can still use a translation it covers, nor read
+///   a page table it covers where the flush says that tables were freed.
+pub unsafe trait Platform: TableMemory + Host {
+    /// The page-table format of this machine.
+    type Format: Format;
+
+    /// What the machine keeps for one address space, for instance which processors run it. Made by
+    /// [`space_created`](Self::space_created), dropped with the space after its last flush.
+    type Mmu: Send + Sync + 'static;
+
+    /// Takes up to `out.len()` frames off the free list, ascending where possible, their contents
+    /// undefined; returns how many were written to the front of `out`. Zero means: out of memory.
+    fn alloc_frames(&self, out: &mut [Pfn]) -> usize;
+
+    /// Puts frames back.
+    ///
+    /// # Safety
+    ///
+    /// Each frame came from `alloc_frames`, nothing refers to it, and every translation to it was flushed.
+    unsafe fn free_frames(&self, frames: &[Pfn]);
+
+    /// The engine's record of a frame; all zero while the frame is free.
+    fn frame(&self, pfn: Pfn) -> &Frame;
+
+    /// Fills a frame with zeroes.
+    fn zero_frame(&self, pfn: Pfn);
+
+    /// Copies a whole frame.
+    fn copy_frame(&self, to: Pfn, from: Pfn);
+
+    /// Reads `out.len()` bytes at `offset` of a frame; the range stays inside the frame.
+    fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]);
+
+    /// Writes `data` at `offset` of a frame; the range stays inside the frame.
+    fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]);
+
+    /// A new address space with this root table exists. `None`: no memory for the record.
+    fn space_created(&self, root: Pfn) -> Option<Self::Mmu>;
+
+    /// Removes the translations that `what` describes from every processor; returns when none is left.
+    fn flush(&self, mmu: &Self::Mmu, what: &Flush);
+
+    /// Whether a processor other than the calling one may hold translations of this space.
+    /// May err towards `true` only.
+    fn runs_elsewhere(&self, mmu: &Self::Mmu) -> bool;
+}

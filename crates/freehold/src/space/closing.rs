@@ -1,0 +1,63 @@
+//! Waiting for ranges whose munmap is not over.
+//!
+//! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for writing once
+//! no translation and no page table of the range is left. Whoever needs just that range sleeps here, holding nothing.
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | `open` | reservations in the tree; changed under the mmap lock held for writing |
+//! | `ended` | how many have ever ended; sleepers wait for it to move |
+
+use super::locking::WriteGuard;
+use crate::platform::Platform;
+use freehold_sync::{
+    Killed,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+#[derive(Debug)]
+pub(crate) struct Closings {
+    open: AtomicU32,
+    ended: AtomicU32,
+}
+
+impl Closings {
+    pub fn new() -> Self {
+        Closings { open: AtomicU32::new(0), ended: AtomicU32::new(0) }
+    }
+
+    /// Whether there is any closing range.
+    pub fn any<P: Platform>(&self, _: &WriteGuard<'_, P>) -> bool {
+        // Relaxed: ordered by the mmap lock, like every access to `open`.
+        self.open.load(Relaxed) != 0
+    }
+
+    /// A reservation was put into the tree.
+    pub fn begin<P: Platform>(&self, _: &WriteGuard<'_, P>) {
+        self.open.store(self.open.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// A reservation was taken out of the tree. Sleepers wake as soon as the lock is free to take.
+    pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>) {
+        self.open.store(self.open.load(Relaxed) - 1, Relaxed);
+        // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below, or sees
+        // the new number and does not sleep; what it does next it does under the mmap lock again.
+        self.ended.fetch_add(1, Relaxed);
+        drop(guard);
+        P::wake_all(&self.ended);
+    }
+
+    /// Lets go of the lock and sleeps until some reservation that exists now has ended.
+    pub fn wait_after<P: Platform>(&self, guard: WriteGuard<'_, P>) -> Result<(), Killed> {
+        let seen = self.ended.load(Relaxed);
+        drop(guard);
+        P::wait_killable(&self.ended, seen)
+    }
+
+    /// As [`wait_after`](Self::wait_after), whatever signals arrive.
+    pub fn wait_after_unkillable<P: Platform>(&self, guard: WriteGuard<'_, P>) {
+        let seen = self.ended.load(Relaxed);
+        drop(guard);
+        P::wait(&self.ended, seen);
+    }
+}

@@ -1,0 +1,143 @@
+//! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
+
+use crate::{PAGE_SHIFT, platform::Platform, space::AddressSpace, vma::flags::VmFlags};
+use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// No limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// Limits and privileges, as values.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// RLIMIT_AS.
+    pub address_space: u64,
+    /// RLIMIT_DATA.
+    pub data: u64,
+    /// RLIMIT_DATA's hard limit, which counts when the soft one is zero.
+    pub data_hard: u64,
+    /// RLIMIT_MEMLOCK.
+    pub memlock: u64,
+    /// RLIMIT_STACK.
+    pub stack: u64,
+    /// May lock memory beyond the limit (CAP_IPC_LOCK).
+    pub may_lock: bool,
+    /// May map below the minimum address (CAP_SYS_RAWIO).
+    pub may_map_low: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            address_space: UNLIMITED,
+            data: UNLIMITED,
+            data_hard: UNLIMITED,
+            memlock: 8 << 20,
+            stack: 8 << 20,
+            may_lock: false,
+            may_map_low: false,
+        }
+    }
+}
+
+/// Limits in use: each may be set and read at any time, alone (Relaxed throughout).
+#[derive(Debug)]
+pub struct LiveLimits {
+    address_space: AtomicU64,
+    data: AtomicU64,
+    data_hard: AtomicU64,
+    memlock: AtomicU64,
+    stack: AtomicU64,
+    may_lock: AtomicBool,
+    may_map_low: AtomicBool,
+}
+
+impl LiveLimits {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        LiveLimits {
+            address_space: AtomicU64::new(limits.address_space),
+            data: AtomicU64::new(limits.data),
+            data_hard: AtomicU64::new(limits.data_hard),
+            memlock: AtomicU64::new(limits.memlock),
+            stack: AtomicU64::new(limits.stack),
+            may_lock: AtomicBool::new(limits.may_lock),
+            may_map_low: AtomicBool::new(limits.may_map_low),
+        }
+    }
+
+    /// Replaces all of them.
+    pub fn set(&self, limits: &Limits) {
+        self.address_space.store(limits.address_space, Relaxed);
+        self.data.store(limits.data, Relaxed);
+        self.data_hard.store(limits.data_hard, Relaxed);
+        self.memlock.store(limits.memlock, Relaxed);
+        self.stack.store(limits.stack, Relaxed);
+        self.may_lock.store(limits.may_lock, Relaxed);
+        self.may_map_low.store(limits.may_map_low, Relaxed);
+    }
+
+    /// As values.
+    pub fn get(&self) -> Limits {
+        Limits {
+            address_space: self.address_space.load(Relaxed),
+            data: self.data.load(Relaxed),
+            data_hard: self.data_hard.load(Relaxed),
+            memlock: self.memlock.load(Relaxed),
+            stack: self.stack.load(Relaxed),
+            may_lock: self.may_lock.load(Relaxed),
+            may_map_low: self.may_map_low.load(Relaxed),
+        }
+    }
+}
+
+/// A byte limit in whole pages.
+fn pages(bytes: u64) -> u64 {
+    bytes >> PAGE_SHIFT
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and RLIMIT_DATA.
+    pub(crate) fn may_expand(&self, flags: VmFlags, grow: u64, shrink: Replaced) -> bool {
+        let counts = self.counters.counts();
+        let total = (counts.total_vm - shrink.total).saturating_add(grow);
+        if total > pages(self.limits.address_space.load(Relaxed)) {
+            return false;
+        }
+        if !flags.is_data() {
+            return true;
+        }
+        let data = (counts.data_vm - shrink.data).saturating_add(grow);
+        let soft = self.limits.data.load(Relaxed);
+        // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
+        data <= pages(soft) || (soft == 0 && data <= pages(self.limits.data_hard.load(Relaxed)))
+    }
+
+    /// Whether locking is allowed at all.
+    pub(crate) fn may_mlock(&self) -> bool {
+        self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
+    }
+
+    /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
+    pub(crate) fn may_lock_pages(&self, grow: u64) -> bool {
+        self.limits.may_lock.load(Relaxed)
+            || self.counters.locked_vm.load(Relaxed).saturating_add(grow) <= pages(self.limits.memlock.load(Relaxed))
+    }
+
+    /// Whether `limit` pages of locked memory in all stay within RLIMIT_MEMLOCK.
+    pub(crate) fn may_lock_total(&self, total: u64) -> bool {
+        self.limits.may_lock.load(Relaxed) || total <= pages(self.limits.memlock.load(Relaxed))
+    }
+
+    /// Whether this space may map at an address below the minimum.
+    pub(crate) fn may_map_at(&self, addr: u64) -> bool {
+        addr >= self.engine.config().mmap_min_addr || self.limits.may_map_low.load(Relaxed)
+    }
+}
+
+/// Pages that an operation takes away before it adds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Replaced {
+    /// Of any kind.
+    pub total: u64,
+    /// Counted by RLIMIT_DATA.
+    pub data: u64,
+}

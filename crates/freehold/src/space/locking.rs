@@ -1,0 +1,439 @@
+//! How an address space may be read and changed: the protocol, alone in its file.
+//!
+//! What each right promises:
+//!
+//! | right | got by | what it keeps still |
+//! | --- | --- | --- |
+//! | [`VmaRead`] | [`AddressSpace::lock_vma`] without any lock, or [`ReadGuard::lock_vma`] | one VMA: in the tree, its fields, the page tables of its range |
+//! | [`ReadGuard`] | the mmap lock for reading | all VMAs |
+//! | [`WriteGuard`] | the mmap lock for writing | all VMAs, and the right to change the set |
+//! | [`VmaWrite`] | [`WriteGuard::lock_vma`] | the above, and nobody reads this VMA through its own lock: its fields may change |
+//!
+//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end together when the write
+//! guard is dropped or downgraded, because that changes the sequence number they are made of.
+//!
+//! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked again. Whatever
+//! fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
+#![expect(unsafe_code, reason = "turns words of the tree back into references; the guards are what makes that sound")]
+
+use super::AddressSpace;
+use crate::{
+    error::NoMemory,
+    object::Object,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::{cell::RefCell, num::NonZeroU64, ops::{Deref, Range}};
+use freehold_range::{Entry, GapRequest, Lookup, Reader, Writer};
+use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail};
+
+/// What a range of the tree holds.
+pub(crate) enum Slot<'g, P: Platform> {
+    /// A mapped area.
+    Vma(&'g Vma<P>),
+    /// A range whose munmap is not over: nothing is mapped, nothing may be.
+    Closing(Range<u64>),
+}
+
+impl<'g, P: Platform> Slot<'g, P> {
+    /// The VMA, if it is one.
+    pub fn vma(self) -> Option<&'g Vma<P>> {
+        match self {
+            Slot::Vma(vma) => Some(vma),
+            Slot::Closing(_) => None,
+        }
+    }
+
+    /// The addresses it takes.
+    pub fn range(&self) -> Range<u64> {
+        match self {
+            Slot::Vma(vma) => vma.range(),
+            Slot::Closing(range) => range.clone(),
+        }
+    }
+}
+
+/// The tree's word for a closing reservation; VMAs are aligned, so no VMA has this word.
+const CLOSING: NonZeroU64 = NonZeroU64::new(1).unwrap();
+
+/// The tree's word for a VMA.
+fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
+    NonZeroU64::new(core::ptr::from_ref(vma).expose_provenance() as u64).expect("a reference is not null")
+}
+
+/// What a word of the tree means.
+///
+/// # Safety
+///
+/// The entry was read from a tree of an engine that lives for `'g`.
+unsafe fn decode<'g, P: Platform>(entry: &Entry) -> Slot<'g, P> {
+    if entry.value == CLOSING {
+        return Slot::Closing(entry.start..entry.end);
+    }
+    let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
+    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as long as the engine.
+    Slot::Vma(unsafe { &*vma })
+}
+
+/// An entry of the tree for a VMA at its present bounds.
+pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
+    Entry { start: vma.start(), end: vma.end(), value: word(vma) }
+}
+
+/// An entry of the tree for a VMA at bounds it is about to get.
+pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: Range<u64>) -> Entry {
+    Entry { start: range.start, end: range.end, value: word(vma) }
+}
+
+/// An entry of the tree for a closing reservation.
+pub(crate) fn closing_entry(range: Range<u64>) -> Entry {
+    Entry { start: range.start, end: range.end, value: CLOSING }
+}
+
+/// Why a lookup without locks could not be used: take the mmap lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Climb {
+    /// Nothing is mapped there, as far as one can tell without a lock.
+    Hole,
+    /// A writer is at work, or the VMA was recycled, or has too many readers.
+    Busy,
+}
+
+/// One VMA locked for reading.
+pub struct VmaRead<'s, P: Platform> {
+    vma: &'s Vma<P>,
+}
+
+impl<P: Platform> Deref for VmaRead<'_, P> {
+    type Target = Vma<P>;
+    fn deref(&self) -> &Vma<P> {
+        self.vma
+    }
+}
+
+impl<P: Platform> Drop for VmaRead<'_, P> {
+    fn drop(&mut self) {
+        self.vma.lock().unlock_read::<P>();
+    }
+}
+
+/// The mmap lock held for reading (or downgraded).
+pub struct ReadGuard<'s, P: Platform> {
+    pub(crate) space: &'s AddressSpace<P>,
+    tree: Reader<'s, P>,
+    lock: MmapReadGuard<'s, P>,
+}
+
+/// The mmap lock held for writing: the right to change which VMAs there are.
+///
+/// All changes of the tree go through it. It is obtained for a range ([`AddressSpace::write_range`]), which today only
+/// decides which closing reservations to wait for: the seam along which the address space will be divided.
+pub struct WriteGuard<'s, P: Platform> {
+    pub(crate) space: &'s AddressSpace<P>,
+    tree: RefCell<Writer<'s, P>>,
+    lock: MmapWriteGuard<'s, P>,
+}
+
+/// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
+pub(crate) struct VmaWrite<'g, P: Platform> {
+    vma: &'g Vma<P>,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Locks the VMA at `addr` for reading without touching the mmap lock.
+    pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, Climb> {
+        let rcu = P::rcu_read();
+        loop {
+            let found = match self.tree.lookup(&rcu, addr) {
+                Lookup::Found(found) => found,
+                Lookup::Hole => return Err(Climb::Hole),
+                Lookup::Contended => return Err(Climb::Busy),
+            };
+            // SAFETY: the tree belongs to this space, whose engine lives at least as long.
+            let Slot::Vma(vma) = (unsafe { decode::<P>(&found) }) else { return Err(Climb::Hole) };
+            match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
+                Ok(()) => {
+                    // Only now are the bounds known to stand still; the entry may have been of an earlier life.
+                    let read = VmaRead { vma };
+                    return if read.range().contains(&addr) { Ok(read) } else { Err(Climb::Busy) };
+                }
+                // It left the tree after we found it: whatever is there now is worth another look.
+                Err(ReadFail::Detached) => continue,
+                Err(_) => return Err(Climb::Busy),
+            }
+        }
+    }
+
+    /// Takes the mmap lock for reading.
+    pub fn read(&self) -> ReadGuard<'_, P> {
+        self.reader(self.mmap_lock.read())
+    }
+
+    /// Takes the mmap lock for reading unless a fatal signal arrives first.
+    pub fn read_killable(&self) -> Result<ReadGuard<'_, P>, Killed> {
+        Ok(self.reader(self.mmap_lock.read_killable()?))
+    }
+
+    /// Takes the mmap lock for reading if that needs no waiting.
+    pub fn try_read(&self) -> Option<ReadGuard<'_, P>> {
+        Some(self.reader(self.mmap_lock.try_read()?))
+    }
+
+    /// Takes the mmap lock for writing.
+    pub fn write(&self) -> WriteGuard<'_, P> {
+        self.writer(self.mmap_lock.write())
+    }
+
+    /// Takes the mmap lock for writing unless a fatal signal arrives first.
+    pub fn write_killable(&self) -> Result<WriteGuard<'_, P>, Killed> {
+        Ok(self.writer(self.mmap_lock.write_killable()?))
+    }
+
+    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is still closing.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    pub fn write_range(&self, range: Range<u64>) -> Result<WriteGuard<'_, P>, Killed> {
+        loop {
+            let guard = self.write_killable()?;
+            if !guard.is_closing(range.clone()) {
+                return Ok(guard);
+            }
+            self.closings.wait_after(guard)?;
+        }
+    }
+
+    fn reader<'s>(&'s self, lock: MmapReadGuard<'s, P>) -> ReadGuard<'s, P> {
+        // SAFETY: the mmap lock is held for reading, so there is no writer while the guard lives.
+        ReadGuard { space: self, tree: unsafe { self.tree.locked() }, lock }
+    }
+
+    fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
+        // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
+        WriteGuard { space: self, tree: RefCell::new(unsafe { self.tree.writer() }), lock }
+    }
+}
+
+impl<'s, P: Platform> ReadGuard<'s, P> {
+    /// The VMA that contains `addr`.
+    pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
+        self.tree.find(addr).and_then(|found| self.slot(&found).vma())
+    }
+
+    /// The first VMA that ends above `addr`; closing ranges are passed over.
+    pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
+        loop {
+            let found = self.tree.next(addr)?;
+            match self.slot(&found) {
+                Slot::Vma(vma) => return Some(vma),
+                Slot::Closing(range) => addr = range.end,
+            }
+        }
+    }
+
+    /// The last VMA that ends at or below `addr`; closing ranges are passed over.
+    pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
+        loop {
+            let found = self.tree.prev(addr)?;
+            match self.slot(&found) {
+                Slot::Vma(vma) => return Some(vma),
+                Slot::Closing(range) => addr = range.start,
+            }
+        }
+    }
+
+    /// The VMAs that overlap `range`, in order.
+    pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            let vma = self.next(at).filter(|vma| vma.start() < range.end)?;
+            at = vma.end();
+            Some(vma)
+        })
+    }
+
+    /// Locks a VMA for reading so that the mmap lock may be dropped.
+    /// Fails only when the VMA has as many readers as can be counted.
+    pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, Climb> {
+        vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
+        // SAFETY: slab memory lives as long as the engine, which `'s` does not outlive; the lock keeps the VMA attached.
+        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) } })
+    }
+
+    fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
+        // SAFETY: the entry is of this space's tree.
+        unsafe { decode(found) }
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// The VMA that contains `addr`.
+    pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
+        let found = self.tree.borrow().find(addr)?;
+        self.slot(&found).vma()
+    }
+
+    /// The first VMA or closing range that ends above `addr`.
+    pub(crate) fn next_slot(&self, addr: u64) -> Option<Slot<'_, P>> {
+        let found = self.tree.borrow().next(addr)?;
+        Some(self.slot(&found))
+    }
+
+    /// The last VMA or closing range that ends at or below `addr`.
+    pub(crate) fn prev_slot(&self, addr: u64) -> Option<Slot<'_, P>> {
+        let found = self.tree.borrow().prev(addr)?;
+        Some(self.slot(&found))
+    }
+
+    /// The first VMA that ends above `addr`; closing ranges are passed over.
+    pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
+        loop {
+            match self.next_slot(addr)? {
+                Slot::Vma(vma) => return Some(vma),
+                Slot::Closing(range) => addr = range.end,
+            }
+        }
+    }
+
+    /// The last VMA that ends at or below `addr`; closing ranges are passed over.
+    pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
+        loop {
+            match self.prev_slot(addr)? {
+                Slot::Vma(vma) => return Some(vma),
+                Slot::Closing(range) => addr = range.start,
+            }
+        }
+    }
+
+    /// The VMAs that overlap `range`, in order. The set may change behind the iterator's back.
+    pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            let vma = self.next(at).filter(|vma| vma.start() < range.end)?;
+            at = vma.end();
+            Some(vma)
+        })
+    }
+
+    /// Whether any part of `range` is still closing.
+    pub(crate) fn is_closing(&self, range: Range<u64>) -> bool {
+        // Nearly always there is no closing range at all, and nothing needs to be looked up.
+        if !self.space.closings.any(self) {
+            return false;
+        }
+        let mut at = range.start;
+        while let Some(slot) = self.next_slot(at) {
+            let taken = slot.range();
+            if taken.start >= range.end {
+                return false;
+            }
+            if slot.vma().is_none() {
+                return true;
+            }
+            at = taken.end;
+        }
+        false
+    }
+
+    /// A free range; see [`freehold_range`].
+    pub(crate) fn gap(&self, request: &GapRequest) -> Option<u64> {
+        let below = |found: &Entry| match self.slot(found) {
+            Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => self.space.engine.config().stack_gap,
+            _ => 0,
+        };
+        self.tree.borrow().gap(request, below)
+    }
+
+    /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.
+    pub(crate) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
+        self.tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory)
+    }
+
+    /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
+    pub(crate) fn replace(&self, range: Range<u64>, with: &[Entry]) {
+        self.tree.borrow_mut().replace(range.start, range.end, with);
+    }
+
+    /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
+    pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
+        vma.lock().write::<P>(&self.lock);
+        VmaWrite { vma }
+    }
+
+    /// As [`lock_vma`](Self::lock_vma), unless a fatal signal arrives first.
+    pub(crate) fn lock_vma_killable<'g>(&'g self, vma: &'g Vma<P>) -> Result<VmaWrite<'g, P>, Killed> {
+        vma.lock().write_killable::<P>(&self.lock)?;
+        Ok(VmaWrite { vma })
+    }
+
+    /// Makes a VMA that was just stored into the tree lockable.
+    pub(crate) fn attach(&self, vma: &Vma<P>) {
+        vma.lock().write::<P>(&self.lock);
+        vma.lock().attach::<P>(&self.lock);
+    }
+
+    /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to notice.
+    pub(crate) fn detach(&self, vma: &Vma<P>) {
+        vma.lock().detach::<P>(&self.lock);
+    }
+
+    /// Lets readers in. Write locks on VMAs end here.
+    pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
+        drop(self.tree);
+        self.space.reader(self.lock.downgrade())
+    }
+
+    /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
+    pub(crate) fn check(&self) {
+        self.space.tree.check();
+        let mut at = 0;
+        while let Some(found) = { let tree = self.tree.borrow(); tree.next(at) } {
+            if let Slot::Vma(vma) = self.slot(&found) {
+                assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
+                assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);
+                assert!(vma.is_owned_by(self.space), "a VMA of another space is in the tree at {:#x}", found.start);
+            }
+            at = found.end;
+        }
+    }
+
+    fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
+        // SAFETY: the entry is of this space's tree.
+        unsafe { decode(found) }
+    }
+}
+
+impl<'g, P: Platform> VmaWrite<'g, P> {
+    /// Changes rights and properties.
+    pub fn set_flags(&self, flags: VmFlags) {
+        self.vma.set_flags(flags);
+    }
+
+    /// Changes the NUMA policy tag.
+    pub fn set_policy(&self, policy: u64) {
+        self.vma.set_policy(policy);
+    }
+
+    /// Changes the family of anonymous pages.
+    pub fn set_anon(&self, anon: crate::vma::AnonId) {
+        self.vma.set_anon(anon);
+    }
+
+    /// Changes the bounds; for a file, takes the VMA out of the file's interval tree and puts it back at its new place.
+    ///
+    /// # Locks
+    ///
+    /// The file's i_mmap lock for writing.
+    pub fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
+        match self.vma.object() {
+            Object::File(file) => file.mapping().rekey(self.vma, range, pgoff),
+            _ => self.vma.set_bounds(range, pgoff),
+        }
+    }
+
+    /// The VMA.
+    pub fn vma(&self) -> &'g Vma<P> {
+        self.vma
+    }
+}

@@ -1,0 +1,260 @@
+//! The address space (an "mm"): its fields, who guards each, and one operation a file.
+//!
+//! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model of a change:
+//! decode, prepare, commit, settle, retire), then any operation.
+
+mod brk;
+mod closing;
+mod counters;
+mod exit;
+mod fork;
+pub mod limits;
+pub mod locking;
+mod madvise;
+pub mod maps;
+mod mincore;
+mod mlock;
+mod mmap;
+mod mprotect;
+mod mremap;
+mod msync;
+mod munmap;
+mod reshape;
+mod stack;
+mod unmap;
+mod zap;
+
+pub use counters::{Counts, Rss, RssKind};
+pub use limits::Limits;
+pub use madvise::Advice;
+pub use mmap::{MapFlags, Prot};
+pub use mremap::RemapFlags;
+
+use crate::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::Engine,
+    error::NoMemory,
+    platform::Platform,
+};
+use closing::Closings;
+use counters::Counters;
+use freehold_pagetable::{GatherState, PageTable};
+use freehold_range::RangeMap;
+use freehold_sync::{
+    MmapLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use limits::LiveLimits;
+
+/// How a large munmap keeps others from waiting; see `unmap.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Unmap {
+    /// Everything under the mmap lock, held for writing (Linux before 4.20).
+    Exclusive,
+    /// Section by section, each whole, the lock let go in between (seed 000).
+    Sectioned {
+        /// Bytes of a section.
+        bytes: u64,
+    },
+    /// Detach under the write lock, zap under the downgraded one (seed 001, Linux today).
+    Downgraded,
+    /// Detach under the write lock, then hold no lock at all: the range stays reserved as *closing*.
+    #[default]
+    Released,
+}
+
+impl Unmap {
+    /// Seed 000's section: what one PUD entry spans.
+    pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
+}
+
+/// The first rung that a fault tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FaultLock {
+    /// The mmap lock for reading (Linux before 6.4).
+    MmapLock,
+    /// The VMA's own lock (seed 004).
+    #[default]
+    VmaLock,
+}
+
+/// Which design of each seed an address space uses; the default is the last of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Locking {
+    /// How munmap is done.
+    pub unmap: Unmap,
+    /// How faults are locked.
+    pub fault: FaultLock,
+}
+
+impl Locking {
+    /// Every combination, for tests and comparisons.
+    pub const ALL: [Locking; 8] = {
+        const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
+            Locking { unmap, fault }
+        }
+        use FaultLock::{MmapLock, VmaLock};
+        [
+            with(Unmap::Exclusive, MmapLock),
+            with(Unmap::SECTIONED, MmapLock),
+            with(Unmap::Downgraded, MmapLock),
+            with(Unmap::Released, MmapLock),
+            with(Unmap::Exclusive, VmaLock),
+            with(Unmap::SECTIONED, VmaLock),
+            with(Unmap::Downgraded, VmaLock),
+            with(Unmap::Released, VmaLock),
+        ]
+    };
+}
+
+/// End of user space with four levels of tables: the last page below the canonical hole stays unused.
+pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;
+
+/// Where things go in a fresh address space, and what it may do.
+#[derive(Clone, Debug)]
+pub struct SpaceConfig {
+    /// First address above the area from which mmap places downwards.
+    pub mmap_base: u64,
+    /// Start of the heap (the break).
+    pub brk: u64,
+    /// Start and end of the program's initialised data, which RLIMIT_DATA counts with the heap.
+    pub data: core::ops::Range<u64>,
+    /// Resource limits and privileges.
+    pub limits: Limits,
+    /// The designs in use.
+    pub locking: Locking,
+    /// Keep statistics of the mmap lock.
+    pub lock_stats: bool,
+}
+
+impl Default for SpaceConfig {
+    fn default() -> Self {
+        SpaceConfig {
+            mmap_base: TASK_SIZE - (128 << 20),
+            brk: 0x5555_5555_6000,
+            data: 0..0,
+            limits: Limits::default(),
+            locking: Locking::default(),
+            lock_stats: false,
+        }
+    }
+}
+
+/// One address space. Lives behind a [`Counted`], because its VMAs know it by its address.
+pub struct AddressSpace<P: Platform> {
+    /// What all address spaces share.
+    pub(crate) engine: Counted<Engine<P>>,
+    /// Keeps the set of VMAs still. Order: see `docs/locking.md`.
+    pub(crate) mmap_lock: MmapLock<P>,
+    /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read under it, under
+    /// RCU, or under a VMA's lock (which keeps that VMA in the tree).
+    pub(crate) tree: RangeMap<P>,
+    /// The page tables; each table has its own lock.
+    pub(crate) table: PageTable<P::Format, P>,
+    /// The platform's record: which processors run this space.
+    pub(crate) mmu: P::Mmu,
+    /// Which gathers are under way; atomic by itself.
+    pub(crate) gathers: GatherState,
+    /// Where waiters for closing ranges sleep.
+    pub(crate) closings: Closings,
+    /// Sizes and resident pages; see [`counters`].
+    pub(crate) counters: Counters<P>,
+    /// Resource limits; each read and written alone.
+    pub(crate) limits: LiveLimits,
+    /// The designs in use; fixed.
+    pub(crate) locking: Locking,
+    /// See [`SpaceConfig::mmap_base`]; fixed.
+    pub(crate) mmap_base: u64,
+    /// See [`SpaceConfig::data`]; fixed.
+    pub(crate) data: core::ops::Range<u64>,
+    /// Start of the heap; fixed.
+    pub(crate) start_brk: u64,
+    /// The break; written under `mmap_lock` held for writing.
+    pub(crate) brk: AtomicU64,
+    /// Flags that mlockall(MCL_FUTURE) adds to new mappings; written under `mmap_lock` held for writing.
+    pub(crate) default_flags: AtomicU64,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// An empty address space, as exec makes it.
+    ///
+    /// # Errors
+    ///
+    /// No memory for the record or the root table.
+    pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
+        let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
+        let Some(mmu) = engine.platform().space_created(table.root()) else {
+            table.free_root(engine.platform());
+            return Err(NoMemory);
+        };
+        Self::assemble(engine, config, table, mmu)
+    }
+
+    fn assemble(
+        engine: &Counted<Engine<P>>,
+        config: &SpaceConfig,
+        table: PageTable<P::Format, P>,
+        mmu: P::Mmu,
+    ) -> Result<Counted<Self>, NoMemory> {
+        Ok(Counted::try_new(AddressSpace {
+            engine: engine.clone(),
+            mmap_lock: MmapLock::new(),
+            tree: RangeMap::new(),
+            table,
+            mmu,
+            gathers: GatherState::new(),
+            closings: Closings::new(),
+            counters: Counters::try_new()?,
+            limits: LiveLimits::new(&config.limits),
+            locking: config.locking,
+            mmap_base: config.mmap_base,
+            data: config.data.clone(),
+            start_brk: config.brk,
+            brk: AtomicU64::new(config.brk),
+            default_flags: AtomicU64::new(0),
+        })?)
+    }
+
+    /// The engine it belongs to.
+    pub fn engine(&self) -> &Counted<Engine<P>> {
+        &self.engine
+    }
+
+    /// The platform's record of this space.
+    pub fn mmu(&self) -> &P::Mmu {
+        &self.mmu
+    }
+
+    /// The designs in use.
+    pub fn locking(&self) -> Locking {
+        self.locking
+    }
+
+    /// Resource limits and privileges.
+    pub fn limits(&self) -> &LiveLimits {
+        &self.limits
+    }
+
+    /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every
+    /// VMA in it is attached and lies where the tree says, and that the counters equal a recount.
+    ///
+    /// # Panics
+    ///
+    /// When something is wrong; the message says what.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing.
+    pub fn check(&self) {
+        let guard = self.write();
+        guard.check();
+        self.counters.check(&guard);
+        let brk = self.brk.load(Relaxed);
+        assert!(brk >= self.start_brk, "the break {brk:#x} lies below its start");
+    }
+
+    pub(crate) fn platform(&self) -> &P {
+        self.engine.platform()
+    }
+}

@@ -1,0 +1,337 @@
+//! Splitting, merging and adding VMAs: every change of the set but removal.
+//!
+//! ```text
+//! split       |------ v ------|            ->  |-- v --|- new -|
+//! modify      |- p -|--- v ---|- n -|      ->  any of these, by what may merge with its neighbour:
+//!                   |---------|                |----- p -----|- n -|     the whole of v, left
+//!                   |----|                     |--- p ---|-- v --|- n -| a beginning of v, left
+//!                        |----|                |- p -|-- v --|--- n ---| an end of v, right
+//!                   |---------|                |---------- p ----------| the whole of v, both
+//!                     |----|                   |- p -|v|-new-|v'|- n -|  nothing merges: v is cut
+//! ```
+//!
+//! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds change only
+//! under the VMA's write lock, so that a reader which still finds an old entry cannot lock the VMA and looks again.
+
+use super::locking::{WriteGuard, entry, entry_at};
+use crate::{
+    error::NoMemory,
+    object::Object,
+    platform::Platform,
+    vma::{
+        Vma,
+        flags::VmFlags,
+        merge::{Attrs, anon_agree, can_append, can_prepend},
+        slab::{OwnedVma, VmaInit},
+    },
+};
+use arrayvec::ArrayVec;
+use core::ops::Range;
+
+/// Why the set of VMAs could not be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReshapeError {
+    /// The limit on VMAs.
+    TooManyVmas,
+    /// No memory for records.
+    NoMemory,
+    /// The object does not allow a split there.
+    NotSplittable,
+}
+
+impl From<NoMemory> for ReshapeError {
+    fn from(_: NoMemory) -> Self {
+        ReshapeError::NoMemory
+    }
+}
+
+/// New attributes for a part of a VMA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub flags: VmFlags,
+    pub policy: u64,
+}
+
+/// How a new mapping will enter the tree: decided, allocated, reserved.
+#[must_use = "a prepared mapping must be inserted or dropped on purpose"]
+pub(crate) enum NewMapping<'g, P: Platform> {
+    /// Joins the VMA before it.
+    Append(&'g Vma<P>),
+    /// Joins the VMA behind it.
+    Prepend(&'g Vma<P>),
+    /// Joins both.
+    Bridge(&'g Vma<P>, &'g Vma<P>),
+    /// A VMA of its own.
+    Fresh(OwnedVma<'g, P>),
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
+    fn neighbours(&self, range: &Range<u64>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+        let prev = self.prev_slot(range.start).and_then(|slot| slot.vma());
+        let next = self.next_slot(range.end).and_then(|slot| slot.vma());
+        (prev.filter(|vma| vma.end() == range.start), next.filter(|vma| vma.start() == range.end))
+    }
+
+    /// Which neighbours a range with `attrs` may join.
+    fn mergeable<'g>(
+        &self,
+        (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+        range: &Range<u64>,
+        attrs: &Attrs<'_, P>,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        let prev = prev.filter(|prev| can_append(prev, attrs));
+        let next = next.filter(|next| can_prepend(attrs, range.end - range.start, next));
+        match (prev, next) {
+            // Each agrees with what lies between; do they agree with each other?
+            (Some(left), Some(right)) if !anon_agree(left.anon(), right.anon()) => (Some(left), None),
+            both => both,
+        }
+    }
+
+    /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is going away.
+    pub(crate) fn prepare_new<'g>(
+        &'g self,
+        range: Range<u64>,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<NewMapping<'g, P>, NoMemory> {
+        self.reserve(1)?;
+        Ok(match self.mergeable(self.neighbours(&range), &range, attrs) {
+            (Some(prev), Some(next)) => NewMapping::Bridge(prev, next),
+            (Some(prev), None) => NewMapping::Append(prev),
+            (None, Some(next)) => NewMapping::Prepend(next),
+            (None, None) => NewMapping::Fresh(self.alloc(range, attrs)?),
+        })
+    }
+
+    fn alloc<'g>(&'g self, range: Range<u64>, attrs: &Attrs<'_, P>) -> Result<OwnedVma<'g, P>, NoMemory> {
+        self.space.engine.slab.alloc(VmaInit {
+            range,
+            pgoff: attrs.pgoff,
+            flags: attrs.flags,
+            anon: attrs.anon,
+            policy: attrs.policy,
+            object: attrs.object,
+            owner: core::ptr::from_ref(self.space).addr(),
+        })
+    }
+
+    /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that now covers it.
+    pub(crate) fn insert<'g>(
+        &'g self,
+        range: Range<u64>,
+        new: NewMapping<'g, P>,
+        attrs: &Attrs<'_, P>,
+    ) -> &'g Vma<P> {
+        match new {
+            NewMapping::Fresh(vma) => self.insert_fresh(vma),
+            NewMapping::Append(prev) => self.absorb(prev, prev.start()..range.end, prev.pgoff(), attrs, &[]),
+            NewMapping::Prepend(next) => self.absorb(next, range.start..next.end(), attrs.pgoff, attrs, &[]),
+            NewMapping::Bridge(prev, next) => {
+                self.absorb(prev, prev.start()..next.end(), prev.pgoff(), attrs, &[next])
+            }
+        }
+    }
+
+    /// Stores an allocated VMA. Uses up one reserved replace.
+    pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
+        let vma = vma.into_ref();
+        // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.
+        self.attach(vma);
+        if let Object::File(file) = vma.object() {
+            file.mapping().link(vma);
+        }
+        self.replace(vma.range(), &[entry(vma)]);
+        self.space.counters.count_vmas(self, 1);
+        vma
+    }
+
+    /// Lets `survivor` grow to `range`, swallowing the VMAs in `gone` whole. Uses up one reserved replace.
+    fn absorb<'g>(
+        &'g self,
+        survivor: &'g Vma<P>,
+        range: Range<u64>,
+        pgoff: u64,
+        attrs: &Attrs<'_, P>,
+        gone: &[&'g Vma<P>],
+    ) -> &'g Vma<P> {
+        let right = self.lock_vma(survivor);
+        let mut flags = survivor.flags() | (attrs.flags & VmFlags::STICKY);
+        let mut anon = if survivor.anon().is_some() { survivor.anon() } else { attrs.anon };
+        for vma in gone {
+            let _ = self.lock_vma(vma);
+            flags |= vma.flags() & VmFlags::STICKY;
+            anon = if anon.is_some() { anon } else { vma.anon() };
+            if let Object::File(file) = vma.object() {
+                file.mapping().unlink(vma);
+            }
+        }
+        right.set_flags(flags);
+        right.set_anon(anon);
+        right.set_bounds(range.clone(), pgoff);
+        self.replace(range.clone(), &[entry(survivor)]);
+        for vma in gone {
+            self.discard(vma);
+        }
+        self.space.counters.count_vmas(self, -(gone.len() as i64));
+        survivor
+    }
+
+    /// Ends a VMA that a merge has swallowed; it is out of the tree and of its file's tree.
+    #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
+    fn discard(&self, vma: &Vma<P>) {
+        self.detach(vma);
+        // SAFETY: detached just now under the write lock, so nobody else takes it.
+        drop(unsafe { self.space.engine.slab.own(vma) });
+    }
+
+    /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
+    pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, ReshapeError> {
+        self.cut(vma, at..vma.end())
+    }
+
+    /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
+    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: Range<u64>) -> Result<&'g Vma<P>, ReshapeError> {
+        let whole = vma.range();
+        let attrs = vma.attrs();
+        if !vma.object().may_split(vma, part.start) || !vma.object().may_split(vma, part.end) {
+            return Err(ReshapeError::NotSplittable);
+        }
+        let at = |range: &Range<u64>| Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
+        // The first piece stays `vma`; every further one is new.
+        let mut pieces: ArrayVec<Range<u64>, 3> = ArrayVec::new();
+        for piece in [whole.start..part.start, part.clone(), part.end..whole.end] {
+            if !piece.is_empty() {
+                pieces.push(piece);
+            }
+        }
+        self.reserve(1)?;
+        let mut fresh: ArrayVec<OwnedVma<'g, P>, 2> = ArrayVec::new();
+        for piece in &pieces[1..] {
+            fresh.push(self.alloc(piece.clone(), &at(piece))?);
+        }
+        // Nothing can fail any more.
+        let mut entries = ArrayVec::<_, 3>::new();
+        entries.push(entry_at(vma, pieces[0].clone()));
+        let mut result = vma;
+        self.lock_vma(vma).set_bounds(pieces[0].clone(), attrs.pgoff);
+        self.space.counters.count_vmas(self, fresh.len() as i64);
+        for piece in fresh {
+            let piece = piece.into_ref();
+            self.attach(piece);
+            if let Object::File(file) = piece.object() {
+                file.mapping().link(piece);
+            }
+            if piece.start() == part.start {
+                result = piece;
+            }
+            entries.push(entry(piece));
+        }
+        self.replace(whole, &entries);
+        Ok(result)
+    }
+
+    /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns the VMA that
+    /// now holds the range; it is write-locked.
+    pub(crate) fn modify<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: Range<u64>,
+        change: Change,
+    ) -> Result<&'g Vma<P>, ReshapeError> {
+        let attrs = Attrs { flags: change.flags, policy: change.policy, pgoff: vma.pgoff_of(range.start), ..vma.attrs() };
+        let (prev, next) = self.neighbours(&range);
+        let merged = match self.mergeable((prev, next), &range, &attrs) {
+            (None, None) => None,
+            sides => self.modify_merging(vma, &range, &attrs, sides)?,
+        };
+        let result = match merged {
+            Some(survivor) => survivor,
+            None => self.carve(vma, range)?,
+        };
+        let right = self.lock_vma(result);
+        right.set_flags(change.flags | (result.flags() & VmFlags::STICKY));
+        right.set_policy(change.policy);
+        Ok(result)
+    }
+
+    /// Cuts `range` out of `vma`, within the limit on VMAs.
+    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: Range<u64>) -> Result<&'g Vma<P>, ReshapeError> {
+        let cuts = u64::from(range.start > vma.start()) + u64::from(range.end < vma.end());
+        if cuts == 0 {
+            return Ok(vma);
+        }
+        let counts = self.space.counters.counts();
+        if counts.map_count + cuts > self.space.engine.config().max_map_count {
+            return Err(ReshapeError::TooManyVmas);
+        }
+        self.cut(vma, range)
+    }
+
+    /// The merging half of [`modify`](Self::modify): gives the range to a neighbour, or to both as one.
+    fn modify_merging<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: &Range<u64>,
+        attrs: &Attrs<'_, P>,
+        sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+    ) -> Result<Option<&'g Vma<P>>, ReshapeError> {
+        let whole = vma.range();
+        self.reserve(1)?;
+        Ok(Some(match sides {
+            (None, None) => return Ok(None),
+            (Some(prev), Some(next)) => {
+                self.absorb(prev, prev.start()..next.end(), prev.pgoff(), attrs, &[vma, next])
+            }
+            (Some(prev), None) if range.end == whole.end => {
+                self.absorb(prev, prev.start()..range.end, prev.pgoff(), attrs, &[vma])
+            }
+            (None, Some(next)) if range.start == whole.start => {
+                self.absorb(next, range.start..next.end(), attrs.pgoff, attrs, &[vma])
+            }
+            (Some(prev), None) => {
+                let rest = range.end..whole.end;
+                self.shift(prev, prev.start()..range.end, prev.pgoff(), vma, rest.clone(), vma.pgoff_of(rest.start))
+            }
+            (None, Some(next)) => {
+                let rest = whole.start..range.start;
+                self.shift(next, range.start..next.end(), attrs.pgoff, vma, rest, vma.pgoff())
+            }
+        }))
+    }
+
+    /// Moves the border between two neighbours: `winner` takes what `loser` gives. Uses up one reserved replace.
+    fn shift<'g>(
+        &'g self,
+        winner: &'g Vma<P>,
+        winner_range: Range<u64>,
+        winner_pgoff: u64,
+        loser: &'g Vma<P>,
+        loser_range: Range<u64>,
+        loser_pgoff: u64,
+    ) -> &'g Vma<P> {
+        let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
+        if !winner.anon().is_some() {
+            right.set_anon(loser.anon());
+        }
+        right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
+        other.set_bounds(loser_range.clone(), loser_pgoff);
+        right.set_bounds(winner_range.clone(), winner_pgoff);
+        let mut entries = [entry(winner), entry(loser)];
+        entries.sort_unstable_by_key(|entry| entry.start);
+        let union = winner_range.start.min(loser_range.start)..winner_range.end.max(loser_range.end);
+        self.replace(union, &entries);
+        winner
+    }
+
+    /// After `vma` changed in a way that may let it join a neighbour (a move, for instance): joins what may be joined.
+    pub(crate) fn merge_around<'g>(&'g self, vma: &'g Vma<P>) -> Result<&'g Vma<P>, ReshapeError> {
+        self.modify(vma, vma.range(), Change { flags: vma.flags(), policy: vma.policy() })
+    }
+
+    /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved replace.
+    pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
+        self.lock_vma(vma).set_bounds(range.clone(), pgoff);
+        self.replace(range, &[entry(vma)]);
+    }
+}

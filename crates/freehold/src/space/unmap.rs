@@ -1,0 +1,467 @@
+//! Taking mappings away, in the five steps of every change; each step is a type that the next one consumes.
+//!
+//! ```text
+//! decode    Decoded    arguments checked, nothing touched
+//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may fail
+//! commit    Detached   out of the tree, detached, accounted; cannot fail
+//! settle    Unmapped   zapped, flushed, tables freed; with whatever lock the design still holds, or none
+//! retire               files dropped, VMAs back to the slab; after the locks
+//! ```
+//!
+//! The designs differ only in what is held during *settle*:
+//!
+//! | design | held | others wait for |
+//! | --- | --- | --- |
+//! | `Exclusive` | write lock | all of it |
+//! | `Sectioned` | write lock, section by section, all five steps each | a section |
+//! | `Downgraded` | read lock | writers: all of it |
+//! | `Released` | nothing; the range is a *closing* reservation in the tree | only who needs that very range |
+//!
+//! With `Released` the tables at the two edges are shared with neighbours that map and fault meanwhile. Those tables are
+//! left alone until the end, and then unlinked under the write lock if by then nothing else lies in their span: at most
+//! two tables a level.
+//!
+//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is gone; on failure the caller still holds it, every
+//! VMA is attached and mapped as before (splits excepted).
+#![expect(unsafe_code, reason = "owns detached VMAs through an intrusive list")]
+
+use super::{
+    AddressSpace, TASK_SIZE, Unmap,
+    limits::Replaced,
+    locking::{WriteGuard, closing_entry},
+    reshape::ReshapeError,
+    zap::{SpaceTlb, Zap},
+};
+use crate::{
+    PAGE_SIZE,
+    error::MunmapError,
+    object::Object,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::{marker::PhantomData, ops::Range, ptr::null_mut};
+use freehold_pagetable::{Gather, VaRange};
+use freehold_sync::atomic::Ordering::Relaxed;
+
+/// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
+/// lock; a constant, so the hold stays independent of sizes.
+const AT_ONCE: u64 = 64 * PAGE_SIZE;
+
+impl From<ReshapeError> for MunmapError {
+    fn from(error: ReshapeError) -> Self {
+        match error {
+            ReshapeError::TooManyVmas => MunmapError::TooManyVmas,
+            ReshapeError::NoMemory => MunmapError::OutOfMemory,
+            ReshapeError::NotSplittable => MunmapError::NotSplittable,
+        }
+    }
+}
+
+/// Step 1: a range that munmap accepts: whole pages, not empty, inside user space.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoded(Range<u64>);
+
+impl Decoded {
+    /// Checks the arguments of munmap; the length is rounded up to whole pages.
+    pub fn new(addr: u64, len: u64) -> Result<Self, MunmapError> {
+        let fits = addr.is_multiple_of(PAGE_SIZE) && addr <= TASK_SIZE && len <= TASK_SIZE - addr;
+        let len = len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+        if !fits || len == 0 {
+            return Err(MunmapError::Invalid);
+        }
+        Ok(Decoded(addr..addr + len))
+    }
+
+    /// A range known to be good.
+    pub fn trusted(range: Range<u64>) -> Self {
+        debug_assert!(range.start < range.end && range.end <= TASK_SIZE && range.start.is_multiple_of(PAGE_SIZE));
+        Decoded(range)
+    }
+
+    /// The range.
+    pub fn range(&self) -> Range<u64> {
+        self.0.clone()
+    }
+}
+
+/// VMAs in address order, linked through themselves.
+///
+/// # Invariants
+///
+/// Every member is owned by the list's owner: gathered under the write lock, or detached.
+struct VmaList<P: Platform> {
+    head: *const Vma<P>,
+    tail: *const Vma<P>,
+}
+
+impl<P: Platform> VmaList<P> {
+    fn new() -> Self {
+        VmaList { head: null_mut(), tail: null_mut() }
+    }
+
+    fn push(&mut self, vma: &Vma<P>) {
+        vma.chain().store(null_mut(), Relaxed);
+        let link = core::ptr::from_ref(vma);
+        match self.tail.is_null() {
+            true => self.head = link,
+            // SAFETY: a member is a live VMA.
+            false => unsafe { &*self.tail }.chain().store(link.cast_mut(), Relaxed),
+        }
+        self.tail = link;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
+        let mut at = self.head;
+        core::iter::from_fn(move || {
+            // SAFETY: null or a member; members are live VMAs.
+            let vma = unsafe { at.as_ref() }?;
+            at = vma.chain().load(Relaxed);
+            Some(vma)
+        })
+    }
+}
+
+/// Pages and VMAs in a gathered range.
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    vmas: i64,
+    pages: u64,
+    locked: u64,
+    data: u64,
+    special: bool,
+}
+
+/// Step 2: the VMAs of a range, split off at its edges, write-locked, and still in the tree.
+#[must_use = "gathered VMAs are committed or abandoned"]
+pub(crate) struct Gathered<'g, 's, P: Platform> {
+    guard: &'g WriteGuard<'s, P>,
+    range: Range<u64>,
+    list: VmaList<P>,
+    totals: Totals,
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Step 2. Nothing in the range may be closing.
+    pub(crate) fn gather(&self, range: &Decoded) -> Result<Gathered<'_, 's, P>, MunmapError> {
+        let range = range.range();
+        let mut gathered = Gathered { guard: self, range: range.clone(), list: VmaList::new(), totals: Totals::default() };
+        let mut at = range.start;
+        while let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end) {
+            let vma = self.clip(vma, &range)?;
+            gathered.add(vma);
+            at = vma.end();
+        }
+        self.reserve(1)?;
+        Ok(gathered)
+    }
+
+    /// Splits off what of `vma` lies outside `range`.
+    fn clip<'g>(&'g self, mut vma: &'g Vma<P>, range: &Range<u64>) -> Result<&'g Vma<P>, MunmapError> {
+        let (inside_start, inside_end) = (vma.start() < range.start, range.end < vma.end());
+        if inside_start && inside_end {
+            let counts = self.space.counters.counts();
+            if counts.map_count >= self.space.engine.config().max_map_count {
+                return Err(MunmapError::TooManyVmas);
+            }
+        }
+        if vma.flags().contains(VmFlags::SEALED) {
+            return Err(MunmapError::Sealed);
+        }
+        if inside_start {
+            vma = self.split(vma, range.start)?;
+        }
+        if inside_end {
+            self.split(vma, range.end)?;
+        }
+        Ok(vma)
+    }
+
+    /// Unmaps a range and lets go of the lock, early where the design allows it.
+    ///
+    /// # Errors
+    ///
+    /// The caller still holds the lock, and everything is mapped as before.
+    pub(crate) fn unmap_unlocking(self, range: &Decoded) -> Result<(), (Self, MunmapError)> {
+        let (detached, settling) = match self.detach_range(range) {
+            Ok(done) => done,
+            Err(error) => return Err((self, error)),
+        };
+        match settling {
+            Settling::Exclusive(free) => {
+                let unmapped = detached.settle(free);
+                drop(self);
+                unmapped.retire();
+            }
+            Settling::Downgraded(free) => {
+                let guard = self.downgrade();
+                let unmapped = detached.settle(free);
+                drop(guard);
+                unmapped.retire();
+            }
+            Settling::Untouched => {
+                drop(self);
+                detached.skip().retire();
+            }
+            Settling::Released => {
+                drop(self);
+                detached.settle_released().retire();
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go: the one place that reads the
+    /// design.
+    fn detach_range(&self, range: &Decoded) -> Result<(Detached<'s, P>, Settling), MunmapError> {
+        let gathered = self.gather(range)?;
+        let span = gathered.span();
+        let free = self.free_span(&span);
+        let settling = match self.space.locking.unmap {
+            _ if self.space.is_untouched(&span) => Settling::Untouched,
+            Unmap::Released if !gathered.totals.special => {
+                let small = span.end - span.start <= AT_ONCE && !self.space.platform().runs_elsewhere(&self.space.mmu);
+                if small { Settling::Exclusive(free) } else { Settling::Released }
+            }
+            Unmap::Downgraded if !gathered.totals.special => Settling::Downgraded(free),
+            _ => Settling::Exclusive(free),
+        };
+        let closing = matches!(settling, Settling::Released);
+        Ok((gathered.commit(closing), settling))
+    }
+
+    /// Unmaps a range in one piece without letting go of the lock. What it returns is retired after the lock.
+    pub(crate) fn unmap(&self, range: &Decoded) -> Result<Unmapped<'s, P>, MunmapError> {
+        let gathered = self.gather(range)?;
+        let free = self.free_span(&gathered.span());
+        Ok(gathered.commit(false).settle(free))
+    }
+
+    /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
+    fn free_span(&self, range: &Range<u64>) -> VaRange {
+        let floor = self.prev_slot(range.start).map_or(0, |slot| slot.range().end);
+        let ceiling = self.next_slot(range.end).map_or(u64::MAX, |slot| slot.range().start);
+        VaRange::of(floor, ceiling)
+    }
+}
+
+impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
+    fn add(&mut self, vma: &Vma<P>) {
+        let _ = self.guard.lock_vma(vma);
+        let flags = vma.flags();
+        self.totals.vmas += 1;
+        self.totals.pages += vma.pages();
+        self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
+        self.totals.data += if flags.is_data() && !flags.is_exec() { vma.pages() } else { 0 };
+        self.totals.special |= flags.intersects(VmFlags::PFNMAP | VmFlags::HUGETLB);
+        self.list.push(vma);
+    }
+
+    /// Pages that will go, for the limits of what comes in their place.
+    pub fn replaced(&self) -> Replaced {
+        Replaced { total: self.totals.pages, data: self.totals.data }
+    }
+
+    /// What the VMAs take, from the first to the last.
+    fn span(&self) -> Range<u64> {
+        match (self.list.iter().next(), self.list.iter().last()) {
+            (Some(first), Some(last)) => first.start()..last.end(),
+            _ => self.range.start..self.range.start,
+        }
+    }
+
+    /// Step 3: out of the tree, in favour of nothing or of a closing reservation over their span.
+    fn commit(self, closing: bool) -> Detached<'s, P> {
+        let (guard, span) = (self.guard, self.span());
+        if self.totals.vmas != 0 {
+            let reservation = closing_entry(span.clone());
+            guard.replace(span.clone(), if closing { core::slice::from_ref(&reservation) } else { &[] });
+        }
+        if closing {
+            guard.space.closings.begin(guard);
+        }
+        self.detach(span)
+    }
+
+    /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their place.
+    pub fn zap_in_place(&self) {
+        let span = self.span();
+        if !self.guard.space.is_untouched(&span) {
+            let free = self.guard.free_span(&span);
+            settle(self.guard.space, &self.list, &span, free);
+        }
+    }
+
+    /// Step 3 after `store` has put something else over the VMAs, which were zapped in place.
+    pub fn commit_replaced(self) -> Unmapped<'s, P> {
+        let span = self.span();
+        self.detach(span).skip()
+    }
+
+    fn detach(self, span: Range<u64>) -> Detached<'s, P> {
+        let Gathered { guard, list, totals, .. } = self;
+        for vma in list.iter() {
+            guard.detach(vma);
+            guard.space.counters.account(guard, vma.flags(), -(vma.pages() as i64));
+        }
+        guard.space.counters.count_vmas(guard, -totals.vmas);
+        guard.space.counters.count_locked(guard, -(totals.locked as i64));
+        Detached { owned: OwnedList { space: guard.space, list }, span }
+    }
+}
+
+/// How step 4 goes.
+enum Settling {
+    /// Under the write lock; tables inside this span may go.
+    Exclusive(VaRange),
+    /// Under the downgraded lock; likewise.
+    Downgraded(VaRange),
+    /// There is no table: nothing to zap.
+    Untouched,
+    /// Under no lock: the range is closing.
+    Released,
+}
+
+/// Detached VMAs, which go back to the slab in the end.
+struct OwnedList<'s, P: Platform> {
+    space: &'s AddressSpace<P>,
+    list: VmaList<P>,
+}
+
+impl<P: Platform> Drop for OwnedList<'_, P> {
+    fn drop(&mut self) {
+        let mut at = self.list.head;
+        // SAFETY: null or a member of the list, which owns it, detached.
+        while let Some(vma) = unsafe { at.as_ref() } {
+            at = vma.chain().load(Relaxed);
+            // SAFETY: as above; nobody else takes it.
+            drop(unsafe { self.space.engine.slab.own(vma) });
+        }
+    }
+}
+
+/// Step 3 done: VMAs that nobody can find any more, their pages still mapped.
+#[must_use = "detached VMAs must be settled, or their pages leak"]
+pub(crate) struct Detached<'s, P: Platform> {
+    owned: OwnedList<'s, P>,
+    span: Range<u64>,
+}
+
+/// Step 4 done: VMAs without pages.
+#[must_use = "retire unmapped VMAs after the locks"]
+pub(crate) struct Unmapped<'s, P: Platform> {
+    owned: OwnedList<'s, P>,
+}
+
+impl<'s, P: Platform> Detached<'s, P> {
+    /// Step 4 in one go: `free` is known to stay free until this is done.
+    fn settle(self, free: VaRange) -> Unmapped<'s, P> {
+        settle(self.owned.space, &self.owned.list, &self.span, free);
+        Unmapped { owned: self.owned }
+    }
+
+    /// Step 4 where nothing is mapped, or was zapped before.
+    fn skip(self) -> Unmapped<'s, P> {
+        unlink_files(&self.owned.list);
+        Unmapped { owned: self.owned }
+    }
+
+    /// Step 4 without any lock of the address space, and the end of the closing reservation.
+    fn settle_released(self) -> Unmapped<'s, P> {
+        let space = self.owned.space;
+        let inner = VaRange::of(self.span.start, self.span.end);
+        settle(space, &self.owned.list, &self.span, inner);
+        space.end_closing(&self.span);
+        Unmapped { owned: self.owned }
+    }
+}
+
+impl<P: Platform> Unmapped<'_, P> {
+    /// Step 5: drops what the VMAs held and gives them back.
+    pub fn retire(self) {
+        drop(self.owned);
+    }
+}
+
+fn unlink_files<P: Platform>(list: &VmaList<P>) {
+    for vma in list.iter() {
+        if let Object::File(file) = vma.object() {
+            file.mapping().unlink(vma);
+        }
+    }
+}
+
+/// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
+///
+/// Files are unlinked first: from then on nobody can come to these entries, neither through the address space nor
+/// through a file, and the gather has the range to itself.
+fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
+    unlink_files(list);
+    let tlb = SpaceTlb { space };
+    let mut gather = Gather::exclusive(&tlb);
+    for vma in list.iter() {
+        space.zap(vma.range(), Zap::of(vma), &mut gather);
+    }
+    space.table.unlink_tables(space.platform(), VaRange::of(span.start, span.end), free, &mut gather);
+    gather.finish();
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Whether there is no page table under `span`, so that nothing can be mapped there.
+    pub(super) fn is_untouched(&self, span: &Range<u64>) -> bool {
+        span.is_empty() || self.table.is_empty_range(self.platform(), VaRange::of(span.start, span.end))
+    }
+
+    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else needs by now
+    /// and takes it out of the tree; flushes and frees those tables after the lock.
+    fn end_closing(&self, span: &Range<u64>) {
+        let tlb = SpaceTlb { space: self };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let guard = self.write();
+        let free = guard.free_span(span);
+        self.table.unlink_tables(self.platform(), VaRange::of(span.start, span.end), free, &mut gather);
+        guard.replace(span.clone(), &[]);
+        self.closings.end(guard);
+        gather.finish();
+    }
+
+    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which must not let go of
+    /// the lock half-way.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably at first.
+    pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+        let guard = self.write_range(range.range())?;
+        match self.locking.unmap {
+            Unmap::Sectioned { bytes } if !atomic => self.unmap_sections(guard, range, bytes),
+            _ if atomic => {
+                let unmapped = guard.unmap(range)?;
+                drop(guard);
+                unmapped.retire();
+                Ok(())
+            }
+            _ => guard.unmap_unlocking(range).map_err(|(_, error)| error),
+        }
+    }
+
+    /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
+    /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
+    fn unmap_sections(&self, mut guard: WriteGuard<'_, P>, range: &Decoded, bytes: u64) -> Result<(), MunmapError> {
+        let Range { mut start, end } = range.range();
+        if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
+            return Err(MunmapError::Sealed);
+        }
+        loop {
+            // Sections end at multiples of their size, so that a table belongs to one section.
+            let section = start..end.min((start / bytes + 1) * bytes);
+            let unmapped = guard.unmap(&Decoded::trusted(section.clone()))?;
+            drop(guard);
+            unmapped.retire();
+            if section.end == end {
+                return Ok(());
+            }
+            start = section.end;
+            guard = self.write();
+        }
+    }
+}

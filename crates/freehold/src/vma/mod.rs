@@ -1,0 +1,218 @@
+//! The VMA: one run of addresses with the same rights on the same object.
+//!
+//! A VMA lives in a type-stable slab: its memory stays a `Vma` for as long as the engine lives, so a reader that lost
+//! a race may still touch it and find out. What a VMA *means* is kept still only by the guards of
+//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live.
+
+pub mod flags;
+pub mod merge;
+pub mod slab;
+
+use crate::{
+    object::Object,
+    platform::Platform,
+    space::AddressSpace,
+};
+use core::{cell::UnsafeCell, ops::Range};
+use flags::VmFlags;
+use freehold_range::Link;
+use freehold_sync::{
+    VmaCount, VmaLock, VmaSeq,
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+/// Which family of anonymous pages a VMA belongs to: zero while it has none.
+///
+/// Two VMAs may merge only if their pages can be found the same way from a frame; this identity is what decides it.
+/// Bit 0 says that the VMA was made by fork and can also hold pages of its parent's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct AnonId(u64);
+
+impl AnonId {
+    /// No anonymous page was ever made here.
+    pub const NONE: AnonId = AnonId(0);
+
+    /// A family of its own; `serial` is unique within the engine and not zero.
+    pub fn new(serial: u64) -> Self {
+        AnonId(serial << 1)
+    }
+
+    /// The same family, seen from a VMA that fork made.
+    pub fn forked(self) -> Self {
+        AnonId(self.0 | 1)
+    }
+
+    /// Whether there is a family.
+    pub fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether the VMA may hold pages of a parent's family.
+    pub fn is_forked(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Same family.
+    pub fn same(self, other: Self) -> bool {
+        self.0 >> 1 == other.0 >> 1
+    }
+}
+
+/// One mapped area of an address space.
+///
+/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and, for a file, its
+/// i_mmap lock; `flags`, `policy` need the first two; `anon` goes from none to some under the mmap lock for reading (by
+/// compare-and-swap) and back under both write locks; `object` and `owner` are written only while detached.
+/// Any of them may be *read* with one of the locks held.
+#[repr(C, align(64))]
+pub struct Vma<P: Platform> {
+    // First line: what a lookup reads.
+    start: AtomicU64,
+    end: AtomicU64,
+    /// Address of the owning [`AddressSpace`]; zero when it never had one.
+    owner: AtomicUsize,
+    flags: AtomicU64,
+    pgoff: AtomicU64,
+    anon: AtomicU64,
+    pub(crate) seq: VmaSeq,
+    // Second line: what a fault on a file and the reverse map read.
+    object: UnsafeCell<Object<P>>,
+    policy: AtomicU64,
+    /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
+    pub(crate) link: Link,
+    // Third line: written by every locked reader, so nothing that a lookup reads lies here.
+    state: LastLine<P>,
+}
+
+#[repr(C, align(64))]
+struct LastLine<P: Platform> {
+    count: VmaCount,
+    /// Next in the list of gathered VMAs, or in the slab's free list; owned by whoever owns the detached VMA.
+    chain: AtomicPtr<Vma<P>>,
+}
+
+#[expect(unsafe_code, reason = "the object is an UnsafeCell so that lookups need not count references")]
+// SAFETY: every field but `object` is atomic; `object` is written only while the VMA is detached and owned by one thread.
+unsafe impl<P: Platform> Sync for Vma<P> {}
+
+#[expect(unsafe_code, reason = "as above")]
+// SAFETY: as above.
+unsafe impl<P: Platform> Send for Vma<P> {}
+
+impl<P: Platform> Vma<P> {
+    /// First address.
+    pub fn start(&self) -> u64 {
+        // Relaxed throughout: ordered by the lock whose guard handed out the reference.
+        self.start.load(Relaxed)
+    }
+
+    /// First address behind it.
+    pub fn end(&self) -> u64 {
+        self.end.load(Relaxed)
+    }
+
+    /// `start..end`.
+    pub fn range(&self) -> Range<u64> {
+        self.start()..self.end()
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.end() - self.start()
+    }
+
+    /// Length in pages.
+    pub fn pages(&self) -> u64 {
+        self.bytes() >> crate::PAGE_SHIFT
+    }
+
+    /// Rights and properties.
+    pub fn flags(&self) -> VmFlags {
+        VmFlags::from_bits_retain(self.flags.load(Relaxed))
+    }
+
+    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made at.
+    pub fn pgoff(&self) -> u64 {
+        self.pgoff.load(Relaxed)
+    }
+
+    /// Page offset in the object of the page at `addr`.
+    pub fn pgoff_of(&self, addr: u64) -> u64 {
+        self.pgoff() + ((addr - self.start()) >> crate::PAGE_SHIFT)
+    }
+
+    /// Family of anonymous pages.
+    pub fn anon(&self) -> AnonId {
+        AnonId(self.anon.load(Relaxed))
+    }
+
+    /// NUMA policy tag; VMAs with different tags do not merge.
+    pub fn policy(&self) -> u64 {
+        self.policy.load(Relaxed)
+    }
+
+    /// What it maps.
+    #[expect(unsafe_code, reason = "see `Sync`")]
+    pub fn object(&self) -> &Object<P> {
+        // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the object is
+        // written only before the first or after the last such reference.
+        unsafe { &*self.object.get() }
+    }
+
+    /// Private anonymous memory.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self.object(), Object::Anonymous)
+    }
+
+    /// The lock over both words.
+    pub(crate) fn lock(&self) -> VmaLock<'_> {
+        VmaLock { count: &self.state.count, seq: &self.seq }
+    }
+
+    /// Whether this object now belongs to `space`; asked by a reader that has raised the count but trusts nothing yet.
+    pub(crate) fn is_owned_by(&self, space: &AddressSpace<P>) -> bool {
+        self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
+    }
+
+    /// The space it belongs to, for who comes from the reverse map.
+    pub(crate) fn owner_addr(&self) -> usize {
+        self.owner.load(Relaxed)
+    }
+
+    /// Takes over a family if there is none yet; whichever of two faults comes first wins.
+    pub(crate) fn adopt_anon(&self, anon: AnonId) {
+        // Relaxed: the id is a value, not a pointer; who needs it ordered holds the VMA lock or the mmap lock.
+        let _ = self.anon.compare_exchange(0, anon.0, Relaxed, Relaxed);
+    }
+
+    /// Everything a merge compares, for the part that begins at `start`.
+    pub(crate) fn attrs(&self) -> merge::Attrs<'_, P> {
+        merge::Attrs {
+            flags: self.flags(),
+            object: self.object(),
+            pgoff: self.pgoff(),
+            anon: self.anon(),
+            policy: self.policy(),
+        }
+    }
+
+    // The setters are for the write token (`VmaWrite`) and for who owns the VMA while it is detached.
+
+    pub(crate) fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
+        self.start.store(range.start, Relaxed);
+        self.end.store(range.end, Relaxed);
+        self.pgoff.store(pgoff, Relaxed);
+    }
+
+    pub(crate) fn set_flags(&self, flags: VmFlags) {
+        self.flags.store(flags.bits(), Relaxed);
+    }
+
+    pub(crate) fn set_anon(&self, anon: AnonId) {
+        self.anon.store(anon.0, Relaxed);
+    }
+
+    pub(crate) fn set_policy(&self, policy: u64) {
+        self.policy.store(policy, Relaxed);
+    }
+}
