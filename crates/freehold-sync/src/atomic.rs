@@ -1,0 +1,41 @@
+//! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's under
+//! `cfg(shuttle)`.
+//!
+//! This is the one place that knows which of them it is. What else depends on it is here too: constants that shrink
+//! under the checking tools, so that rare paths run in a handful of steps.
+
+pub use imp::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+#[cfg(not(any(loom, shuttle)))]
+use core::sync::atomic as imp;
+#[cfg(loom)]
+use loom::sync::atomic as imp;
+#[cfg(all(shuttle, not(loom)))]
+use shuttle::sync::atomic as imp;
+
+/// Declares functions that are `const` except under loom, whose atomics must be made at run time.
+macro_rules! const_unless_loom {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty $body:block)*) => {$(
+        #[cfg(not(loom))]
+        $(#[$meta])*
+        $vis const fn $name($($arg: $type),*) -> $out $body
+        #[cfg(loom)]
+        $(#[$meta])*
+        $vis fn $name($($arg: $type),*) -> $out $body
+    )*};
+}
+pub(crate) use const_unless_loom;
+
+/// Whether a tool that explores schedules runs this code.
+pub(crate) const CHECKED: bool = cfg!(any(loom, shuttle));
+
+/// How often a waiter looks again before it goes to sleep.
+pub(crate) const SPINS: u32 = if CHECKED { 0 } else { 64 };
+/// Longest pause between two looks at a spin lock, in `Host::relax` calls.
+pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
+/// Wake-ups in vain after which a waiting writer keeps new writers out.
+pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
+/// Largest value of a VMA's count without its flag: 1 for being attached, and the readers.
+pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 30) - 1 };

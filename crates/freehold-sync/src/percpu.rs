@@ -1,0 +1,94 @@
+//! One value per CPU, each on its own cache lines, and counters made of them.
+
+use crate::atomic::{AtomicI64, Ordering};
+use crate::host::Host;
+use allocator_api2::alloc::AllocError;
+use allocator_api2::boxed::Box;
+use allocator_api2::vec::Vec;
+use core::fmt;
+use core::marker::PhantomData;
+use crossbeam_utils::CachePadded;
+
+/// A value per CPU number of `H`, padded so that no two share a cache line.
+///
+/// Every cell may be *read* by anyone at any time. What a CPU *writes* to its own cell inside [`with`](Self::with)
+/// needs no read-modify-write, because no other context is inside with the same number.
+pub struct PerCpu<T, H> {
+    cells: Box<[CachePadded<T>]>,
+    host: PhantomData<fn() -> H>,
+}
+
+impl<T, H: Host> PerCpu<T, H> {
+    /// Makes a cell for each of [`Host::MAX_CPUS`] numbers.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn try_new(mut init: impl FnMut(usize) -> T) -> Result<Self, AllocError> {
+        let mut cells = Vec::new();
+        cells.try_reserve_exact(H::MAX_CPUS).map_err(|_| AllocError)?;
+        for cpu in 0..H::MAX_CPUS {
+            // Room was reserved: this does not allocate.
+            cells.push(CachePadded::new(init(cpu)));
+        }
+        Ok(PerCpu { cells: cells.into_boxed_slice(), host: PhantomData })
+    }
+
+    /// Runs `f` on the cell of the CPU it runs on; `f` neither waits nor nests, as in [`Host::with_cpu`].
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        self.with_index(|_, cell| f(cell))
+    }
+
+    /// As [`with`](Self::with), with the CPU's number.
+    #[inline]
+    pub fn with_index<R>(&self, f: impl FnOnce(usize, &T) -> R) -> R {
+        H::with_cpu(|cpu| f(cpu, &self.cells[cpu]))
+    }
+
+    /// All cells, in the order of CPU numbers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator + Clone {
+        self.cells.iter().map(|cell| &**cell)
+    }
+}
+
+impl<T: fmt::Debug, H: Host> fmt::Debug for PerCpu<T, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A sum kept as one part per CPU: adding shares no cache line, reading visits them all.
+pub struct Counter<H> {
+    parts: PerCpu<AtomicI64, H>,
+}
+
+impl<H: Host> Counter<H> {
+    /// A counter at zero.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn try_new() -> Result<Self, AllocError> {
+        Ok(Counter { parts: PerCpu::try_new(|_| AtomicI64::new(0))? })
+    }
+
+    /// Adds `n`, which may be negative.
+    #[inline]
+    pub fn add(&self, n: i64) {
+        self.parts.with(|part| {
+            // Relaxed load and store instead of a read-modify-write: nobody else writes this part meanwhile. Pairs
+            // with `sum`, which is no synchronisation.
+            part.store(part.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        });
+    }
+
+    /// The sum; exact when nobody adds meanwhile.
+    pub fn sum(&self) -> i64 {
+        self.parts.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
+    }
+}
+
+impl<H: Host> fmt::Debug for Counter<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Counter").field(&self.sum()).finish()
+    }
+}
