@@ -1,1 +1,78 @@
-//! The machine.
+//! A machine in a process: physical memory, virtual CPUs on real threads, and TLBs that remember stale
+//! translations until they are flushed. The first platform of the engine in the crate `freehold`.
+//!
+//! # Parts
+//!
+//! | part | module | what to know |
+//! | --- | --- | --- |
+//! | physical memory | [`Memory`], `pool`, `contents` | backed (contents are real) or phantom (numbers and records only); the lowest free frames go first, so batches ascend |
+//! | page tables | `inner` | always real, with numbers of their own |
+//! | virtual CPUs | [`Cpu`], `tlb` | an access goes through leaf cache, walk cache and tables; faults go to the caller's handler |
+//! | address spaces | [`Mmu`] | which CPUs may hold translations; flushes visit these and wait for accesses under way |
+//! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]), crossbeam's epochs; or the checker's own |
+//! | oracles | `oracle` | what is found is a panic naming address, frame and CPU |
+//! | failures on demand | `inject` | of frames and tables by thread; of the heap with [`FailingAllocator`] |
+//!
+//! The machine's own words (TLBs, free lists, contents) use the processor's atomics and short locks under
+//! every checker; the engine's words, page-table entries included, go through `freehold_sync::atomic`.
+//!
+//! # Example
+//!
+//! ```
+//! use freehold::platform::Platform;
+//! use freehold_machine::{Machine, MachineConfig};
+//! use freehold_pagetable::{Level, PageTable, Pfn, PteFlags, Pte, VirtAddr, X86_4};
+//!
+//! let machine: Machine = Machine::new(MachineConfig::backed(1 << 20))?;
+//! let tables = PageTable::<X86_4, Machine>::new(&machine)?;
+//! let space = machine.space_created(tables.root()).ok_or("no room for a space")?;
+//! let mut cpu = machine.cpu(0);
+//!
+//! // The handler is the kernel's page-fault entry: here it maps a fresh frame wherever a program touches.
+//! let mut frame = [Pfn::new(0)];
+//! cpu.store(&space, 0x7000, 42u64, |address, _access| {
+//!     if machine.alloc_frames(&mut frame) == 0 {
+//!         return Err("out of memory");
+//!     }
+//!     machine.zero_frame(frame[0]);
+//!     let flags = PteFlags::USER | PteFlags::WRITE;
+//!     let table = tables.pte_table_alloc(&machine, address).map_err(|_| "no table")?;
+//!     table.lock().set(address, Pte::page(frame[0], flags));
+//!     Ok(())
+//! })?;
+//! assert_eq!(cpu.load::<u64, &str>(&space, 0x7000, |_, _| Err("a fault"))?, 42);
+//! assert_eq!(machine.accounting().frames, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+mod bitmap;
+mod blank;
+mod config;
+mod contents;
+mod cpu;
+#[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
+#[cfg_attr(not(shuttle), path = "host_std/mod.rs")]
+mod host;
+mod inject;
+mod inner;
+mod local;
+mod machine;
+mod mmu;
+mod oracle;
+mod pool;
+mod report;
+mod tlb;
+
+pub use config::{MachineConfig, Memory};
+pub use contents::Word;
+pub use cpu::{Cpu, Entered};
+pub use host::{RcuGuard, Task};
+pub use inject::{
+    FailingAllocator, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
+    stop_failing_memory,
+};
+pub use machine::Machine;
+pub use mmu::Mmu;
+pub use pool::PoolCounts;
+pub use report::{Accounting, MachineStats};

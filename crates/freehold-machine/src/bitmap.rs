@@ -1,0 +1,152 @@
+//! Which of N numbers are taken: one bit a number and a tree of summaries above it.
+//!
+//! Taking always gives the lowest free numbers, so whoever takes a batch gets ascending numbers, and
+//! runs that were given back become runs again. Sixty-four numbers cost about as much as one.
+
+const BITS: usize = 64;
+/// Levels of words: 64^5 numbers are more than any machine here has.
+const MAX_LEVELS: usize = 5;
+
+/// A set of taken numbers `0..len`.
+///
+/// # Invariants
+/// - `levels[0]` has bit `i` set exactly while number `i` is taken, or does not exist (`i >= len`).
+/// - Bit `i` of `levels[k + 1]` is set exactly while word `i` of `levels[k]` is all ones.
+/// - The last level is a single word.
+#[derive(Debug)]
+pub(crate) struct Bitmap {
+    levels: Vec<Vec<u64>>,
+    len: usize,
+    taken: usize,
+}
+
+/// Giving back a number that was not taken.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) struct NotTaken(pub(crate) usize);
+
+impl Bitmap {
+    /// All of `0..len` free. The words come zeroed from the host, which maps them when touched.
+    pub(crate) fn new(len: usize) -> Self {
+        assert!(len > 0, "an empty set of numbers");
+        let mut levels = Vec::with_capacity(MAX_LEVELS);
+        let mut bits = len;
+        loop {
+            let words = bits.div_ceil(BITS);
+            let mut level = vec![0u64; words];
+            if !bits.is_multiple_of(BITS) {
+                level[words - 1] = !0 << (bits % BITS);
+            }
+            levels.push(level);
+            if words == 1 {
+                break;
+            }
+            bits = words;
+        }
+        Bitmap { levels, len, taken: 0 }
+    }
+
+    /// How many numbers are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Whether `number` is taken.
+    pub(crate) fn is_taken(&self, number: usize) -> bool {
+        number < self.len && self.levels[0][number / BITS] >> (number % BITS) & 1 == 1
+    }
+
+    /// Takes up to `want` of the lowest free numbers, ascending, giving each to `out`; returns how many.
+    pub(crate) fn take(&mut self, want: usize, mut out: impl FnMut(usize)) -> usize {
+        let mut got = 0;
+        while got < want {
+            let Some(index) = self.word_with_room() else { break };
+            let word = &mut self.levels[0][index];
+            while got < want && *word != !0 {
+                let bit = (!*word).trailing_zeros() as usize;
+                *word |= 1 << bit;
+                out(index * BITS + bit);
+                got += 1;
+            }
+            if *word == !0 {
+                self.mark_full(index);
+            }
+        }
+        self.taken += got;
+        got
+    }
+
+    /// Gives `numbers` back; stops at the first that was not taken.
+    pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
+        for number in numbers {
+            if !self.is_taken(number) {
+                return Err(NotTaken(number));
+            }
+            let index = number / BITS;
+            let word = &mut self.levels[0][index];
+            let was_full = *word == !0;
+            *word &= !(1 << (number % BITS));
+            self.taken -= 1;
+            if was_full {
+                self.mark_room(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// The taken numbers, ascending.
+    pub(crate) fn iter_taken(&self) -> impl Iterator<Item = usize> + '_ {
+        self.levels[0]
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| **word != 0)
+            .flat_map(|(index, word)| {
+                (0..BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * BITS + bit)
+            })
+            .take_while(|number| *number < self.len)
+    }
+
+    /// The lowest word of level 0 that is not all ones.
+    fn word_with_room(&self) -> Option<usize> {
+        let mut index = 0;
+        for level in self.levels.iter().rev() {
+            let word = level[index];
+            if word == !0 {
+                return None; // only possible in the topmost word
+            }
+            let bit = (!word).trailing_zeros() as usize;
+            // At level 0 the word itself is wanted, above it the word one level down.
+            if core::ptr::eq(level, &self.levels[0]) {
+                return Some(index);
+            }
+            index = index * BITS + bit;
+        }
+        None
+    }
+
+    fn mark_full(&mut self, mut index: usize) {
+        for level in &mut self.levels[1..] {
+            let word = &mut level[index / BITS];
+            *word |= 1 << (index % BITS);
+            if *word != !0 {
+                return;
+            }
+            index /= BITS;
+        }
+    }
+
+    fn mark_room(&mut self, mut index: usize) {
+        for level in &mut self.levels[1..] {
+            let word = &mut level[index / BITS];
+            let was_full = *word == !0;
+            *word &= !(1 << (index % BITS));
+            if !was_full {
+                return;
+            }
+            index /= BITS;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "bitmap_tests.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+use super::*;
+use std::collections::BTreeSet;
+
+fn take(map: &mut Bitmap, want: usize) -> Vec<usize> {
+    let mut out = Vec::new();
+    let got = map.take(want, |n| out.push(n));
+    assert_eq!(got, out.len());
+    out
+}
+
+#[test]
+fn the_lowest_numbers_come_first_and_runs_come_back_as_runs() {
+    let mut map = Bitmap::new(1000);
+    assert_eq!(take(&mut map, 300), (0..300).collect::<Vec<_>>());
+    map.give((64..200).rev()).unwrap();
+    assert_eq!(take(&mut map, 100), (64..164).collect::<Vec<_>>());
+    assert_eq!(map.taken(), 264);
+}
+
+#[test]
+fn it_ends_exactly_at_its_length() {
+    for len in [1, 63, 64, 65, 4095, 4096, 4097, 300_000] {
+        let mut map = Bitmap::new(len);
+        assert_eq!(take(&mut map, len + 7), (0..len).collect::<Vec<_>>(), "length {len}");
+        assert_eq!(take(&mut map, 1), [], "length {len}");
+        map.give([len - 1].into_iter()).unwrap();
+        assert_eq!(take(&mut map, 2), [len - 1], "length {len}");
+    }
+}
+
+#[test]
+fn giving_back_twice_or_from_outside_is_an_error() {
+    let mut map = Bitmap::new(100);
+    take(&mut map, 10);
+    map.give([3].into_iter()).unwrap();
+    assert_eq!(map.give([3].into_iter()), Err(NotTaken(3)));
+    assert_eq!(map.give([10].into_iter()), Err(NotTaken(10)));
+    assert_eq!(map.give([100].into_iter()), Err(NotTaken(100)));
+}
+
+#[test]
+fn random_calls_agree_with_a_set() {
+    let mut state = 1u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let len = 5000;
+    let mut map = Bitmap::new(len);
+    let mut model: BTreeSet<usize> = (0..len).collect();
+    for _ in 0..20_000 {
+        if random() % 2 == 0 {
+            let want = random() % 90;
+            let expected: Vec<_> = model.iter().copied().take(want).collect();
+            assert_eq!(take(&mut map, want), expected);
+            expected.iter().for_each(|n| assert!(model.remove(n)));
+        } else {
+            let start = random() % len;
+            let run: Vec<_> = (start..len.min(start + 100)).filter(|n| !model.contains(n)).collect();
+            map.give(run.iter().copied()).unwrap();
+            model.extend(run);
+        }
+        assert_eq!(map.taken(), len - model.len());
+    }
+    assert!(map.iter_taken().all(|n| !model.contains(&n)));
+    assert_eq!(map.iter_taken().count(), map.taken());
+}

@@ -1,0 +1,61 @@
+//! Types that are born as zeroes.
+#![expect(unsafe_code, reason = "promises about bytes")]
+
+use crate::contents::Page;
+use crate::mmu::SpaceSlot;
+use freehold::frame::Frame;
+use freehold_pagetable::{Table, TableMeta};
+use std::sync::atomic::AtomicU64;
+
+/// A type whose new value has only zero bytes, on the host where `host::LazyArray` relies on it; on the
+/// other host values are made by [`blank`](Self::blank).
+///
+/// # Safety
+///
+/// All bytes zero is the value that `blank` returns, wherever the atomics are the processor's own.
+pub(crate) unsafe trait Blank {
+    #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
+    fn blank() -> Self;
+}
+
+// SAFETY: an atomic integer is its integer.
+unsafe impl Blank for AtomicU64 {
+    fn blank() -> Self {
+        AtomicU64::new(0)
+    }
+}
+
+// SAFETY: documented so by the type: all zero is the record of a free frame.
+unsafe impl Blank for Frame {
+    fn blank() -> Self {
+        Frame::new()
+    }
+}
+
+// SAFETY: documented so by the type: all zero is an empty table.
+unsafe impl Blank for Table {
+    fn blank() -> Self {
+        Table::new()
+    }
+}
+
+// SAFETY: documented so by the type: all zero is an empty table's record.
+unsafe impl Blank for TableMeta {
+    fn blank() -> Self {
+        TableMeta::new()
+    }
+}
+
+// SAFETY: an array of atomic integers.
+unsafe impl Blank for Page {
+    fn blank() -> Self {
+        Page::new()
+    }
+}
+
+// SAFETY: a struct of atomic integers.
+unsafe impl Blank for SpaceSlot {
+    fn blank() -> Self {
+        SpaceSlot::new()
+    }
+}

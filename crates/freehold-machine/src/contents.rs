@@ -1,0 +1,135 @@
+//! What is in the frames of backed memory.
+//!
+//! Virtual CPUs read and write here at the same time, so every access is atomic, of one size: 8 bytes. A
+//! smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that programs
+//! under test may rely on that machine's order. These are the processor's own atomics under every checker:
+//! a program's data is no word of the engine's protocols.
+
+use freehold_pagetable::PAGE_SIZE;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = 8;
+const WORDS: usize = PAGE_SIZE as usize / WORD;
+/// What freed frames are filled with.
+const POISON: u64 = 0xdbdb_dbdb_dbdb_dbdb;
+
+/// The contents of one frame.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(crate) struct Page([AtomicU64; WORDS]);
+
+impl Page {
+    pub(crate) fn new() -> Self {
+        Page(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// The bytes from `offset` on, which stay inside the page.
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (index, skip) = (at / WORD, at % WORD);
+            let len = rest.len().min(WORD - skip);
+            let (part, after) = rest.split_at_mut(len);
+            part.copy_from_slice(&self.0[index].load(Ordering::Acquire).to_le_bytes()[skip..skip + len]);
+            rest = after;
+            at += len;
+        }
+    }
+
+    /// Puts `data` at `offset`; it stays inside the page.
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (index, skip) = (at / WORD, at % WORD);
+            let len = rest.len().min(WORD - skip);
+            let (part, after) = rest.split_at(len);
+            let mut bytes = [0; WORD];
+            bytes[skip..skip + len].copy_from_slice(part);
+            self.put(index, mask(skip, len), u64::from_le_bytes(bytes));
+            rest = after;
+            at += len;
+        }
+    }
+
+    /// Adds to the aligned 8 bytes at `offset`, at once; returns what was there.
+    pub(crate) fn fetch_add(&self, offset: usize, value: u64) -> u64 {
+        assert!(offset.is_multiple_of(WORD), "an atomic operation wants an aligned address");
+        self.0[offset / WORD].fetch_add(value, Ordering::SeqCst)
+    }
+
+    /// Replaces the bits of `mask` in one step.
+    #[inline]
+    fn put(&self, index: usize, mask: u64, value: u64) {
+        if mask == !0 {
+            return self.0[index].store(value, Ordering::Release);
+        }
+        let merge = |old| Some(old & !mask | value);
+        let done = self.0[index].fetch_update(Ordering::AcqRel, Ordering::Acquire, merge);
+        debug_assert!(done.is_ok(), "the closure never declines");
+    }
+
+    pub(crate) fn zero(&self) {
+        self.fill(0);
+    }
+
+    pub(crate) fn poison(&self) {
+        self.fill(POISON);
+    }
+
+    /// The first word that changed since [`poison`](Self::poison): its offset and value.
+    pub(crate) fn unpoisoned(&self) -> Option<(usize, u64)> {
+        let words = self.0.iter().map(|word| word.load(Ordering::Relaxed));
+        words.enumerate().find(|(_, word)| *word != POISON).map(|(index, word)| (index * WORD, word))
+    }
+
+    pub(crate) fn copy_from(&self, from: &Page) {
+        for (to, from) in self.0.iter().zip(&from.0) {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    fn fill(&self, value: u64) {
+        self.0.iter().for_each(|word| word.store(value, Ordering::Release));
+    }
+}
+
+/// The bits of `len` bytes after `skip`, in the order of `to_le_bytes`.
+fn mask(skip: usize, len: usize) -> u64 {
+    let bits = if len == WORD { !0 } else { (1 << (8 * len)) - 1 };
+    bits << (8 * skip)
+}
+
+/// An integer that a virtual CPU loads and stores in one go when it is aligned.
+pub trait Word: Copy + sealed::Sealed {
+    /// Its bytes, little-endian as on x86.
+    #[doc(hidden)]
+    type Bytes: AsRef<[u8]> + AsMut<[u8]> + Default;
+    #[doc(hidden)]
+    fn bytes(self) -> Self::Bytes;
+    #[doc(hidden)]
+    fn of_bytes(bytes: Self::Bytes) -> Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! word {
+    ($($int:ty),*) => {$(
+        impl sealed::Sealed for $int {}
+        impl Word for $int {
+            type Bytes = [u8; size_of::<$int>()];
+            #[inline]
+            fn bytes(self) -> Self::Bytes {
+                self.to_le_bytes()
+            }
+            #[inline]
+            fn of_bytes(bytes: Self::Bytes) -> Self {
+                <$int>::from_le_bytes(bytes)
+            }
+        }
+    )*};
+}
+word!(u8, u16, u32, u64);

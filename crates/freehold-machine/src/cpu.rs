@@ -1,0 +1,394 @@
+//! Virtual CPUs: loads and stores through a TLB.
+//!
+//! An access holds its CPU's lock from the look-up of the translation to the end of its use, so that a
+//! flush, which takes that lock, knows that none is under way. A fault is handed to the caller's handler
+//! with the lock released, after everything held for the address was dropped, as on x86; then the access
+//! begins anew.
+
+use crate::contents::{Page, Word};
+use crate::host::{self, Lock};
+use crate::inner::Inner;
+use crate::local::CpuId;
+use crate::mmu::Mmu;
+use crate::oracle;
+use crate::tlb::{Place, Tlb, Verdict};
+use freehold_pagetable::{Access, Format, PAGE_SIZE, Pfn, Rights, VirtAddr, WalkFault};
+use freehold_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Faults of one access that a handler may claim to have settled. Far more than any race takes.
+const MOST_FAULTS: u32 = 100_000;
+
+/// What others see of a CPU.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct CpuShared {
+    tlb: Lock<Tlb>,
+    /// A [`Cpu`] exists for it.
+    claimed: AtomicBool,
+}
+
+impl CpuShared {
+    pub(crate) fn new() -> Self {
+        CpuShared { tlb: Lock::new(Tlb::new()), claimed: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> impl std::ops::DerefMut<Target = Tlb> + '_ {
+        self.tlb.lock()
+    }
+}
+
+/// One virtual CPU, claimed: whoever has it runs it, from one thread at a time.
+///
+/// The handler of an access settles a fault (the engine's fault entry point) or gives the signal that
+/// ends the access. It runs as this CPU.
+pub struct Cpu<F: Format> {
+    inner: Arc<Inner<F>>,
+    number: usize,
+}
+
+impl<F: Format> Cpu<F> {
+    pub(crate) fn claim(inner: &Arc<Inner<F>>, number: usize) -> Option<Self> {
+        // Acquire, pairs with the release in `drop`.
+        let taken = inner.cpus[number].claimed.swap(true, Ordering::Acquire);
+        (!taken).then(|| Cpu { inner: Arc::clone(inner), number })
+    }
+
+    /// Which CPU of its machine it is.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Makes the calling thread run as this CPU until the guard is dropped: what it flushes here is a
+    /// local flush.
+    pub fn enter(&self) -> Entered {
+        let own = CpuId { machine: self.inner.id, number: self.number };
+        Entered {
+            before: host::local(|local| local.replace_cpu(Some(own))),
+            not_send: std::marker::PhantomData,
+        }
+    }
+
+    /// Runs `f`, for instance a call of the engine, as this CPU.
+    pub fn call<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _entered = self.enter();
+        f()
+    }
+
+    /// Starts to run `space`; translations of others stay. Accesses do it by themselves.
+    pub fn run(&mut self, space: &Mmu<F>) {
+        let mut tlb = self.inner.cpus[self.number].lock();
+        self.switch(&mut tlb, space);
+    }
+
+    /// Runs no space any more; translations stay until they are flushed.
+    pub fn idle(&mut self) {
+        self.inner.cpus[self.number].lock().active = None;
+    }
+
+    /// Reads an integer. One that is aligned is read at once.
+    ///
+    /// # Errors
+    /// What the handler gave.
+    ///
+    /// # Panics
+    /// When an oracle finds something.
+    pub fn load<T: Word, S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<T, S> {
+        let mut bytes = T::Bytes::default();
+        self.read(space, address, bytes.as_mut(), handler)?;
+        Ok(T::of_bytes(bytes))
+    }
+
+    /// Writes an integer. One that is aligned is written at once.
+    ///
+    /// # Errors
+    /// What the handler gave; the part before the page that failed was written.
+    ///
+    /// # Panics
+    /// When an oracle finds something.
+    pub fn store<T: Word, S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        value: T,
+        handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<(), S> {
+        self.write(space, address, value.bytes().as_ref(), handler)
+    }
+
+    /// Reads bytes, page after page.
+    ///
+    /// # Errors
+    /// What the handler gave.
+    pub fn read<S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        out: &mut [u8],
+        mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<(), S> {
+        let mut at = address;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at_mut(rest.len().min(room(at)));
+            self.access(space, at, Access::READ, &mut handler, |page, offset| match page {
+                Some(page) => page.read(offset, part),
+                None => part.fill(0),
+            })?;
+            at = at.wrapping_add(part.len() as u64);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes, page after page.
+    ///
+    /// # Errors
+    /// What the handler gave; the part before the page that failed was written.
+    pub fn write<S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        data: &[u8],
+        mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<(), S> {
+        let mut at = address;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(room(at)));
+            self.access(space, at, Access::WRITE, &mut handler, |page, offset| {
+                if let Some(page) = page {
+                    page.write(offset, part);
+                }
+            })?;
+            at = at.wrapping_add(part.len() as u64);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Adds to the aligned 8 bytes at `address` in one step; returns what was there.
+    ///
+    /// # Errors
+    /// What the handler gave.
+    ///
+    /// # Panics
+    /// When `address` is not a multiple of 8.
+    pub fn fetch_add<S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        value: u64,
+        mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<u64, S> {
+        self.access(space, address, Access::WRITE, &mut handler, |page, offset| {
+            page.map_or(0, |page| page.fetch_add(offset, value))
+        })
+    }
+
+    /// Translates, as an access would, without touching contents: all that there is to phantom memory.
+    ///
+    /// # Errors
+    /// What the handler gave.
+    #[inline]
+    pub fn touch<S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        access: Access,
+        mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+    ) -> Result<(), S> {
+        let address = VirtAddr::new(address);
+        self.translate(space, address, access, &mut handler, |_| ())
+    }
+
+    #[inline]
+    fn access<R, S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: u64,
+        access: Access,
+        handler: &mut impl FnMut(VirtAddr, Access) -> Result<(), S>,
+        mut f: impl FnMut(Option<&Page>, usize) -> R,
+    ) -> Result<R, S> {
+        let address = VirtAddr::new(address);
+        let inner = Arc::clone(&self.inner);
+        let offset = address.page_offset() as usize;
+        self.translate(space, address, access, handler, |frame| f(inner.page(frame), offset))
+    }
+
+    /// Calls `f` once with the frame behind `address`, under this CPU's lock.
+    #[inline]
+    fn translate<R, S>(
+        &mut self,
+        space: &Mmu<F>,
+        address: VirtAddr,
+        access: Access,
+        handler: &mut impl FnMut(VirtAddr, Access) -> Result<(), S>,
+        mut f: impl FnMut(Pfn) -> R,
+    ) -> Result<R, S> {
+        let mut faults = 0;
+        loop {
+            {
+                let mut tlb = self.inner.cpus[self.number].lock();
+                if tlb.active != Some(space.tag()) {
+                    self.switch(&mut tlb, space);
+                }
+                if let Some(frame) = self.frame(&mut tlb, space, address, access) {
+                    return Ok(f(frame));
+                }
+                tlb.counts.faults += 1;
+                tlb.drop_address(space.tag(), address);
+            }
+            faults += 1;
+            assert!(faults < MOST_FAULTS, "endless faults at {address:?} on CPU {}: {access:?}", self.number);
+            let _entered = self.enter();
+            handler(address, access)?;
+        }
+    }
+
+    /// The frame for an access; `None` is a fault.
+    #[inline]
+    fn frame(&self, tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, access: Access) -> Option<Pfn> {
+        if let Some(leaf) = tlb.find(space.tag(), address) {
+            match leaf.judge(access) {
+                Verdict::Serve => {
+                    let frame = leaf.frame_of(address);
+                    if let Err(how) = self.inner.frames.check(frame, leaf.stamp) {
+                        oracle::stale_leaf(address, frame, self.number, how);
+                    }
+                    return Some(frame);
+                }
+                Verdict::Fault => return None,
+                Verdict::WalkAgain => {}
+            }
+        }
+        self.walk(tlb, space, address, access).ok()
+    }
+
+    /// Walks the tables, from the lowest that is remembered, and remembers what it found.
+    #[cold]
+    #[inline(never)]
+    fn walk(
+        &self,
+        tlb: &mut Tlb,
+        space: &Mmu<F>,
+        address: VirtAddr,
+        access: Access,
+    ) -> Result<Pfn, WalkFault> {
+        F::hardware_address(address.get(), access)?;
+        tlb.counts.walks += 1;
+        let table_stamp = self.inner.tables.stamp();
+        let frame_stamp = self.inner.frames.stamp();
+        let mut at = Step::first(tlb, space, address, table_stamp);
+        loop {
+            if let Err(how) = self.inner.tables.check(at.table, at.stamp) {
+                oracle::stale_table(address, at.table, self.number, how);
+            }
+            let entry = self.inner.table(at.table).entry(address.index(at.level));
+            let raw = hardware_read::<F>(entry, &mut at, access)?;
+            let place = Place { space: space.tag(), address, level: at.level, stamp: frame_stamp };
+            if F::is_leaf(raw, at.level) {
+                let frame = F::pfn(raw).add(address.frame_in_leaf(at.level));
+                if let Err(how) = self.inner.frames.check(frame, frame_stamp) {
+                    oracle::stale_leaf(address, frame, self.number, how);
+                }
+                tlb.insert::<F>(place, raw, at.rights);
+                return Ok(frame);
+            }
+            tlb.insert_walk(Place { stamp: table_stamp, ..place }, F::pfn(raw), at.rights);
+            at = Step { table: F::pfn(raw), level: at.level.below(), stamp: table_stamp, ..at };
+        }
+    }
+
+    #[cold]
+    fn switch(&self, tlb: &mut Tlb, space: &Mmu<F>) {
+        assert!(space.is_of(&self.inner), "a CPU was asked to run a space of another machine");
+        space.mark(self.number);
+        tlb.active = Some(space.tag());
+    }
+}
+
+impl<F: Format> Drop for Cpu<F> {
+    fn drop(&mut self) {
+        // Release, pairs with the acquire in `claim`.
+        self.inner.cpus[self.number].claimed.store(false, Ordering::Release);
+    }
+}
+
+impl<F: Format> fmt::Debug for Cpu<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cpu {}", self.number)
+    }
+}
+
+/// The calling thread runs as a CPU while this lives. Guards are dropped in reverse order.
+#[derive(Debug)]
+pub struct Entered {
+    before: Option<CpuId>,
+    /// It is the thread that is bound.
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        host::local(|local| local.replace_cpu(self.before));
+    }
+}
+
+/// Where a walk is.
+#[derive(Clone, Copy)]
+struct Step {
+    table: Pfn,
+    level: freehold_pagetable::Level,
+    rights: Rights,
+    /// The tables' clock when `table` was learnt.
+    stamp: u64,
+}
+
+impl Step {
+    fn first<F: Format>(tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, now: u64) -> Self {
+        if let Some(walk) = tlb.find_walk(space.tag(), address) {
+            tlb.counts.walk_cache_hits += 1;
+            return Step { table: walk.table, level: walk.level(), rights: walk.rights, stamp: walk.stamp };
+        }
+        let rights = Rights { write: true, user: true, exec: true };
+        Step { table: space.root(), level: F::ROOT, rights, stamp: now }
+    }
+}
+
+/// One entry as the hardware takes it in: checks it, and sets the accessed and dirty bits unless it
+/// changed meanwhile, when it is looked at again.
+fn hardware_read<F: Format>(entry: &AtomicU64, at: &mut Step, access: Access) -> Result<u64, WalkFault> {
+    let above = at.rights;
+    // Acquire here and below: pairs with the release of whoever installed the entry.
+    let mut raw = entry.load(Acquire);
+    loop {
+        at.rights = above;
+        let marked = F::hardware_step(raw, at.level, access, &mut at.rights)?;
+        if marked == raw {
+            return Ok(raw);
+        }
+        // Relaxed on success: the bits carry no data.
+        match entry.compare_exchange(raw, marked, Relaxed, Acquire) {
+            Ok(_) => return Ok(marked),
+            Err(now) => raw = now,
+        }
+    }
+}
+
+/// Bytes from `address` to the end of its page.
+fn room(address: u64) -> usize {
+    (PAGE_SIZE - VirtAddr::new(address).page_offset()) as usize
+}

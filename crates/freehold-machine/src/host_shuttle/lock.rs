@@ -1,0 +1,17 @@
+//! The machine's short lock, as a mutex of the checker.
+
+use shuttle::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See `host_std::lock`.
+#[derive(Debug)]
+pub(crate) struct Lock<T>(Mutex<T>);
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Lock(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,133 @@
+//! Grace periods that end as early as they may.
+//!
+//! Every read section and every deferral takes a number, ascending. A deferred function may run when no
+//! section with a lower number is open. It runs at the next call of this module that finds it ripe, on
+//! whatever thread makes it, so that an object used after its grace period is soon gone.
+#![expect(unsafe_code, reason = "runs functions on raw objects")]
+
+use crate::inject::exempt;
+use freehold_sync::RcuHead;
+use shuttle::sync::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+
+shuttle::lazy_static! {
+    static ref STATE: Mutex<State> = Mutex::new(State::default());
+}
+
+shuttle::thread_local! {
+    /// Read sections and deferred functions the thread is in.
+    static INSIDE: Cell<usize> = Cell::new(0);
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Numbers of the open read sections.
+    open: BTreeSet<u64>,
+    /// Ascending.
+    deferred: Vec<Deferred>,
+    /// Functions that are being run just now.
+    running: usize,
+}
+
+struct Deferred {
+    number: u64,
+    head: NonNull<RcuHead>,
+    f: unsafe fn(NonNull<RcuHead>),
+}
+
+// SAFETY: the objects were handed over to whoever runs the functions, on any thread.
+unsafe impl Send for State {}
+
+/// A read section: objects reachable in it stay until it ends.
+#[derive(Debug)]
+pub struct RcuGuard {
+    number: u64,
+    /// A section belongs to its thread.
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for RcuGuard {
+    fn drop(&mut self) {
+        let mut state = state();
+        state.open.remove(&self.number);
+        INSIDE.with(|inside| inside.set(inside.get() - 1));
+        run_ripe(state);
+    }
+}
+
+pub(crate) fn rcu_read() -> RcuGuard {
+    let mut state = state();
+    let number = state.number();
+    state.open.insert(number);
+    INSIDE.with(|inside| inside.set(inside.get() + 1));
+    RcuGuard { number, not_send: std::marker::PhantomData }
+}
+
+/// # Safety
+/// `f(head)` may be called from any thread once all present read sections have ended.
+pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+    let mut state = state();
+    let number = state.number();
+    let earlier = state.take_ripe();
+    exempt(|| state.deferred.push(Deferred { number, head, f }));
+    run(state, earlier);
+}
+
+pub(crate) fn rcu_barrier() {
+    let last = state().next;
+    loop {
+        let state = state();
+        if state.running == 0 && state.deferred.first().is_none_or(|deferred| deferred.number >= last) {
+            return;
+        }
+        run_ripe(state);
+        shuttle::thread::yield_now();
+    }
+}
+
+/// Whether the calling thread may wait for a grace period: it is in no read section and no deferred function.
+pub(crate) fn may_wait_for_grace() -> bool {
+    !std::thread::panicking() && INSIDE.try_with(|inside| inside.get() == 0).unwrap_or(false)
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn take_ripe(&mut self) -> Vec<Deferred> {
+        let oldest = self.open.first().copied().unwrap_or(u64::MAX);
+        let ripe = self.deferred.iter().take_while(|deferred| deferred.number < oldest).count();
+        self.running += ripe;
+        self.deferred.drain(..ripe).collect()
+    }
+}
+
+fn run_ripe(mut state: MutexGuard<'static, State>) {
+    let ripe = state.take_ripe();
+    run(state, ripe);
+}
+
+/// Runs the functions with the state let go: they may defer and read in turn.
+fn run(held: MutexGuard<'static, State>, ripe: Vec<Deferred>) {
+    drop(held);
+    if ripe.is_empty() {
+        return;
+    }
+    INSIDE.with(|inside| inside.set(inside.get() + 1));
+    let count = ripe.len();
+    for deferred in ripe {
+        // SAFETY: the grace period is over; see `rcu_defer`.
+        unsafe { (deferred.f)(deferred.head) };
+    }
+    INSIDE.with(|inside| inside.set(inside.get() - 1));
+    state().running -= count;
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,119 @@
+//! The host of an ordinary process: threads, futexes, mapped memory, crossbeam's epochs.
+//!
+//! `host_shuttle` is its twin with the same names; nothing else in the crate knows which one it uses.
+
+mod array;
+mod lock;
+mod raw;
+mod rcu;
+mod wait;
+
+pub(crate) use array::LazyArray;
+pub(crate) use lock::Lock;
+pub(crate) use raw::{fill_table, find_entry, is_zero, lock_context};
+pub use rcu::RcuGuard;
+pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
+pub use wait::Task;
+pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
+
+use crate::local::Local;
+use std::cell::Cell;
+use std::sync::Mutex;
+
+/// Contexts that may be inside `with_cpu` at once. A thread beyond them shares the last number.
+pub(crate) const MAX_CPUS: usize = 64;
+const SHARED: usize = MAX_CPUS - 1;
+const UNSET: usize = usize::MAX;
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(UNSET) };
+    static RETURN: ReturnNumber = const { ReturnNumber };
+    static LOCAL: Local = const { Local::new() };
+    static SPINS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The numbers that no thread has.
+static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::new() });
+/// Held by whoever is inside `with_cpu` with the number `SHARED`.
+static SHARED_TURN: Mutex<()> = Mutex::new(());
+
+struct Numbers {
+    next: usize,
+    returned: Vec<usize>,
+}
+
+/// Gives the thread's number back when the thread ends.
+struct ReturnNumber;
+
+impl Drop for ReturnNumber {
+    fn drop(&mut self) {
+        let number = CPU.replace(SHARED);
+        if number < SHARED {
+            numbers(|n| n.returned.push(number));
+        }
+    }
+}
+
+fn numbers<R>(f: impl FnOnce(&mut Numbers) -> R) -> R {
+    f(&mut NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+#[inline]
+pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
+    let number = CPU.get();
+    if number < SHARED { f(number) } else { with_cpu_slow(number, f) }
+}
+
+#[cold]
+fn with_cpu_slow<R>(number: usize, f: impl FnOnce(usize) -> R) -> R {
+    if number == UNSET {
+        let taken = numbers(|n| {
+            n.returned.pop().or_else(|| {
+                let fresh = (n.next < SHARED).then_some(n.next);
+                n.next += usize::from(fresh.is_some());
+                fresh
+            })
+        });
+        CPU.set(taken.unwrap_or(SHARED));
+        // First use of the key arranges for the destructor. A thread that is already past its
+        // destructors keeps the shared number.
+        if RETURN.try_with(|_| ()).is_err() {
+            taken.into_iter().for_each(|number| numbers(|n| n.returned.push(number)));
+            CPU.set(SHARED);
+        }
+        return with_cpu(f);
+    }
+    let _turn = SHARED_TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    f(SHARED)
+}
+
+/// What the machine keeps per thread.
+#[inline]
+pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
+    LOCAL.with(f)
+}
+
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// One turn of a spin loop. Now and then the processor goes to somebody else: the thread that is waited
+/// for may have been put off by the host in the middle of its critical section.
+#[inline]
+pub(crate) fn relax() {
+    let spins = SPINS.get().wrapping_add(1);
+    SPINS.set(spins);
+    if spins.is_multiple_of(128) {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// Lets the host allocate what it keeps per thread, so that no later call has to.
+pub(crate) fn warm_up() {
+    with_cpu(|_| ());
+    drop(rcu_read());
+    drop(Task::current());
+}

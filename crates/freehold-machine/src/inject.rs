@@ -1,0 +1,152 @@
+//! Failures on demand: of the machine's frames and tables, and of the program's heap.
+//!
+//! Both count down per thread, so tests in one process do not disturb each other.
+#![expect(unsafe_code, reason = "a global allocator")]
+
+use crate::host;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Makes the `nth` request of this thread for frames, a table or a space's record fail, counted from 1;
+/// those after it succeed again.
+pub fn fail_memory_once(nth: u64) {
+    host::local(|local| local.set_failure(nth, false));
+}
+
+/// Makes the `nth` such request of this thread and all after it fail.
+pub fn fail_memory_from(nth: u64) {
+    host::local(|local| local.set_failure(nth, true));
+}
+
+/// No more such failures on this thread; returns how many there were.
+pub fn stop_failing_memory() -> u64 {
+    host::local(|local| {
+        let failures = local.failures();
+        local.set_failure(0, false);
+        failures
+    })
+}
+
+thread_local! {
+    static HEAP: Heap = const {
+        Heap { countdown: Cell::new(0), lasting: Cell::new(false), failed: Cell::new(0), exempt: Cell::new(0) }
+    };
+}
+
+struct Heap {
+    countdown: Cell<u64>,
+    lasting: Cell<bool>,
+    failed: Cell<u64>,
+    exempt: Cell<u32>,
+}
+
+/// The system's allocator, which fails on demand. For `#[global_allocator]` in tests of running out of
+/// memory. Not under a schedule checker, which allocates at every step and may not fail.
+///
+/// ```
+/// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
+///
+/// #[global_allocator]
+/// static HEAP: FailingAllocator = FailingAllocator;
+///
+/// let mut list = Vec::<u64>::new();
+/// fail_heap_once(1);
+/// assert!(list.try_reserve(100).is_err());
+/// assert_eq!(stop_failing_heap(), 1);
+/// assert!(list.try_reserve(100).is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailingAllocator;
+
+/// Makes the `nth` allocation of this thread fail, counted from 1; those after it succeed again. Growing
+/// is an allocation too. Only for a program whose global allocator is [`FailingAllocator`].
+pub fn fail_heap_once(nth: u64) {
+    host::warm_up();
+    HEAP.with(|heap| heap.arm(nth, false));
+}
+
+/// Makes the `nth` allocation of this thread and all after it fail.
+pub fn fail_heap_from(nth: u64) {
+    host::warm_up();
+    HEAP.with(|heap| heap.arm(nth, true));
+}
+
+/// No more such failures on this thread; returns how many there were.
+pub fn stop_failing_heap() -> u64 {
+    HEAP.with(|heap| {
+        heap.countdown.set(0);
+        heap.failed.get()
+    })
+}
+
+/// Runs a part of the host that may not fail, and whose allocations are none of the engine's.
+pub(crate) fn exempt<R>(f: impl FnOnce() -> R) -> R {
+    let _exempt = Exempt::new();
+    f()
+}
+
+struct Exempt;
+
+impl Exempt {
+    fn new() -> Self {
+        HEAP.with(|heap| heap.exempt.set(heap.exempt.get() + 1));
+        Exempt
+    }
+}
+
+impl Drop for Exempt {
+    fn drop(&mut self) {
+        HEAP.with(|heap| heap.exempt.set(heap.exempt.get() - 1));
+    }
+}
+
+impl Heap {
+    fn arm(&self, nth: u64, lasting: bool) {
+        self.failed.set(0);
+        self.lasting.set(lasting);
+        self.countdown.set(nth);
+    }
+
+    fn fails(&self) -> bool {
+        let left = self.countdown.get();
+        if left == 0 || self.exempt.get() > 0 || std::thread::panicking() {
+            return false;
+        }
+        if left > 1 || !self.lasting.get() {
+            self.countdown.set(left - 1);
+        }
+        self.failed.set(self.failed.get() + u64::from(left == 1));
+        left == 1
+    }
+}
+
+fn fails() -> bool {
+    HEAP.with(Heap::fails)
+}
+
+// SAFETY: every block comes from and goes back to `System`; a refusal is a null pointer, as allowed.
+unsafe impl GlobalAlloc for FailingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on to the caller.
+        if fails() { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on to the caller.
+        if fails() { std::ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Getting smaller does not fail.
+        if size > layout.size() && fails() {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(block, layout) }
+    }
+}

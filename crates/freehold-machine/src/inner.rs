@@ -1,0 +1,201 @@
+//! The machine itself, behind its handles.
+
+use crate::bitmap::Bitmap;
+use crate::config::{MachineConfig, Memory};
+use crate::contents::Page;
+use crate::cpu::CpuShared;
+use crate::host::{self, LazyArray, Lock};
+use crate::mmu::SpaceSlot;
+use crate::oracle;
+use crate::pool::Pool;
+use crate::tlb::SpaceTag;
+use freehold::frame::Frame;
+use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The first frame. Not 0, so that a forgotten number is no frame, and aligned for the largest leaf.
+const FRAME_BASE: u64 = 1 << 18;
+/// The first table. Far from the frames, so that neither is ever taken for the other.
+const TABLE_BASE: u64 = 1 << 36;
+
+/// Numbers the machines of this process, so that a thread knows on which of them it runs.
+static MACHINES: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) struct Inner<F> {
+    pub(crate) id: u64,
+    pub(crate) config: MachineConfig,
+    pub(crate) frames: Pool,
+    frame_records: LazyArray<Frame>,
+    /// By index of the frame; `None` for phantom memory.
+    contents: Option<LazyArray<Page>>,
+    pub(crate) tables: Pool,
+    table_memory: LazyArray<Table>,
+    table_records: LazyArray<TableMeta>,
+    /// Which slots of `space_slots` belong to a space.
+    pub(crate) spaces: Lock<Bitmap>,
+    pub(crate) space_slots: LazyArray<SpaceSlot>,
+    pub(crate) cpus: Box<[CpuShared]>,
+    flushes: Box<[FlushCounts]>,
+    format: PhantomData<F>,
+}
+
+/// Flushes asked for from one thread number; only that context writes, inside `with_cpu`.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct FlushCounts {
+    range: AtomicU64,
+    all: AtomicU64,
+    tables: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushKind {
+    Range,
+    All,
+}
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn new(config: MachineConfig) -> io::Result<Self> {
+        assert!((1..=MachineConfig::MAX_CPUS).contains(&config.cpus), "1 to 64 CPUs");
+        let (bytes, backed) = match config.memory {
+            Memory::Backed { bytes } => (bytes, true),
+            Memory::Phantom { bytes } => (bytes, false),
+        };
+        let frames = usize::try_from(bytes / PAGE_SIZE).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let tables =
+            usize::try_from(config.table_bytes / PAGE_SIZE).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if frames == 0 || tables == 0 || FRAME_BASE + frames as u64 > TABLE_BASE {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let dense = !config.oracles;
+        Ok(Inner {
+            // Relaxed: the number only has to differ.
+            id: MACHINES.fetch_add(1, Ordering::Relaxed),
+            config,
+            frames: Pool::new("frame", FRAME_BASE, frames, config.oracles)?,
+            frame_records: LazyArray::new(frames, dense)?,
+            contents: if backed { Some(LazyArray::new(frames, false)?) } else { None },
+            tables: Pool::new("page table", TABLE_BASE, tables, config.oracles)?,
+            table_memory: LazyArray::new(tables, dense)?,
+            table_records: LazyArray::new(tables, dense)?,
+            spaces: Lock::new(Bitmap::new(SpaceTag::COUNT)),
+            space_slots: LazyArray::new(SpaceTag::COUNT, false)?,
+            cpus: (0..config.cpus).map(|_| CpuShared::new()).collect(),
+            flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
+            format: PhantomData,
+        })
+    }
+
+    /// The CPU of this machine that the calling thread runs on.
+    #[inline]
+    pub(crate) fn current_cpu(&self) -> Option<usize> {
+        let cpu = host::local(|local| local.cpu())?;
+        (cpu.machine == self.id).then_some(cpu.number)
+    }
+
+    #[inline]
+    pub(crate) fn frame_record(&self, pfn: Pfn) -> &Frame {
+        let index = self.frames.index_of(pfn);
+        self.frame_records.get(index).unwrap_or_else(|| unreachable!("one record per frame"))
+    }
+
+    #[inline]
+    pub(crate) fn table(&self, pfn: Pfn) -> &Table {
+        let index = self.tables.index_of(pfn);
+        self.table_memory.get(index).unwrap_or_else(|| unreachable!("one memory per table"))
+    }
+
+    #[inline]
+    pub(crate) fn table_record(&self, pfn: Pfn) -> &TableMeta {
+        let index = self.tables.index_of(pfn);
+        self.table_records.get(index).unwrap_or_else(|| unreachable!("one record per table"))
+    }
+
+    /// The contents of a frame; `None` when it has none.
+    #[inline]
+    pub(crate) fn page(&self, pfn: Pfn) -> Option<&Page> {
+        let contents = self.contents.as_ref()?;
+        contents.get(self.frames.index_of(pfn))
+    }
+
+    pub(crate) fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+        if host::local(|local| local.allocation_fails()) {
+            return 0;
+        }
+        let got = self.frames.take(out);
+        if self.config.oracles {
+            out[..got].iter().for_each(|pfn| oracle::frame_handed_out(self, *pfn));
+        }
+        got
+    }
+
+    pub(crate) fn free_frames(&self, frames: &[Pfn]) {
+        if frames.is_empty() {
+            return;
+        }
+        self.frames.retire(frames);
+        if self.config.oracles {
+            oracle::frames_freed(self, frames);
+        }
+        self.frames.give(frames);
+    }
+
+    pub(crate) fn alloc_table(&self) -> Option<Pfn> {
+        if host::local(|local| local.allocation_fails()) {
+            return None;
+        }
+        let mut out = [Pfn::new(0)];
+        if self.tables.take(&mut out) == 0 {
+            return None;
+        }
+        if self.config.oracles {
+            oracle::table_handed_out(self, out[0]);
+        }
+        Some(out[0])
+    }
+
+    pub(crate) fn free_table(&self, table: Pfn) {
+        self.tables.retire(&[table]);
+        if self.config.oracles {
+            oracle::table_freed(self, table);
+        }
+        self.table_record(table).reset();
+        self.tables.give(&[table]);
+    }
+
+    pub(crate) fn count_flush(&self, kind: FlushKind, tables_freed: bool) {
+        host::with_cpu(|number| {
+            let counts = &self.flushes[number];
+            let bump = |count: &AtomicU64| {
+                // Relaxed, and no read-modify-write: one writer at a time; see `FlushCounts`.
+                count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            };
+            match kind {
+                FlushKind::Range => bump(&counts.range),
+                FlushKind::All => bump(&counts.all),
+            }
+            if tables_freed {
+                bump(&counts.tables);
+            }
+        });
+    }
+
+    /// Flushes asked for: of ranges, of everything, and how many of these said that tables were freed.
+    pub(crate) fn flush_counts(&self) -> [u64; 3] {
+        let sum = |of: fn(&FlushCounts) -> &AtomicU64| {
+            self.flushes.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
+        };
+        [sum(|counts| &counts.range), sum(|counts| &counts.all), sum(|counts| &counts.tables)]
+    }
+}
+
+impl<F> Drop for Inner<F> {
+    fn drop(&mut self) {
+        // What waits for a grace period may still point into this memory.
+        if host::may_wait_for_grace() {
+            host::rcu_barrier();
+        }
+    }
+}

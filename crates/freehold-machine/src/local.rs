@@ -1,0 +1,73 @@
+//! What the machine keeps per thread: the virtual CPU it runs on, and failures to inject.
+
+use std::cell::Cell;
+
+/// Per-thread state. Nothing in it needs a destructor, so that reaching it costs one address.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// The virtual CPU this thread runs on.
+    cpu: Cell<Option<CpuId>>,
+    /// Allocations until one fails; 0: none will.
+    countdown: Cell<u64>,
+    /// Whether the allocations after that one fail too.
+    lasting: Cell<bool>,
+    /// Failures since the last `take_failed`.
+    failed: Cell<u64>,
+}
+
+/// A virtual CPU of one of the machines of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CpuId {
+    pub(crate) machine: u64,
+    pub(crate) number: usize,
+}
+
+impl Local {
+    pub(crate) const fn new() -> Self {
+        Local {
+            cpu: Cell::new(None),
+            countdown: Cell::new(0),
+            lasting: Cell::new(false),
+            failed: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cpu(&self) -> Option<CpuId> {
+        self.cpu.get()
+    }
+
+    pub(crate) fn replace_cpu(&self, cpu: Option<CpuId>) -> Option<CpuId> {
+        self.cpu.replace(cpu)
+    }
+
+    pub(crate) fn set_failure(&self, nth: u64, lasting: bool) {
+        self.countdown.set(nth);
+        self.lasting.set(lasting);
+        self.failed.set(0);
+    }
+
+    pub(crate) fn failures(&self) -> u64 {
+        self.failed.get()
+    }
+
+    /// Counts one allocation; whether it has to fail.
+    #[inline]
+    pub(crate) fn allocation_fails(&self) -> bool {
+        self.countdown.get() != 0 && self.count_down()
+    }
+
+    #[cold]
+    fn count_down(&self) -> bool {
+        let left = self.countdown.get();
+        if left > 1 {
+            self.countdown.set(left - 1);
+            return false;
+        }
+        if !self.lasting.get() {
+            self.countdown.set(0);
+        }
+        self.failed.set(self.failed.get() + 1);
+        true
+    }
+}

@@ -1,0 +1,207 @@
+//! The handle of a machine, and what it supplies to the engine.
+#![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
+
+use crate::config::MachineConfig;
+use crate::cpu::Cpu;
+use crate::host;
+use crate::inner::Inner;
+use crate::mmu::Mmu;
+use crate::report::{Accounting, MachineStats};
+use freehold::frame::Frame;
+use freehold::platform::Platform;
+use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
+use freehold_sync::atomic::AtomicU32;
+use freehold_sync::{Host, Killed, LockContext, RcuHead};
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A machine in this process. A cheap handle; the machine goes with its last handle, CPU and address space.
+///
+/// `F` is the format of its page tables.
+pub struct Machine<F: Format = X86_4> {
+    inner: Arc<Inner<F>>,
+}
+
+impl<F: Format> Machine<F> {
+    /// Builds a machine.
+    ///
+    /// # Errors
+    /// The host refused the address space, or a size is zero or beyond what the machine can number.
+    pub fn new(config: MachineConfig) -> io::Result<Self> {
+        Ok(Machine { inner: Arc::new(Inner::new(config)?) })
+    }
+
+    /// Claims a virtual CPU, to be run by one thread at a time.
+    ///
+    /// # Panics
+    /// When there is no such CPU, or it is claimed already.
+    pub fn cpu(&self, number: usize) -> Cpu<F> {
+        assert!(number < self.inner.cpus.len(), "this machine has {} CPUs", self.inner.cpus.len());
+        Cpu::claim(&self.inner, number).unwrap_or_else(|| panic!("CPU {number} is claimed already"))
+    }
+
+    /// What the machine was built from.
+    pub fn config(&self) -> &MachineConfig {
+        &self.inner.config
+    }
+
+    /// What is in use. After all address spaces are gone it [is clean](Accounting::is_clean).
+    pub fn accounting(&self) -> Accounting {
+        Accounting::of(&self.inner)
+    }
+
+    /// What happened since the machine was built.
+    pub fn stats(&self) -> MachineStats {
+        MachineStats::of(&self.inner)
+    }
+}
+
+impl<F: Format> Clone for Machine<F> {
+    fn clone(&self) -> Self {
+        Machine { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<F: Format> fmt::Debug for Machine<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: `host` keeps each promise: waits are futexes by address, `with_cpu` numbers are unique among
+// running contexts, and deferred functions run after every earlier reader has ended.
+unsafe impl<F: Format> Host for Machine<F> {
+    const MAX_CPUS: usize = host::MAX_CPUS;
+    type RcuGuard = host::RcuGuard;
+
+    fn wait(word: &AtomicU32, expected: u32) {
+        host::wait(word, expected);
+    }
+
+    fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        host::wait_killable(word, expected)
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        host::wake_one(word);
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        host::wake_all(word);
+    }
+
+    #[inline]
+    fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
+        host::with_cpu(f)
+    }
+
+    fn now_ns() -> u64 {
+        host::now_ns()
+    }
+
+    fn relax() {
+        host::relax();
+    }
+
+    fn lock_context() -> Option<&'static LockContext> {
+        host::lock_context()
+    }
+
+    #[inline]
+    fn rcu_read() -> Self::RcuGuard {
+        host::rcu_read()
+    }
+
+    unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        // SAFETY: passed on to the caller.
+        unsafe { host::rcu_defer(head, f) }
+    }
+
+    fn rcu_barrier() {
+        host::rcu_barrier();
+    }
+}
+
+// SAFETY: a table number is taken from the pool by one caller at a time and comes back all zero with a
+// reset record; memory and records do not move while a handle lives, and other numbers panic.
+unsafe impl<F: Format> TableMemory for Machine<F> {
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        self.inner.alloc_table().ok_or(OutOfTables)
+    }
+
+    unsafe fn free_table(&self, table: Pfn) {
+        self.inner.free_table(table);
+    }
+
+    #[inline]
+    fn table(&self, table: Pfn) -> &Table {
+        self.inner.table(table)
+    }
+
+    #[inline]
+    fn table_meta(&self, table: Pfn) -> &TableMeta {
+        self.inner.table_record(table)
+    }
+}
+
+// SAFETY: a frame number is taken from the pool by one caller at a time, records do not move, and `mmu`
+// says why a flush returns only when nothing it covers is held or in use.
+unsafe impl<F: Format> Platform for Machine<F> {
+    type Format = F;
+    type Mmu = Mmu<F>;
+
+    fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+        self.inner.alloc_frames(out)
+    }
+
+    unsafe fn free_frames(&self, frames: &[Pfn]) {
+        self.inner.free_frames(frames);
+    }
+
+    #[inline]
+    fn frame(&self, pfn: Pfn) -> &Frame {
+        self.inner.frame_record(pfn)
+    }
+
+    fn zero_frame(&self, pfn: Pfn) {
+        if let Some(page) = self.inner.page(pfn) {
+            page.zero();
+        }
+    }
+
+    fn copy_frame(&self, to: Pfn, from: Pfn) {
+        if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
+            to.copy_from(from);
+        }
+    }
+
+    fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        match self.inner.page(pfn) {
+            Some(page) => page.read(offset, out),
+            None => out.fill(0),
+        }
+    }
+
+    fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        if let Some(page) = self.inner.page(pfn) {
+            page.write(offset, data);
+        }
+    }
+
+    fn space_created(&self, root: Pfn) -> Option<Mmu<F>> {
+        if host::local(|local| local.allocation_fails()) {
+            return None;
+        }
+        Mmu::new(&self.inner, root)
+    }
+
+    fn flush(&self, mmu: &Mmu<F>, what: &Flush) {
+        mmu.flush(what);
+    }
+
+    fn runs_elsewhere(&self, mmu: &Mmu<F>) -> bool {
+        mmu.runs_elsewhere()
+    }
+}

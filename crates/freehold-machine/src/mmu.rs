@@ -1,0 +1,154 @@
+//! What the machine keeps per address space, and flushing it from the CPUs.
+//!
+//! Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a translation it covers.
+//!
+//! Mechanism: a CPU that starts to run a space sets its bit in the space's mask, with its own lock held
+//! and before its first walk. A flush comes after the change of the tables, reads the mask, and does its
+//! work on each marked CPU under that CPU's lock, which an access holds from its look-up to its end. So an
+//! access is over before the flush reaches its CPU, or begins after and sees the tables as changed.
+//! Between the change and the mask stands a full barrier, as between the setting of a bit and the walk:
+//! either the flush sees the bit or the walk sees the change.
+
+use crate::cpu::CpuShared;
+use crate::inner::{FlushKind, Inner};
+use crate::tlb::{SpaceTag, Tlb};
+use freehold_pagetable::{Flush, Format, Pfn};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Per space: which CPUs may hold something of it. A space's `Mmu` owns its slot.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct SpaceSlot {
+    /// Bit per CPU: it runs the space or may hold translations of it. A bit is changed only under the
+    /// lock of its CPU.
+    cpus: AtomicU64,
+}
+
+impl SpaceSlot {
+    pub(crate) fn new() -> Self {
+        SpaceSlot { cpus: AtomicU64::new(0) }
+    }
+}
+
+/// The machine's side of one address space: its root table and the CPUs that run it. Made by
+/// `Platform::space_created`.
+pub struct Mmu<F: Format> {
+    inner: Arc<Inner<F>>,
+    root: Pfn,
+    tag: SpaceTag,
+    index: usize,
+}
+
+impl<F: Format> Mmu<F> {
+    pub(crate) fn new(inner: &Arc<Inner<F>>, root: Pfn) -> Option<Self> {
+        let mut index = None;
+        inner.spaces.lock().take(1, |number| index = Some(number));
+        let index = index?;
+        inner.tables.index_of(root);
+        Some(Mmu { inner: Arc::clone(inner), root, tag: SpaceTag::new(index), index })
+    }
+
+    /// The root table.
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    pub(crate) fn tag(&self) -> SpaceTag {
+        self.tag
+    }
+
+    /// Whether this space belongs to the machine of `inner`.
+    pub(crate) fn is_of(&self, inner: &Arc<Inner<F>>) -> bool {
+        Arc::ptr_eq(&self.inner, inner)
+    }
+
+    /// Marks a CPU whose lock the caller holds.
+    pub(crate) fn mark(&self, cpu: usize) {
+        // SeqCst: a full barrier before the walks that follow; see the module.
+        self.slot().cpus.fetch_or(1 << cpu, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a CPU other than the calling thread's may hold translations.
+    pub(crate) fn runs_elsewhere(&self) -> bool {
+        let own = self.inner.current_cpu().map_or(0, |cpu| 1 << cpu);
+        self.marked() & !own != 0
+    }
+
+    /// Removes what `what` covers from every CPU.
+    pub(crate) fn flush(&self, what: &Flush) {
+        let kind = if what.all { FlushKind::All } else { FlushKind::Range };
+        self.inner.count_flush(kind, what.tables_freed);
+        let own = self.inner.current_cpu();
+        for_each_bit(self.marked(), |number| {
+            let cpu = &self.inner.cpus[number];
+            let mut tlb = cpu.lock();
+            let dropped = if what.all {
+                tlb.flush_space(self.tag, what.tables_freed)
+            } else {
+                tlb.flush_range(self.tag, what.start.get(), what.end.get(), what.tables_freed)
+            };
+            tlb.counts.entries_flushed += dropped as u64;
+            if own == Some(number) {
+                tlb.counts.visits_local += 1;
+            } else {
+                tlb.counts.visits_remote += 1;
+            }
+            if what.all && what.tables_freed {
+                self.unmark_idle(&tlb, number);
+            }
+        });
+    }
+
+    /// Clears the mark of a CPU that holds nothing of the space, unless it runs it.
+    fn unmark_idle(&self, tlb: &Tlb, number: usize) {
+        if tlb.active != Some(self.tag) {
+            self.slot().cpus.fetch_and(!(1 << number), Ordering::SeqCst);
+        }
+    }
+
+    fn marked(&self) -> u64 {
+        // After the change of the tables and before the look at the mask; see the module.
+        fence(Ordering::SeqCst);
+        self.slot().cpus.load(Ordering::SeqCst)
+    }
+
+    fn slot(&self) -> &SpaceSlot {
+        match self.inner.space_slots.get(self.index) {
+            Some(slot) => slot,
+            None => unreachable!("a slot's index comes from the bitmap of the same length"),
+        }
+    }
+}
+
+impl<F: Format> fmt::Debug for Mmu<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mmu {{ root: {:?}, cpus: {:#b} }}", self.root, self.marked())
+    }
+}
+
+impl<F: Format> Drop for Mmu<F> {
+    /// The tag will be another space's: nothing of this one may stay. CPUs that still run it run none.
+    fn drop(&mut self) {
+        for_each_bit(self.marked(), |number| {
+            let cpu: &CpuShared = &self.inner.cpus[number];
+            let mut tlb = cpu.lock();
+            tlb.flush_space(self.tag, true);
+            if tlb.active == Some(self.tag) {
+                tlb.active = None;
+            }
+            self.unmark_idle(&tlb, number);
+        });
+        let given = self.inner.spaces.lock().give([self.index].into_iter());
+        debug_assert!(given.is_ok(), "a space's slot was given back twice");
+    }
+}
+
+fn for_each_bit(mut bits: u64, mut f: impl FnMut(usize)) {
+    while bits != 0 {
+        f(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}

@@ -1,0 +1,128 @@
+//! What the machine finds wrong with the engine above it. Every finding is a panic that names the
+//! address or number, and the CPU.
+//!
+//! | oracle | found |
+//! | --- | --- |
+//! | use | a CPU serves an access from a leaf whose frame was freed, or freed and handed out again, since it was walked; the same for a walk through a table |
+//! | free | a frame or table is freed while a TLB still holds a way to it |
+//! | poison | a freed frame or table was written to |
+//! | record | a frame is freed while the engine's record of it is not zero |
+//! | empty | a table is freed with entries in it |
+//! | double free | see `pool` |
+//! | endless fault | see `cpu` |
+
+use crate::host;
+use crate::inner::Inner;
+use crate::pool::Stale;
+use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
+
+/// What freed tables are filled with: reads as a present entry that leads to a table or frame which no
+/// machine has, so that a walker who follows it is found out at its next step.
+pub(crate) const TABLE_POISON: u64 = 0x00de_adde_adde_a067;
+
+/// A CPU is about to use a leaf.
+#[cold]
+#[inline(never)]
+pub(crate) fn stale_leaf(address: VirtAddr, frame: Pfn, cpu: usize, how: Stale) -> ! {
+    panic!(
+        "stale translation: CPU {cpu} used {address:?} -> {frame:?}, but that frame {}: a flush is missing",
+        told(how)
+    )
+}
+
+/// A CPU is about to read a table.
+#[cold]
+#[inline(never)]
+pub(crate) fn stale_table(address: VirtAddr, table: Pfn, cpu: usize, how: Stale) -> ! {
+    panic!(
+        "stale walk cache: CPU {cpu} walked {address:?} through table {table:?}, but that table {}: a flush \
+         with tables_freed is missing",
+        told(how)
+    )
+}
+
+fn told(how: Stale) -> &'static str {
+    match how {
+        Stale::Outside => "does not exist",
+        Stale::Free => "is free",
+        Stale::Reassigned => "was freed and handed out again",
+    }
+}
+
+pub(crate) fn frame_handed_out<F: Format>(inner: &Inner<F>, pfn: Pfn) {
+    if !inner.frames.was_used(pfn) {
+        return;
+    }
+    if let Some((offset, value)) = inner.page(pfn).and_then(|page| page.unpoisoned()) {
+        panic!("{pfn:?} was written while it was free: {value:#x} at offset {offset:#x}");
+    }
+}
+
+/// The frames are retired but not yet to be had.
+pub(crate) fn frames_freed<F: Format>(inner: &Inner<F>, frames: &[Pfn]) {
+    for pfn in frames {
+        assert!(
+            host::is_zero(inner.frame_record(*pfn)),
+            "{pfn:?} was freed while its record is in use: {:?}",
+            inner.frame_record(*pfn)
+        );
+    }
+    if inner.config.scan_on_free {
+        scan_leaves(inner, frames);
+    }
+    frames.iter().filter_map(|pfn| inner.page(*pfn)).for_each(|page| page.poison());
+}
+
+fn scan_leaves<F: Format>(inner: &Inner<F>, freed: &[Pfn]) {
+    for (number, cpu) in inner.cpus.iter().enumerate() {
+        let tlb = cpu.lock();
+        for leaf in tlb.leaves() {
+            let frames = leaf.frames();
+            let hit = if frames.end - frames.start == 1 {
+                let only = Pfn::new(frames.start);
+                inner.frames.check(only, leaf.stamp).is_err().then_some(only)
+            } else {
+                freed.iter().copied().find(|pfn| frames.contains(&pfn.get()))
+            };
+            if let Some(pfn) = hit {
+                panic!(
+                    "{pfn:?} was freed while the TLB of CPU {number} translates {:#x} to it: a flush is missing",
+                    leaf.start()
+                );
+            }
+        }
+    }
+}
+
+pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
+    let memory = inner.table(table);
+    if !inner.tables.was_used(table) {
+        return;
+    }
+    let written = host::find_entry(memory, |raw| raw != TABLE_POISON);
+    if let Some((index, raw)) = written {
+        panic!("page table {table:?} was written while it was free: {raw:#x} at entry {index} of {ENTRIES}");
+    }
+    host::fill_table(memory, 0);
+}
+
+/// The table is retired but not yet to be had.
+pub(crate) fn table_freed<F: Format>(inner: &Inner<F>, table: Pfn) {
+    let memory = inner.table(table);
+    if let Some((index, raw)) = host::find_entry(memory, |raw| raw != 0) {
+        panic!("page table {table:?} was freed with an entry in it: {raw:#x} at {index}");
+    }
+    if inner.config.scan_on_free {
+        for (number, cpu) in inner.cpus.iter().enumerate() {
+            let tlb = cpu.lock();
+            if let Some(walk) = tlb.walks().find(|walk| walk.table == table) {
+                panic!(
+                    "page table {table:?} was freed while the walk cache of CPU {number} leads {:#x} through it: \
+                     a flush with tables_freed is missing",
+                    walk.start()
+                );
+            }
+        }
+    }
+    host::fill_table(memory, TABLE_POISON);
+}

@@ -1,0 +1,195 @@
+//! A range of frame numbers: which are taken, and when each was last given back.
+//!
+//! # The free clock
+//!
+//! Each pool has a clock that ticks with every batch given back, and per number the reading at its last
+//! return. A TLB entry carries the reading from before its walk began. The number behind the entry is
+//! still what it was if it is taken and was not given back since:
+//!
+//! | record of a number | meaning |
+//! | --- | --- |
+//! | `0` | never taken |
+//! | `t << 1 \| 1` | taken; last given back at `t` (0: never) |
+//! | `t << 1` | free; given back at `t` |
+
+use crate::bitmap::{Bitmap, NotTaken};
+use crate::host::{LazyArray, Lock};
+use freehold_pagetable::Pfn;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TAKEN: u64 = 1;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// For messages.
+    what: &'static str,
+    base: u64,
+    len: usize,
+    list: Lock<List>,
+    /// Records by number less `base`; `None` without oracles. Written by the one who takes or gives back.
+    records: Option<LazyArray<AtomicU64>>,
+    clock: AtomicU64,
+}
+
+#[derive(Debug)]
+struct List {
+    taken: Bitmap,
+    counts: PoolCounts,
+}
+
+/// How often a pool gave and took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Numbers handed out.
+    pub allocated: u64,
+    /// Numbers that came back.
+    pub freed: u64,
+    /// Requests that got less than they asked for, injected failures not counted.
+    pub refused: u64,
+}
+
+/// What is wrong with a number behind a TLB entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    /// No number of this pool.
+    Outside,
+    /// Free now.
+    Free,
+    /// Given back and taken again since.
+    Reassigned,
+}
+
+impl Pool {
+    pub(crate) fn new(what: &'static str, base: u64, len: usize, oracles: bool) -> io::Result<Self> {
+        let records = if oracles { Some(LazyArray::new(len, false)?) } else { None };
+        let list = List { taken: Bitmap::new(len), counts: PoolCounts::default() };
+        Ok(Pool { what, base, len, list: Lock::new(list), records, clock: AtomicU64::new(0) })
+    }
+
+    /// The index of a number of this pool.
+    #[inline]
+    pub(crate) fn index(&self, pfn: Pfn) -> Option<usize> {
+        let index = pfn.get().wrapping_sub(self.base);
+        (index < self.len as u64).then_some(index as usize)
+    }
+
+    /// The same for a number that has to be one.
+    ///
+    /// # Panics
+    /// Names the number when it is none.
+    #[inline]
+    pub(crate) fn index_of(&self, pfn: Pfn) -> usize {
+        match self.index(pfn) {
+            Some(index) => index,
+            None => self.no_such(pfn),
+        }
+    }
+
+    #[cold]
+    fn no_such(&self, pfn: Pfn) -> ! {
+        panic!("{pfn:?} is no {} of this machine (a freed table's poison reads like this)", self.what)
+    }
+
+    /// Takes up to `out.len()` of the lowest free numbers; returns how many.
+    pub(crate) fn take(&self, out: &mut [Pfn]) -> usize {
+        let mut slots = out.iter_mut();
+        let got = {
+            let mut list = self.list.lock();
+            let base = self.base;
+            let got = list.taken.take(slots.len(), |index| {
+                if let Some(slot) = slots.next() {
+                    *slot = Pfn::new(base + index as u64);
+                }
+            });
+            list.counts.allocated += got as u64;
+            list.counts.refused += u64::from(got < out.len());
+            got
+        };
+        if let Some(records) = &self.records {
+            for pfn in &out[..got] {
+                // Relaxed here and below: a number has one owner at a time, and the lock of the list or
+                // the engine's own hand-over orders one owner's writes before the next one's.
+                if let Some(record) = records.get(self.index_of(*pfn)) {
+                    record.store(record.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
+                }
+            }
+        }
+        got
+    }
+
+    /// Whether a number was given back before; only meaningful with oracles.
+    pub(crate) fn was_used(&self, pfn: Pfn) -> bool {
+        self.record(pfn).is_some_and(|record| record >> 1 != 0)
+    }
+
+    /// Records that these numbers are free from now on, before they can be taken again: the step between
+    /// in which the oracles look whether anybody still uses them.
+    ///
+    /// # Panics
+    /// When one is not taken.
+    pub(crate) fn retire(&self, numbers: &[Pfn]) {
+        let Some(records) = &self.records else { return };
+        // AcqRel, pairs with `stamp`: an entry filled after the tick carries it.
+        let now = self.clock.fetch_add(1, Ordering::AcqRel) + 1;
+        for pfn in numbers {
+            if let Some(record) = records.get(self.index_of(*pfn)) {
+                let before = record.swap(now << 1, Ordering::AcqRel);
+                assert!(before & TAKEN != 0, "{pfn:?} is a free {} and was freed again", self.what);
+            }
+        }
+    }
+
+    /// Makes numbers free to be taken.
+    ///
+    /// # Panics
+    /// When one is not taken.
+    pub(crate) fn give(&self, numbers: &[Pfn]) {
+        let mut list = self.list.lock();
+        let given = list.taken.give(numbers.iter().map(|pfn| self.index_of(*pfn)));
+        list.counts.freed += numbers.len() as u64;
+        if let Err(NotTaken(index)) = given {
+            panic!("{:?} is a free {} and was freed again", Pfn::new(self.base + index as u64), self.what);
+        }
+    }
+
+    /// The clock, to be read before a walk begins.
+    #[inline]
+    pub(crate) fn stamp(&self) -> u64 {
+        // Acquire, pairs with `retire`.
+        self.clock.load(Ordering::Acquire)
+    }
+
+    /// Whether the number is what it was when an entry with this stamp was filled.
+    #[inline]
+    pub(crate) fn check(&self, pfn: Pfn, stamp: u64) -> Result<(), Stale> {
+        let Some(records) = &self.records else { return Ok(()) };
+        let Some(index) = self.index(pfn) else { return Err(Stale::Outside) };
+        // Acquire: pairs with the swap in `retire`.
+        let record = records.get(index).map_or(0, |record| record.load(Ordering::Acquire));
+        if record & TAKEN == 0 {
+            Err(Stale::Free)
+        } else if record >> 1 > stamp {
+            Err(Stale::Reassigned)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn record(&self, pfn: Pfn) -> Option<u64> {
+        let records = self.records.as_ref()?;
+        records.get(self.index_of(pfn)).map(|record| record.load(Ordering::Relaxed))
+    }
+
+    /// How many numbers are taken, and the lowest of them, at most `most`.
+    pub(crate) fn in_use(&self, most: usize) -> (usize, Vec<Pfn>) {
+        let list = self.list.lock();
+        let lowest = list.taken.iter_taken().take(most);
+        (list.taken.taken(), lowest.map(|index| Pfn::new(self.base + index as u64)).collect())
+    }
+
+    pub(crate) fn counts(&self) -> PoolCounts {
+        self.list.lock().counts
+    }
+}

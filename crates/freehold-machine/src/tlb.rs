@@ -1,0 +1,378 @@
+//! One CPU's memory of translations: leaves, and the tables that walks went through.
+//!
+//! Both keep what they were told until it is pushed out or flushed, whatever the tables say meanwhile.
+//! That is the machine's whole point: an engine that forgets a flush is found out.
+//!
+//! | cache | an entry says | dropped by a flush of a range it overlaps |
+//! | --- | --- | --- |
+//! | leaf, 4 KiB | page -> frame, rights, dirty | always |
+//! | leaf, larger | span -> first frame, rights, dirty | always |
+//! | walk | span -> table that translates it, rights so far | only when the flush says that tables were freed |
+
+use freehold_pagetable::{Access, Format, Level, PAGE_SHIFT, Pfn, Rights, VirtAddr};
+
+const SETS: usize = 64;
+const WAYS: usize = 4;
+const LARGE: usize = 32;
+const WALKS_PER_LEVEL: usize = 16;
+/// Lower tables a walk entry can lead to: all levels but the root's of five.
+const WALK_LEVELS: usize = 4;
+
+/// Bits of a virtual page number in a [`Tag`].
+const PAGE_BITS: u32 = 57 - PAGE_SHIFT;
+const PAGE_NUMBER: u64 = (1 << PAGE_BITS) - 1;
+const SPACE_BITS: u32 = 16;
+const LEVEL_SHIFT: u32 = PAGE_BITS + SPACE_BITS;
+
+/// Which of a machine's spaces a translation belongs to; never 0. What x86 calls a PCID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpaceTag(u16);
+
+impl SpaceTag {
+    pub(crate) const COUNT: usize = (1 << SPACE_BITS) - 1;
+
+    /// The tag of the space with this index, below `COUNT`.
+    pub(crate) fn new(index: usize) -> Self {
+        assert!(index < Self::COUNT);
+        SpaceTag(index as u16 + 1)
+    }
+}
+
+/// Page number, space and level in one word; 0 is no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Tag(u64);
+
+impl Tag {
+    const NONE: Tag = Tag(0);
+
+    #[inline]
+    fn new(space: SpaceTag, address: VirtAddr, level: Level) -> Self {
+        let page = (address.span_down(level).get() >> PAGE_SHIFT) & PAGE_NUMBER;
+        Tag(page | u64::from(space.0) << PAGE_BITS | (level as u64) << LEVEL_SHIFT)
+    }
+
+    fn is(self, space: SpaceTag) -> bool {
+        (self.0 >> PAGE_BITS) as u16 == space.0
+    }
+
+    fn level(self) -> Level {
+        Level::from_number((self.0 >> LEVEL_SHIFT) as usize)
+    }
+
+    /// The first address of the span, sign-extended.
+    fn start(self) -> u64 {
+        ((self.0 << (64 - PAGE_BITS)) as i64 >> (64 - PAGE_BITS - PAGE_SHIFT)) as u64
+    }
+
+    fn overlaps(self, start: u64, end: u64) -> bool {
+        let (first, last) = (self.start(), self.start() + (self.level().span() - 1));
+        first < end && start <= last
+    }
+}
+
+/// What a leaf entry holds: a copy of the translation as it was when it was walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf {
+    tag: Tag,
+    /// Frame of the start of the span, shifted by 8; below it the flags of `Bits`.
+    word: u64,
+    /// The free clock when the walk began; see `pool`.
+    pub(crate) stamp: u64,
+}
+
+/// See [`Leaf::judge`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Use the frame.
+    Serve,
+    /// The dirty bit has to be set in memory first.
+    WalkAgain,
+    /// A right is missing.
+    Fault,
+}
+
+/// What an entry knows besides its frame.
+struct Bits;
+
+impl Bits {
+    const WRITE: u64 = 1;
+    const USER: u64 = 2;
+    const EXEC: u64 = 4;
+    const DIRTY: u64 = 8;
+    const KEY_SHIFT: u32 = 4;
+    const PFN_SHIFT: u32 = 8;
+}
+
+impl Leaf {
+    const NONE: Leaf = Leaf { tag: Tag::NONE, word: 0, stamp: 0 };
+
+    /// The frame that `address`, which this entry translates, falls into.
+    #[inline]
+    pub(crate) fn frame_of(&self, address: VirtAddr) -> Pfn {
+        Pfn::new((self.word >> Bits::PFN_SHIFT) + address.frame_in_leaf(self.tag.level()))
+    }
+
+    /// The frames it leads to.
+    pub(crate) fn frames(&self) -> std::ops::Range<u64> {
+        let first = self.word >> Bits::PFN_SHIFT;
+        first..first + self.tag.level().frames()
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.tag.start()
+    }
+
+    /// What the hardware makes of `access` when it holds this entry, without a look at the tables: it
+    /// raises a fault even where they would permit the access by now.
+    #[inline]
+    pub(crate) fn judge(&self, access: Access) -> Verdict {
+        let need = if access.write { Bits::WRITE } else { 0 }
+            | if access.user { Bits::USER } else { 0 }
+            | if access.exec { Bits::EXEC } else { 0 };
+        if self.word & need != need || (access.pkru != 0 && !self.key_permits(access)) {
+            Verdict::Fault
+        } else if access.write && self.word & Bits::DIRTY == 0 {
+            Verdict::WalkAgain
+        } else {
+            Verdict::Serve
+        }
+    }
+
+    #[cold]
+    fn key_permits(&self, access: Access) -> bool {
+        let key = (self.word >> Bits::KEY_SHIFT & 0xf) as u32;
+        let rights = access.pkru >> (2 * key) & 3;
+        let user_data = self.word & Bits::USER != 0 && !access.exec;
+        !user_data || rights & 1 == 0 && (rights & 2 == 0 || !access.write)
+    }
+}
+
+/// A table that a walk went through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    tag: Tag,
+    pub(crate) table: Pfn,
+    /// What the levels above the table permit.
+    pub(crate) rights: Rights,
+    pub(crate) stamp: u64,
+}
+
+impl Walk {
+    const NONE: Walk = Walk {
+        tag: Tag::NONE,
+        table: Pfn::new(0),
+        rights: Rights { write: false, user: false, exec: false },
+        stamp: 0,
+    };
+
+    /// The level of the table.
+    pub(crate) fn level(&self) -> Level {
+        self.tag.level().below()
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.tag.start()
+    }
+}
+
+/// The caches of one CPU. Guarded by the CPU's lock, which an access holds from the look-up to the end of
+/// its use of the translation; so whoever holds it knows that no access is under way.
+#[derive(Debug)]
+pub(crate) struct Tlb {
+    leaves: [[Leaf; WAYS]; SETS],
+    /// Which way of a set is pushed out next.
+    next_way: [u8; SETS],
+    large: [Leaf; LARGE],
+    /// How many entries of `large` were ever filled: 0 lets a miss skip them.
+    large_filled: usize,
+    walks: [[Walk; WALKS_PER_LEVEL]; WALK_LEVELS],
+    /// The space this CPU runs.
+    pub(crate) active: Option<SpaceTag>,
+    pub(crate) counts: TlbCounts,
+}
+
+/// What happened on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlbCounts {
+    pub(crate) walks: u64,
+    pub(crate) walk_cache_hits: u64,
+    pub(crate) faults: u64,
+    pub(crate) visits_local: u64,
+    pub(crate) visits_remote: u64,
+    pub(crate) entries_flushed: u64,
+}
+
+impl TlbCounts {
+    const ZERO: TlbCounts = TlbCounts {
+        walks: 0,
+        walk_cache_hits: 0,
+        faults: 0,
+        visits_local: 0,
+        visits_remote: 0,
+        entries_flushed: 0,
+    };
+}
+
+impl Tlb {
+    pub(crate) const fn new() -> Self {
+        Tlb {
+            leaves: [[Leaf::NONE; WAYS]; SETS],
+            next_way: [0; SETS],
+            large: [Leaf::NONE; LARGE],
+            large_filled: 0,
+            walks: [[Walk::NONE; WALKS_PER_LEVEL]; WALK_LEVELS],
+            active: None,
+            counts: TlbCounts::ZERO,
+        }
+    }
+
+    /// The entry held for this address.
+    #[inline]
+    pub(crate) fn find(&self, space: SpaceTag, address: VirtAddr) -> Option<&Leaf> {
+        let tag = Tag::new(space, address, Level::Pte);
+        let set = &self.leaves[tag.0 as usize % SETS];
+        match set.iter().find(|leaf| leaf.tag == tag) {
+            None if self.large_filled > 0 => self.find_large(space, address),
+            found => found,
+        }
+    }
+
+    fn find_large(&self, space: SpaceTag, address: VirtAddr) -> Option<&Leaf> {
+        let tags = [Tag::new(space, address, Level::Pmd), Tag::new(space, address, Level::Pud)];
+        self.large.iter().find(|leaf| tags.contains(&leaf.tag))
+    }
+
+    /// Remembers a leaf as the table says it: `raw`, an entry of a table of `level`.
+    pub(crate) fn insert<F: Format>(&mut self, at: Place, raw: u64, rights: Rights) {
+        let tag = Tag::new(at.space, at.address, at.level);
+        let dirty = F::flags(raw).contains(freehold_pagetable::PteFlags::DIRTY);
+        let word = F::pfn(raw).get() << Bits::PFN_SHIFT
+            | u64::from(F::pkey(raw)) << Bits::KEY_SHIFT
+            | if rights.write { Bits::WRITE } else { 0 }
+            | if rights.user { Bits::USER } else { 0 }
+            | if rights.exec { Bits::EXEC } else { 0 }
+            | if dirty { Bits::DIRTY } else { 0 };
+        *self.slot_for(tag) = Leaf { tag, word, stamp: at.stamp };
+    }
+
+    /// The entry to overwrite: one with the same tag, so that there are never two; else the next in turn.
+    fn slot_for(&mut self, tag: Tag) -> &mut Leaf {
+        if tag.level() != Level::Pte {
+            let same = self.large.iter().position(|leaf| leaf.tag == tag);
+            let slot = same.unwrap_or(self.large_filled % LARGE);
+            self.large_filled += usize::from(same.is_none());
+            return &mut self.large[slot];
+        }
+        let set = tag.0 as usize % SETS;
+        let same = self.leaves[set].iter().position(|leaf| leaf.tag == tag);
+        let way = same.unwrap_or_else(|| {
+            let way = self.next_way[set];
+            self.next_way[set] = (way + 1) % WAYS as u8;
+            usize::from(way)
+        });
+        &mut self.leaves[set][way]
+    }
+
+    /// The lowest table that is remembered for this address.
+    pub(crate) fn find_walk(&self, space: SpaceTag, address: VirtAddr) -> Option<Walk> {
+        (0..WALK_LEVELS).find_map(|below| {
+            let tag = Tag::new(space, address, Level::from_number(below + 1));
+            let walk = self.walks[below][walk_slot(tag)];
+            (walk.tag == tag).then_some(walk)
+        })
+    }
+
+    /// Remembers the table that an entry of `at.level` leads to.
+    pub(crate) fn insert_walk(&mut self, at: Place, table: Pfn, rights: Rights) {
+        let tag = Tag::new(at.space, at.address, at.level);
+        self.walks[at.level as usize - 1][walk_slot(tag)] = Walk { tag, table, rights, stamp: at.stamp };
+    }
+
+    /// Drops the leaves of `space` that overlap `start..end`, and the walks if `walks`; returns how many
+    /// entries went.
+    pub(crate) fn flush_range(&mut self, space: SpaceTag, start: u64, end: u64, walks: bool) -> usize {
+        if start >= end {
+            return 0;
+        }
+        let (first, last) = (start >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
+        let covered = |tag: Tag| tag.is(space) && tag.overlaps(start, end);
+        let mut dropped = 0;
+        if last - first < SETS as u64 {
+            for page in first..=last {
+                dropped += drop_leaves(&mut self.leaves[page as usize % SETS], covered);
+            }
+        } else {
+            dropped += drop_leaves(self.leaves.as_flattened_mut(), covered);
+        }
+        if self.large_filled > 0 {
+            dropped += drop_leaves(&mut self.large, covered);
+        }
+        if walks {
+            dropped += drop_walks(self.walks.as_flattened_mut(), covered);
+        }
+        dropped
+    }
+
+    /// Drops all leaves of `space`, and the walks if `walks`.
+    pub(crate) fn flush_space(&mut self, space: SpaceTag, walks: bool) -> usize {
+        let mut dropped = drop_leaves(self.leaves.as_flattened_mut(), |tag| tag.is(space));
+        dropped += drop_leaves(&mut self.large, |tag| tag.is(space));
+        if walks {
+            dropped += drop_walks(self.walks.as_flattened_mut(), |tag| tag.is(space));
+        }
+        dropped
+    }
+
+    /// Drops what is held for one address, as a fault does.
+    pub(crate) fn drop_address(&mut self, space: SpaceTag, address: VirtAddr) {
+        let start = address.page_down().get();
+        self.flush_range(space, start, start.saturating_add(1 << PAGE_SHIFT), true);
+    }
+
+    /// Every leaf held, of any space.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = &Leaf> {
+        self.leaves.as_flattened().iter().chain(&self.large).filter(|leaf| leaf.tag != Tag::NONE)
+    }
+
+    /// Every walk entry held, of any space.
+    pub(crate) fn walks(&self) -> impl Iterator<Item = &Walk> {
+        self.walks.as_flattened().iter().filter(|walk| walk.tag != Tag::NONE)
+    }
+}
+
+/// Where an entry belongs: what was walked, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) space: SpaceTag,
+    pub(crate) address: VirtAddr,
+    /// The level of the table entry that is remembered.
+    pub(crate) level: Level,
+    pub(crate) stamp: u64,
+}
+
+fn walk_slot(tag: Tag) -> usize {
+    let span = tag.0 >> (tag.level().shift() - PAGE_SHIFT);
+    span as usize % WALKS_PER_LEVEL
+}
+
+fn drop_leaves(leaves: &mut [Leaf], goes: impl Fn(Tag) -> bool) -> usize {
+    let mut dropped = 0;
+    for leaf in leaves {
+        if leaf.tag != Tag::NONE && goes(leaf.tag) {
+            *leaf = Leaf::NONE;
+            dropped += 1;
+        }
+    }
+    dropped
+}
+
+fn drop_walks(walks: &mut [Walk], goes: impl Fn(Tag) -> bool) -> usize {
+    let mut dropped = 0;
+    for walk in walks {
+        if walk.tag != Tag::NONE && goes(walk.tag) {
+            *walk = Walk::NONE;
+            dropped += 1;
+        }
+    }
+    dropped
+}

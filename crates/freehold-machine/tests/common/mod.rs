@@ -1,0 +1,185 @@
+//! A kernel of the simplest kind, which the tests make forget things. It writes entries by hand, so that
+//! it depends on nothing but the machine and the format.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use freehold::platform::Platform;
+use freehold_machine::{Cpu, Machine, MachineConfig, Mmu};
+use freehold_pagetable::{Access, Flush, Format, Kind, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
+use freehold_sync::atomic::Ordering::SeqCst;
+
+#[cfg(shuttle)]
+pub use shuttle::thread;
+#[cfg(not(shuttle))]
+pub use std::thread;
+
+/// Runs a scenario once, or under the checker in many schedules.
+#[cfg(not(shuttle))]
+pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
+    scenario();
+}
+
+/// Runs a scenario once, or under the checker in many schedules.
+#[cfg(shuttle)]
+pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_random(scenario, 50);
+}
+
+pub const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
+pub const RO: PteFlags = PteFlags::USER;
+pub const PAGE: u64 = 4096;
+pub const HUGE: u64 = 2 << 20;
+
+pub fn backed() -> Machine {
+    Machine::new(MachineConfig::backed(16 << 20).tables(1 << 20).cpus(4)).unwrap()
+}
+
+/// A handler for accesses that may not fault.
+pub fn no_fault(address: VirtAddr, access: Access) -> Result<(), String> {
+    Err(format!("fault at {address:?}: {access:?}"))
+}
+
+pub struct Toy {
+    pub machine: Machine,
+    pub root: Pfn,
+    pub mmu: Mmu<X86_4>,
+}
+
+impl Toy {
+    pub fn new(machine: &Machine) -> Self {
+        let root = machine.alloc_table().unwrap();
+        let mmu = machine.space_created(root).unwrap();
+        Toy { machine: machine.clone(), root, mmu }
+    }
+
+    pub fn frame(&self) -> Pfn {
+        let mut out = [Pfn::new(0)];
+        assert_eq!(self.machine.alloc_frames(&mut out), 1);
+        self.machine.zero_frame(out[0]);
+        out[0]
+    }
+
+    pub fn free(&self, frame: Pfn) {
+        // SAFETY: what the tests put to the test.
+        unsafe { self.machine.free_frames(&[frame]) }
+    }
+
+    /// The table of `level` for an address, made if need be.
+    pub fn table(&self, address: u64, level: Level) -> Pfn {
+        let mut table = self.root;
+        let mut at = X86_4::ROOT;
+        while at > level {
+            let raw = self.entry_of(table, address, at);
+            table = match X86_4::kind(raw, at) {
+                Kind::Table { pfn } => pfn,
+                Kind::None => {
+                    let new = self.machine.alloc_table().unwrap();
+                    self.write(table, address, at, X86_4::table(new));
+                    new
+                }
+                other => panic!("{other:?} in the way"),
+            };
+            at = at.below();
+        }
+        table
+    }
+
+    pub fn entry_of(&self, table: Pfn, address: u64, level: Level) -> u64 {
+        self.machine.table(table).entry(VirtAddr::new(address).index(level)).load(SeqCst)
+    }
+
+    pub fn write(&self, table: Pfn, address: u64, level: Level, raw: u64) {
+        self.machine.table(table).entry(VirtAddr::new(address).index(level)).store(raw, SeqCst);
+    }
+
+    /// Sets the leaf of `level` for an address.
+    pub fn set_leaf(&self, address: u64, level: Level, frame: Pfn, flags: PteFlags) {
+        self.write(self.table(address, level), address, level, X86_4::leaf(level, frame, flags));
+    }
+
+    /// Maps a fresh page.
+    pub fn map(&self, address: u64, flags: PteFlags) -> Pfn {
+        let frame = self.frame();
+        self.set_leaf(address, Level::Pte, frame, flags);
+        frame
+    }
+
+    /// Clears the entry of `level`; returns what it was.
+    pub fn clear(&self, address: u64, level: Level) -> u64 {
+        let table = self.table(address, level);
+        self.machine.table(table).entry(VirtAddr::new(address).index(level)).swap(0, SeqCst)
+    }
+
+    pub fn flush(&self, start: u64, end: u64, tables_freed: bool) {
+        let (start, end) = (VirtAddr::new(start), VirtAddr::new(end));
+        self.machine.flush(&self.mmu, &Flush { start, end, all: false, tables_freed });
+    }
+
+    pub fn flush_all(&self, tables_freed: bool) {
+        let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
+        self.machine.flush(&self.mmu, &Flush { start, end, all: true, tables_freed });
+    }
+
+    pub fn free_table(&self, table: Pfn) {
+        // SAFETY: what the tests put to the test.
+        unsafe { self.machine.free_table(table) }
+    }
+
+    /// Takes everything down in the right order.
+    pub fn finish(self) {
+        let (mut tables, mut frames) = (Vec::new(), Vec::new());
+        self.strip(self.root, X86_4::ROOT, &mut tables, &mut frames);
+        self.flush_all(true);
+        frames.into_iter().for_each(|frame| self.free(frame));
+        tables.into_iter().for_each(|table| self.free_table(table));
+        let Toy { machine, root, mmu } = self;
+        drop(mmu);
+        // SAFETY: the space is gone, and nobody runs on its tables.
+        unsafe { machine.free_table(root) };
+    }
+
+    fn strip(&self, table: Pfn, level: Level, tables: &mut Vec<Pfn>, frames: &mut Vec<Pfn>) {
+        for index in 0..freehold_pagetable::ENTRIES {
+            let entry = self.machine.table(table).entry(index);
+            // Unlocked tables of a test's own space: a look without a switch of threads is enough.
+            let raw = peek(entry);
+            if raw == 0 {
+                continue;
+            }
+            entry.store(0, SeqCst);
+            match X86_4::kind(raw, level) {
+                Kind::Table { pfn } => {
+                    self.strip(pfn, level.below(), tables, frames);
+                    tables.push(pfn);
+                }
+                Kind::Leaf { pfn, .. } => frames.extend((0..level.frames()).map(|n| pfn.add(n))),
+                Kind::None | Kind::Marker { .. } => {}
+            }
+        }
+    }
+}
+
+#[cfg(not(shuttle))]
+fn peek(entry: &freehold_sync::atomic::AtomicU64) -> u64 {
+    entry.load(SeqCst)
+}
+
+#[cfg(shuttle)]
+fn peek(entry: &freehold_sync::atomic::AtomicU64) -> u64 {
+    // SAFETY: the checker runs one thread at a time.
+    unsafe { entry.raw_load() }
+}
+
+/// Reads 8 bytes that have to be readable.
+pub fn get(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64) -> u64 {
+    cpu.load(&toy.mmu, address, no_fault).unwrap()
+}
+
+/// Writes 8 bytes that have to be writable.
+pub fn put(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64, value: u64) {
+    cpu.store(&toy.mmu, address, value, no_fault).unwrap();
+}
+
+/// Whether a read faults.
+pub fn faults(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64, access: Access) -> bool {
+    cpu.touch(&toy.mmu, address, access, |_, _| Err(())).is_err()
+}

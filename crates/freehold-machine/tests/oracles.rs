@@ -1,0 +1,287 @@
+//! Each oracle finds the mistake it is for, made by a kernel that is right in everything else.
+
+mod common;
+
+use common::*;
+use freehold::platform::Platform;
+use freehold_machine::MachineConfig;
+use freehold_pagetable::{Access, Format, Level, TableMemory, X86_4};
+use freehold_sync::atomic::Ordering::SeqCst;
+
+const AT: u64 = 0x40_0000;
+
+fn without_scan() -> freehold_machine::Machine {
+    let config = MachineConfig::backed(16 << 20).tables(1 << 20).cpus(4);
+    freehold_machine::Machine::new(MachineConfig { scan_on_free: false, ..config }).unwrap()
+}
+
+#[test]
+fn a_right_kernel_passes() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        for round in 0..3 {
+            let frame = toy.map(AT, RW);
+            put(&mut cpu, &toy, AT, round);
+            toy.clear(AT, Level::Pte);
+            toy.flush(AT, AT + PAGE, false);
+            toy.free(frame);
+            assert!(faults(&mut cpu, &toy, AT, Access::READ));
+        }
+        toy.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+#[should_panic(expected = "while the TLB of CPU 1 translates 0x400000 to it")]
+fn freeing_a_frame_that_a_tlb_still_leads_to() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let frame = toy.map(AT, RW);
+        get(&mut machine.cpu(1), &toy, AT);
+        toy.clear(AT, Level::Pte);
+        toy.free(frame);
+    });
+}
+
+#[test]
+#[should_panic(expected = "while the TLB of CPU 0 translates 0x400000 to it")]
+fn freeing_a_frame_inside_a_large_leaf_that_a_tlb_holds() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut frames = vec![toy.frame(); 512];
+        assert_eq!(machine.alloc_frames(&mut frames[1..]), 511);
+        assert!(frames[0].is_aligned(Level::Pmd));
+        toy.set_leaf(AT, Level::Pmd, frames[0], RW);
+        get(&mut machine.cpu(0), &toy, AT + 7 * PAGE);
+        toy.clear(AT, Level::Pmd);
+        toy.free(frames[300]);
+    });
+}
+
+#[test]
+#[should_panic(expected = "stale translation: CPU 0 used 0x400008 -> pfn 0x40000, but that frame is free")]
+fn using_a_translation_to_a_freed_frame() {
+    run(|| {
+        let machine = without_scan();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        put(&mut cpu, &toy, AT, 1);
+        toy.clear(AT, Level::Pte);
+        toy.free(frame);
+        get(&mut cpu, &toy, AT + 8);
+    });
+}
+
+#[test]
+#[should_panic(expected = "was freed and handed out again")]
+fn using_a_translation_to_a_reassigned_frame() {
+    run(|| {
+        let machine = without_scan();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        put(&mut cpu, &toy, AT, 1);
+        toy.clear(AT, Level::Pte);
+        toy.free(frame);
+        assert_eq!(toy.frame(), frame, "the lowest free frame comes back first");
+        get(&mut cpu, &toy, AT);
+    });
+}
+
+#[test]
+#[should_panic(expected = "but that frame is free")]
+fn a_table_that_still_leads_to_a_freed_frame() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let frame = toy.map(AT, RW);
+        toy.free(frame);
+        get(&mut machine.cpu(0), &toy, AT);
+    });
+}
+
+#[test]
+#[should_panic(expected = "while the walk cache of CPU 2 leads")]
+fn freeing_a_table_after_a_flush_of_leaves_only() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let frame = toy.map(AT, RW);
+        get(&mut machine.cpu(2), &toy, AT);
+        let table = toy.table(AT, Level::Pte);
+        toy.clear(AT, Level::Pte);
+        toy.clear(AT, Level::Pmd);
+        toy.flush(AT, AT + PAGE, false);
+        toy.free(frame);
+        toy.free_table(table);
+    });
+}
+
+#[test]
+#[should_panic(expected = "stale walk cache: CPU 0 walked 0x401000 through table")]
+fn walking_through_a_freed_table() {
+    run(|| {
+        let machine = without_scan();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        toy.map(AT, RW);
+        get(&mut cpu, &toy, AT);
+        let table = toy.table(AT, Level::Pte);
+        toy.clear(AT, Level::Pte);
+        toy.clear(AT, Level::Pmd);
+        toy.flush(AT, AT + PAGE, false);
+        toy.free_table(table);
+        faults(&mut cpu, &toy, AT + PAGE, Access::READ);
+    });
+}
+
+/// Hazard C-59: the flush that belongs to a freed table named another address.
+#[test]
+#[should_panic(expected = "while the walk cache of CPU 0 leads")]
+fn flushing_another_address_than_the_freed_tables() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        toy.map(AT, RW);
+        get(&mut machine.cpu(0), &toy, AT);
+        let table = toy.table(AT, Level::Pte);
+        toy.clear(AT, Level::Pte);
+        toy.clear(AT, Level::Pmd);
+        toy.flush(AT + HUGE, AT + 2 * HUGE, true);
+        toy.free_table(table);
+    });
+}
+
+/// Hazard C-17: a span of entries went, and only a part of it was flushed.
+#[test]
+#[should_panic(expected = "translates 0x403000 to it")]
+fn flushing_too_small_a_range() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frames: Vec<_> = (0..4).map(|n| toy.map(AT + n * PAGE, RW)).collect();
+        (0..4).for_each(|n| assert_eq!(get(&mut cpu, &toy, AT + n * PAGE), 0));
+        (0..4).for_each(|n| assert_ne!(toy.clear(AT + n * PAGE, Level::Pte), 0));
+        toy.flush(AT, AT + 3 * PAGE, false);
+        frames.into_iter().for_each(|frame| toy.free(frame));
+    });
+}
+
+#[test]
+#[should_panic(expected = "is a free frame and was freed again")]
+fn freeing_a_frame_twice() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let frame = toy.frame();
+        toy.free(frame);
+        toy.free(frame);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is a free frame and was freed again")]
+fn freeing_a_frame_twice_without_oracles() {
+    run(|| {
+        let machine = freehold_machine::Machine::new(MachineConfig::phantom(1 << 20).fast()).unwrap();
+        let toy = Toy::new(&machine);
+        let frame = toy.frame();
+        toy.free(frame);
+        toy.free(frame);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is a free page table and was freed again")]
+fn freeing_a_table_twice() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let table = machine.alloc_table().unwrap();
+        toy.free_table(table);
+        toy.free_table(table);
+    });
+}
+
+#[test]
+#[should_panic(expected = "was written while it was free: 0x63 at offset 0x18")]
+fn writing_to_a_freed_frame() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let frame = toy.frame();
+        toy.free(frame);
+        machine.write_frame(frame, 0x18, &99u64.to_le_bytes());
+        toy.frame();
+    });
+}
+
+#[test]
+#[should_panic(expected = "was written while it was free: 0x0 at entry 5")]
+fn writing_to_a_freed_table() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let table = machine.alloc_table().unwrap();
+        toy.free_table(table);
+        machine.table(table).entry(5).store(0, SeqCst);
+        machine.alloc_table().unwrap();
+    });
+}
+
+#[test]
+#[should_panic(expected = "was freed with an entry in it")]
+fn freeing_a_table_that_is_not_empty() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        toy.map(AT, RW);
+        let table = toy.table(AT, Level::Pte);
+        toy.clear(AT, Level::Pmd);
+        toy.flush_all(true);
+        toy.free_table(table);
+    });
+}
+
+/// Hazard C-13: a walker without a lock that still reads a freed table cannot mistake it for a live one.
+#[test]
+#[should_panic(expected = "is no page table of this machine")]
+fn following_an_entry_of_a_freed_table() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let table = machine.alloc_table().unwrap();
+        toy.free_table(table);
+        let raw = machine.table(table).entry(9).load(SeqCst);
+        machine.table(X86_4::pfn(raw));
+    });
+}
+
+#[test]
+#[should_panic(expected = "endless faults at 0x400000 on CPU 0")]
+fn a_handler_that_settles_nothing() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let _ = machine.cpu(0).touch(&toy.mmu, AT, Access::READ, |_, _| Ok::<(), ()>(()));
+    });
+}
+
+#[test]
+#[should_panic(expected = "something was leaked: 1 frames [pfn 0x40000], 1 page tables")]
+fn leaking_a_frame() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        toy.frame();
+        drop(toy.mmu);
+        machine.accounting().assert_clean();
+    });
+}

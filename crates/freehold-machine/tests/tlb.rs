@@ -1,0 +1,319 @@
+//! What the TLBs remember, and what makes them forget.
+
+mod common;
+
+use common::*;
+use freehold::platform::Platform;
+use freehold_machine::{Machine, MachineConfig};
+use freehold_pagetable::{Access, Format, Kind, Level, PteFlags, X86_4};
+
+const AT: u64 = 0x7f00_0000_0000;
+
+#[test]
+fn a_removed_translation_serves_until_it_is_flushed() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        put(&mut cpu, &toy, AT, 5);
+        toy.clear(AT, Level::Pte);
+        assert_eq!(get(&mut cpu, &toy, AT), 5);
+        put(&mut cpu, &toy, AT, 6);
+        toy.flush(AT + PAGE, AT + 2 * PAGE, true);
+        assert_eq!(get(&mut cpu, &toy, AT), 6, "a flush of the next page leaves it");
+        toy.flush(AT, AT + 1, false);
+        assert!(faults(&mut cpu, &toy, AT, Access::READ));
+        toy.free(frame);
+        toy.finish();
+    });
+}
+
+#[test]
+fn rights_taken_away_still_hold_until_the_flush() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        put(&mut cpu, &toy, AT, 1);
+        toy.set_leaf(AT, Level::Pte, frame, RO);
+        put(&mut cpu, &toy, AT, 2);
+        toy.flush_all(false);
+        assert!(faults(&mut cpu, &toy, AT, Access::WRITE));
+        assert_eq!(get(&mut cpu, &toy, AT), 2);
+        toy.finish();
+    });
+}
+
+#[test]
+fn rights_given_take_a_spurious_fault_to_be_seen() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RO);
+        get(&mut cpu, &toy, AT);
+        toy.set_leaf(AT, Level::Pte, frame, RW);
+        let mut spurious = 0;
+        cpu.store(&toy.mmu, AT, 3u32, |_, access| {
+            spurious += 1;
+            assert_eq!(access, Access::WRITE);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        assert_eq!(spurious, 1);
+        put(&mut cpu, &toy, AT, 4);
+        toy.finish();
+    });
+}
+
+#[test]
+fn the_first_write_sets_the_dirty_bit_in_memory() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        toy.map(AT, RW);
+        let table = toy.table(AT, Level::Pte);
+        let flags = || X86_4::flags(toy.entry_of(table, AT, Level::Pte));
+        assert!(!flags().intersects(PteFlags::ACCESSED | PteFlags::DIRTY));
+        get(&mut cpu, &toy, AT);
+        assert_eq!(flags() & (PteFlags::ACCESSED | PteFlags::DIRTY), PteFlags::ACCESSED);
+        put(&mut cpu, &toy, AT, 1);
+        assert!(flags().contains(PteFlags::DIRTY));
+        toy.finish();
+    });
+}
+
+#[test]
+fn a_table_is_remembered_until_tables_are_said_to_be_freed() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        toy.map(AT, RW);
+        let hidden = toy.map(AT + PAGE, RW);
+        machine.write_frame(hidden, 0, &[7]);
+        get(&mut cpu, &toy, AT);
+        // Another table takes the first one's place: the walk cache still leads to the first.
+        let old = toy.clear(AT, Level::Pmd);
+        let fresh = toy.map(AT + PAGE, RW);
+        toy.flush(AT, AT + 2 * PAGE, false);
+        assert_eq!(get(&mut cpu, &toy, AT + PAGE), 7);
+        toy.flush(AT, AT + 2 * PAGE, true);
+        assert_eq!(get(&mut cpu, &toy, AT + PAGE), 0);
+        assert_ne!(hidden, fresh);
+
+        let Kind::Table { pfn: old } = X86_4::kind(old, Level::Pmd) else { panic!("not a table") };
+        for page in [AT, AT + PAGE] {
+            let leaf = toy.entry_of(old, page, Level::Pte);
+            toy.write(old, page, Level::Pte, 0);
+            toy.free(X86_4::pfn(leaf));
+        }
+        toy.free_table(old);
+        toy.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+fn large_leaves_serve_their_whole_span_and_go_as_a_whole() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let mut frames = vec![toy.frame(); 512];
+        assert_eq!(machine.alloc_frames(&mut frames[1..]), 511);
+        toy.set_leaf(AT, Level::Pmd, frames[0], RW);
+        put(&mut cpu, &toy, AT + 77 * PAGE + 16, 9);
+        let mut word = [0; 8];
+        machine.read_frame(frames[77], 16, &mut word);
+        assert_eq!(u64::from_le_bytes(word), 9);
+        toy.clear(AT, Level::Pmd);
+        machine.zero_frame(frames[500]);
+        assert_eq!(get(&mut cpu, &toy, AT + 500 * PAGE), 0, "one walk served the whole span");
+        toy.flush(AT + 3 * PAGE, AT + 4 * PAGE, false);
+        assert!(faults(&mut cpu, &toy, AT + 500 * PAGE, Access::READ));
+        frames.into_iter().for_each(|frame| toy.free(frame));
+        toy.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+fn spaces_do_not_see_each_others_translations() {
+    run(|| {
+        let machine = backed();
+        let (one, two) = (Toy::new(&machine), Toy::new(&machine));
+        let mut cpu = machine.cpu(0);
+        one.map(AT, RW);
+        two.map(AT, RW);
+        put(&mut cpu, &one, AT, 1);
+        put(&mut cpu, &two, AT, 2);
+        assert_eq!(get(&mut cpu, &one, AT), 1);
+        let walks = machine.stats().walks;
+        assert_eq!(get(&mut cpu, &two, AT), 2);
+        assert_eq!(machine.stats().walks, walks, "both stay across a change of space");
+        one.finish();
+        assert_eq!(get(&mut cpu, &two, AT), 2);
+        // The next space may get the first one's number, but nothing that was remembered for it.
+        let three = Toy::new(&machine);
+        assert!(faults(&mut cpu, &three, AT, Access::READ));
+        two.finish();
+        three.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+fn a_flush_visits_the_cpus_that_may_hold_something_and_no_other() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let (mut zero, mut one, two) = (machine.cpu(0), machine.cpu(1), machine.cpu(2));
+        toy.map(AT, RW);
+        assert!(!zero.call(|| machine.runs_elsewhere(&toy.mmu)));
+        get(&mut zero, &toy, AT);
+        assert!(!zero.call(|| machine.runs_elsewhere(&toy.mmu)));
+        assert!(two.call(|| machine.runs_elsewhere(&toy.mmu)));
+        assert!(machine.runs_elsewhere(&toy.mmu), "a thread that is no CPU is elsewhere");
+        get(&mut one, &toy, AT);
+        assert!(zero.call(|| machine.runs_elsewhere(&toy.mmu)));
+
+        zero.call(|| toy.flush(AT, AT + PAGE, false));
+        let stats = machine.stats();
+        assert_eq!((stats.local_visits, stats.remote_visits, stats.entries_flushed), (1, 1, 2));
+        // A CPU that went away keeps its translations and its mark, until everything is flushed.
+        get(&mut one, &toy, AT);
+        one.idle();
+        assert!(zero.call(|| machine.runs_elsewhere(&toy.mmu)));
+        zero.call(|| toy.flush_all(true));
+        assert!(!zero.call(|| machine.runs_elsewhere(&toy.mmu)));
+        let stats = machine.stats();
+        assert_eq!((stats.range_flushes, stats.full_flushes, stats.table_flushes), (1, 1, 1));
+        toy.finish();
+    });
+}
+
+#[test]
+fn walks_start_at_the_lowest_remembered_table() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        for page in 0..8 {
+            toy.map(AT + page * PAGE, RW);
+            get(&mut cpu, &toy, AT + page * PAGE);
+        }
+        let stats = machine.stats();
+        assert_eq!((stats.walks, stats.walk_cache_hits), (8, 7));
+        toy.finish();
+    });
+}
+
+#[test]
+fn a_fault_forgets_what_was_held_for_the_address() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        toy.map(AT, RW);
+        get(&mut cpu, &toy, AT);
+        // Behind the back of the walk cache the whole table is replaced; an access that faults in the old
+        // one finds the new one after the fault was settled.
+        let old = toy.clear(AT, Level::Pmd);
+        toy.map(AT + PAGE, RW);
+        let mut taken = 0;
+        let settled = |_, _| {
+            taken += 1;
+            Ok::<(), ()>(())
+        };
+        let value: u64 = cpu.load(&toy.mmu, AT + PAGE, settled).unwrap();
+        assert_eq!((value, taken), (0, 1));
+        let Kind::Table { pfn: old } = X86_4::kind(old, Level::Pmd) else { panic!("not a table") };
+        let leaf = toy.entry_of(old, AT, Level::Pte);
+        toy.write(old, AT, Level::Pte, 0);
+        toy.flush_all(true);
+        toy.free(X86_4::pfn(leaf));
+        toy.free_table(old);
+        toy.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+fn protection_keys_are_checked_on_hits_as_on_walks() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        let keyed = X86_4::with_pkey(X86_4::leaf(Level::Pte, frame, RW), 3);
+        toy.write(toy.table(AT, Level::Pte), AT, Level::Pte, keyed);
+        let deny_write = |access: Access| Access { pkru: 2 << 6, ..access };
+        let deny_all = |access: Access| Access { pkru: 1 << 6, ..access };
+        for primed in [false, true] {
+            assert!(!faults(&mut cpu, &toy, AT, deny_write(Access::READ)), "primed: {primed}");
+            assert!(faults(&mut cpu, &toy, AT, deny_write(Access::WRITE)), "primed: {primed}");
+            assert!(faults(&mut cpu, &toy, AT, deny_all(Access::READ)), "primed: {primed}");
+            assert!(!faults(&mut cpu, &toy, AT, Access::WRITE), "primed: {primed}");
+        }
+        toy.finish();
+    });
+}
+
+#[test]
+fn an_address_outside_the_format_faults() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        for address in [1 << 47, !0, 0x8000_0000_0000_0000] {
+            assert!(faults(&mut cpu, &toy, address, Access::READ), "{address:#x}");
+        }
+        toy.finish();
+    });
+}
+
+/// Hazard C-39 and the model of every shootdown: after the flush no store reaches the frame, whatever the
+/// other CPU is doing.
+#[test]
+fn no_access_is_under_way_when_a_flush_returns() {
+    run(|| {
+        let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 20)).unwrap();
+        let toy = std::sync::Arc::new(Toy::new(&machine));
+        let control = toy.map(AT + PAGE, RW);
+        let rounds: u64 = if cfg!(shuttle) { 2 } else { 2_000 };
+        let writer = thread::spawn({
+            let (toy, machine) = (toy.clone(), machine.clone());
+            move || {
+                let mut cpu = machine.cpu(1);
+                let mut seen = 0;
+                while seen < rounds {
+                    let stored = cpu.store(&toy.mmu, AT, 1u64, |_, _| Err(()));
+                    seen = cpu.load::<u64, ()>(&toy.mmu, AT + PAGE, |_, _| Err(())).unwrap();
+                    if stored.is_err() {
+                        thread::yield_now();
+                    }
+                }
+            }
+        });
+        for round in 1..=rounds {
+            let frame = toy.map(AT, RW);
+            thread::yield_now();
+            toy.clear(AT, Level::Pte);
+            toy.flush(AT, AT + PAGE, false);
+            machine.zero_frame(frame);
+            thread::yield_now();
+            let mut word = [1; 8];
+            machine.read_frame(frame, 0, &mut word);
+            assert_eq!(word, [0; 8], "a store came after the flush");
+            toy.free(frame);
+            machine.write_frame(control, 0, &round.to_le_bytes());
+        }
+        writer.join().unwrap();
+        std::sync::Arc::into_inner(toy).unwrap().finish();
+        machine.accounting().assert_clean();
+    });
+}
