@@ -1,23 +1,152 @@
 //! Per-frame metadata: references, map counts, owner; and per-CPU caches over the platform's allocator.
+//!
+//! | count | who holds one |
+//! | --- | --- |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each borrower |
+//! | `maps` | each page-table entry that maps the frame |
+//!
+//! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
+//! the page cache. So whoever holds the only reference, and is not in a page cache or a table any more, holds it alone:
+//! a count of one may then be dropped without a locked instruction.
 
-use freehold_sync::atomic::{AtomicU32, AtomicU64};
+pub(crate) mod cache;
+
+use freehold_sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 /// What the engine knows about one frame of memory: 16 bytes, all zero while the frame is free.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
-    /// References: one per page-table entry, one for a page cache that holds it, one per borrower.
-    pub(crate) refs: AtomicU32,
-    /// Page-table entries that map it.
-    pub(crate) maps: AtomicU32,
-    /// Kind and flags; see `FrameFlags`.
-    pub(crate) word: AtomicU64,
+    refs: AtomicU32,
+    maps: AtomicU32,
+    /// Kind and flags, below.
+    word: AtomicU64,
 }
+
+/// Anonymous memory (else: in a page cache).
+const ANON: u64 = 1 << 0;
+/// Only one address space can reach it: a write need not copy. Changed under the lock of the one table that maps it.
+const EXCLUSIVE: u64 = 1 << 1;
+/// Shared memory (else: a page of an ordinary file).
+const SHMEM: u64 = 1 << 2;
+/// Written since it was last written back.
+const DIRTY: u64 = 1 << 3;
 
 impl Frame {
     /// The record of a free frame.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Frame { refs: AtomicU32::new(0), maps: AtomicU32::new(0), word: AtomicU64::new(0) }
+    }
+
+    /// Whether the frame is free as far as the engine knows.
+    pub fn is_free(&self) -> bool {
+        self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
+    }
+
+    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds it later does
+    // so through a table entry or a page cache slot, both published with release.
+
+    pub(crate) fn init_anon(&self) {
+        self.refs.store(1, Relaxed);
+        self.maps.store(1, Relaxed);
+        self.word.store(ANON | EXCLUSIVE, Relaxed);
+    }
+
+    pub(crate) fn init_cache(&self, shmem: bool) {
+        self.refs.store(1, Relaxed);
+        self.word.store(if shmem { SHMEM } else { 0 }, Relaxed);
+    }
+
+    /// One reference more.
+    pub(crate) fn get(&self) {
+        // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
+        self.refs.fetch_add(1, Relaxed);
+    }
+
+    /// One reference less; true when it was the last, and the frame's record is then clean.
+    pub(crate) fn put(&self) -> bool {
+        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
+        // locked instruction is needed (module docs).
+        let last = self.refs.load(Acquire) == 1 || self.refs.fetch_sub(1, AcqRel) == 1;
+        if last {
+            debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
+            self.refs.store(0, Relaxed);
+            self.word.store(0, Relaxed);
+        }
+        last
+    }
+
+    /// References.
+    pub(crate) fn refs(&self) -> u32 {
+        // Acquire: who finds itself alone may use the frame as if nobody had ever shared it.
+        self.refs.load(Acquire)
+    }
+
+    /// One more entry maps it.
+    pub(crate) fn add_map(&self) {
+        self.maps.fetch_add(1, Relaxed);
+    }
+
+    /// One entry less maps it.
+    pub(crate) fn sub_map(&self) {
+        if self.refs.load(Relaxed) == 1 {
+            // The entry that is going away holds the only reference: nobody else counts here.
+            debug_assert_eq!(self.maps.load(Relaxed), 1);
+            self.maps.store(0, Relaxed);
+        } else {
+            let before = self.maps.fetch_sub(1, Relaxed);
+            debug_assert_ne!(before, 0, "an entry went away that was never counted");
+        }
+    }
+
+    /// Entries that map it.
+    pub(crate) fn maps(&self) -> u32 {
+        self.maps.load(Relaxed)
+    }
+
+    /// Whether it is anonymous memory.
+    pub(crate) fn is_anon(&self) -> bool {
+        self.word.load(Relaxed) & ANON != 0
+    }
+
+    /// Whether it is shared memory of a page cache.
+    pub(crate) fn is_shmem(&self) -> bool {
+        self.word.load(Relaxed) & SHMEM != 0
+    }
+
+    /// Whether only one address space can reach it. Ask under the lock of the table that maps it.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.word.load(Relaxed) & EXCLUSIVE != 0
+    }
+
+    /// Only one address space can reach it from now on. Under the table's lock.
+    pub(crate) fn set_exclusive(&self) {
+        self.word.fetch_or(EXCLUSIVE, Relaxed);
+    }
+
+    /// It is about to be shared, as fork does. Under the lock of the table that mapped it alone.
+    pub(crate) fn clear_exclusive(&self) {
+        self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
+    }
+
+    /// Its contents differ from what is on disk.
+    pub(crate) fn set_dirty(&self) {
+        if self.word.load(Relaxed) & DIRTY == 0 {
+            self.word.fetch_or(DIRTY, Relaxed);
+        }
+    }
+
+    /// Whether it was dirty; it is clean afterwards.
+    pub(crate) fn take_dirty(&self) -> bool {
+        self.word.fetch_and(!DIRTY, Relaxed) & DIRTY != 0
+    }
+
+    /// Whether it is dirty.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.word.load(Relaxed) & DIRTY != 0
     }
 }
 

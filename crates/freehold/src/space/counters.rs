@@ -153,14 +153,19 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// One resident page more, and the fault that brought it.
-    pub fn count_fault(&self, event: Event, kind: Option<RssKind>) {
+    /// As [`count_rss`](Self::count_rss) for one kind.
+    pub fn count_page(&self, kind: RssKind, pages: i64) {
         self.per_cpu.with(|cell| {
-            let add = |counter: &AtomicI64| counter.store(counter.load(Relaxed) + 1, Relaxed);
-            add(&cell.events[event as usize]);
-            if let Some(kind) = kind {
-                add(&cell.rss[kind as usize]);
-            }
+            let counter = &cell.rss[kind as usize];
+            counter.store(counter.load(Relaxed) + pages, Relaxed);
+        });
+    }
+
+    /// `event` happened.
+    pub fn count_event(&self, event: Event) {
+        self.per_cpu.with(|cell| {
+            let counter = &cell.events[event as usize];
+            counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
     }
 

@@ -355,6 +355,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.tree.borrow_mut().replace(range.start, range.end, with);
     }
 
+    /// Takes everything out of the tree; needs no memory.
+    pub(crate) fn clear_tree(&self) {
+        self.tree.borrow_mut().clear();
+    }
+
     /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
     pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         vma.lock().write::<P>(&self.lock);

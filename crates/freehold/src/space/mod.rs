@@ -2,10 +2,11 @@
 //!
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model of a change:
 //! decode, prepare, commit, settle, retire), then any operation.
+#![expect(unsafe_code, reason = "gives an unused root table back")]
 
 mod brk;
 mod closing;
-mod counters;
+pub(crate) mod counters;
 mod exit;
 mod fork;
 pub mod limits;
@@ -38,6 +39,7 @@ use crate::{
     platform::Platform,
 };
 use closing::Closings;
+use core::mem::ManuallyDrop;
 use counters::Counters;
 use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
@@ -151,7 +153,7 @@ pub struct AddressSpace<P: Platform> {
     /// RCU, or under a VMA's lock (which keeps that VMA in the tree).
     pub(crate) tree: RangeMap<P>,
     /// The page tables; each table has its own lock.
-    pub(crate) table: PageTable<P::Format, P>,
+    pub(crate) table: ManuallyDrop<PageTable<P::Format, P>>,
     /// The platform's record: which processors run this space.
     pub(crate) mmu: P::Mmu,
     /// Which gathers are under way; atomic by itself.
@@ -183,29 +185,22 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// No memory for the record or the root table.
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
+        let counters = Counters::try_new()?;
         let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
         let Some(mmu) = engine.platform().space_created(table.root()) else {
-            table.free_root(engine.platform());
+            // SAFETY: made above, and no processor was told of it.
+            unsafe { table.destroy(engine.platform()) };
             return Err(NoMemory);
         };
-        Self::assemble(engine, config, table, mmu)
-    }
-
-    fn assemble(
-        engine: &Counted<Engine<P>>,
-        config: &SpaceConfig,
-        table: PageTable<P::Format, P>,
-        mmu: P::Mmu,
-    ) -> Result<Counted<Self>, NoMemory> {
         Ok(Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock: MmapLock::new(),
             tree: RangeMap::new(),
-            table,
+            table: ManuallyDrop::new(table),
             mmu,
             gathers: GatherState::new(),
             closings: Closings::new(),
-            counters: Counters::try_new()?,
+            counters,
             limits: LiveLimits::new(&config.limits),
             locking: config.locking,
             mmap_base: config.mmap_base,

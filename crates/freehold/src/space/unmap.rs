@@ -236,6 +236,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(gathered.commit(false).settle(free))
     }
 
+    /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
+    pub(super) fn unmap_all(&self) -> Unmapped<'s, P> {
+        let mut gathered =
+            Gathered { guard: self, range: 0..TASK_SIZE, list: VmaList::new(), totals: Totals::default() };
+        for vma in self.vmas(0..u64::MAX) {
+            gathered.add(vma);
+        }
+        let span = gathered.span();
+        self.clear_tree();
+        gathered.detach(span).settle(VaRange::of(0, u64::MAX))
+    }
+
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
     fn free_span(&self, range: &Range<u64>) -> VaRange {
         let floor = self.prev_slot(range.start).map_or(0, |slot| slot.range().end);
@@ -401,7 +413,9 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     for vma in list.iter() {
         space.zap(vma.range(), Zap::of(vma), &mut gather);
     }
-    space.table.unlink_tables(space.platform(), VaRange::of(span.start, span.end), free, &mut gather);
+    // SAFETY: the range was zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
+    // caller holds the lock, or `free` is the closing range itself; nobody comes through files.
+    unsafe { space.unlink_tables(span, free, &mut gather) };
     gather.finish();
 }
 
@@ -411,6 +425,22 @@ impl<P: Platform> AddressSpace<P> {
         span.is_empty() || self.table.is_empty_range(self.platform(), VaRange::of(span.start, span.end))
     }
 
+    /// Unlinks the tables over `span` that lie inside `free`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTable::unlink_tables`](freehold_pagetable::PageTable::unlink_tables).
+    unsafe fn unlink_tables<const N: usize>(
+        &self,
+        span: &Range<u64>,
+        free: VaRange,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
+    ) {
+        let range = VaRange::of(span.start, span.end);
+        // SAFETY: the caller's promise; the gather's tables come from this space's platform.
+        unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
+    }
+
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else needs by now
     /// and takes it out of the tree; flushes and frees those tables after the lock.
     fn end_closing(&self, span: &Range<u64>) {
@@ -418,7 +448,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         let guard = self.write();
         let free = guard.free_span(span);
-        self.table.unlink_tables(self.platform(), VaRange::of(span.start, span.end), free, &mut gather);
+        // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
+        unsafe { self.unlink_tables(span, free, &mut gather) };
         guard.replace(span.clone(), &[]);
         self.closings.end(guard);
         gather.finish();

@@ -15,7 +15,7 @@ use crate::{
 };
 use core::{cell::UnsafeCell, ops::Range};
 use flags::VmFlags;
-use freehold_range::Link;
+use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -79,7 +79,7 @@ pub struct Vma<P: Platform> {
     object: UnsafeCell<Object<P>>,
     policy: AtomicU64,
     /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
-    pub(crate) link: Link,
+    pub(crate) link: IntervalLink,
     // Third line: written by every locked reader, so nothing that a lookup reads lies here.
     state: LastLine<P>,
 }

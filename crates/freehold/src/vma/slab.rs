@@ -13,7 +13,7 @@ use core::{
     ops::{Deref, Range},
     ptr::{NonNull, null_mut},
 };
-use freehold_range::Link;
+use freehold_range::IntervalLink;
 use freehold_sync::{
     PerCpu, Rank, SpinLock, VmaCount, VmaSeq,
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -231,7 +231,7 @@ impl<P: Platform> Vma<P> {
             seq: VmaSeq::new(),
             object: UnsafeCell::new(Object::Anonymous),
             policy: AtomicU64::new(0),
-            link: Link::new(),
+            link: IntervalLink::new(),
             state: LastLine { count: VmaCount::new(), chain: AtomicPtr::new(null_mut()) },
         }
     }

@@ -1,0 +1,86 @@
+//! Faults on private anonymous memory with nothing there yet.
+
+use super::{Access, Held, Step, vma_pte_flags};
+use crate::{
+    VirtAddr,
+    platform::Platform,
+    space::{AddressSpace, RssKind, locking::ReadGuard},
+    vma::{AnonId, Vma, flags::VmFlags},
+};
+use freehold_pagetable::{Pte, PteFlags};
+
+impl<P: Platform> AddressSpace<P> {
+    /// A read maps the zero page; a write, a frame of its own.
+    pub(super) fn anon_fault(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+        let rights = vma_pte_flags(vma.flags());
+        if !access.write {
+            let zero = Pte::page(self.engine.zero, rights | PteFlags::SPECIAL);
+            return match self.install(page, zero) {
+                Ok(_) => Step::Done,
+                Err(step) => step,
+            };
+        }
+        if let Err(step) = self.prepare_anon(vma, held) {
+            return step;
+        }
+        let Ok(frame) = self.engine.alloc_anon(true) else { return Step::OUT_OF_MEMORY };
+        match self.install(page, Pte::page(frame, rights | PteFlags::WRITE | PteFlags::DIRTY)) {
+            Ok(true) => {
+                self.counters.count_page(RssKind::Anon, 1);
+                Step::Done
+            }
+            Ok(false) => {
+                self.engine.discard_anon(frame);
+                Step::Done
+            }
+            Err(step) => {
+                self.engine.discard_anon(frame);
+                step
+            }
+        }
+    }
+
+    /// Puts `pte` into the empty slot of `page`; false when the slot is not empty any more.
+    pub(super) fn install(&self, page: u64, pte: Pte<P::Format>) -> Result<bool, Step<P>> {
+        let address = VirtAddr::new(page);
+        let table = self.table.pte_table_alloc(self.platform(), address).map_err(|_| Step::OUT_OF_MEMORY)?;
+        Ok(table.lock().install(address, pte).is_ok())
+    }
+
+    /// Makes sure that the VMA has a family before its first anonymous page.
+    ///
+    /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
+    /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, order).
+    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), Step<P>> {
+        if vma.anon().is_some() {
+            return Ok(());
+        }
+        match held {
+            Held::Mmap(guard) => vma.adopt_anon(self.choose_family(guard, vma)),
+            Held::Vma => {
+                let guard = self.try_read().ok_or(Step::Climb)?;
+                vma.adopt_anon(self.choose_family(&guard, vma));
+            }
+        }
+        Ok(())
+    }
+
+    /// A neighbour's family where a later change of rights could make the two one VMA again; else a new one.
+    fn choose_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> AnonId {
+        let next = guard.find(vma.end()).filter(|next| continues(vma, next));
+        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at)).filter(|prev| continues(prev, vma));
+        let usable = |vma: &Vma<P>| Some(vma.anon()).filter(|anon| anon.is_some() && !anon.is_forked());
+        next.and_then(usable).or_else(|| prev.and_then(usable)).unwrap_or_else(|| self.engine.new_anon())
+    }
+}
+
+/// Whether two VMAs that touch could be one if their access rights were the same.
+fn continues<P: Platform>(low: &Vma<P>, high: &Vma<P>) -> bool {
+    let (a, b) = (low.attrs(), high.attrs());
+    let differ = (a.flags ^ b.flags) - VmFlags::STICKY - VmFlags::ACCESS;
+    low.end() == high.start()
+        && differ.is_empty()
+        && a.policy == b.policy
+        && a.object.same(b.object)
+        && a.pgoff + low.pages() == b.pgoff
+}

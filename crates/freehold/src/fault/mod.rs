@@ -1,0 +1,231 @@
+//! Page faults: the ladder, and what to do once a rung holds.
+//!
+//! ```text
+//! handle_fault
+//!   (a rung that holds no lock at all and validates under the table's lock belongs here)
+//!   1  the VMA's own lock, found without any other           nearly every fault
+//!   2  the mmap lock for reading                             holes, busy VMAs, first touch beside a writer
+//!   3  the mmap lock for writing                             a stack that grows
+//! ```
+//!
+//! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the same on every rung
+//! and needs only that the VMA stands still, so it takes the VMA and does not ask how it is held, except for the first
+//! anonymous page of a VMA, which looks at the neighbours.
+
+mod anon;
+mod cow;
+mod file;
+
+use crate::{
+    PAGE_SIZE, VirtAddr,
+    counted::Counted,
+    object::{File, FillError, Object},
+    platform::Platform,
+    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Event, locking::ReadGuard},
+    vma::{Vma, flags::VmFlags},
+};
+use core::fmt;
+pub use freehold_pagetable::Access;
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags};
+use freehold_sync::Killed;
+
+/// What a SIGSEGV says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegvCode {
+    /// SEGV_MAPERR: nothing is mapped there.
+    Maperr,
+    /// SEGV_ACCERR: what is mapped there does not allow this.
+    Accerr,
+}
+
+/// How a fault ends that cannot be resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultError {
+    /// SIGSEGV.
+    Segv {
+        /// The address.
+        addr: u64,
+        /// Why.
+        code: SegvCode,
+    },
+    /// SIGBUS: beyond the end of the file, or the file could not be read.
+    Bus {
+        /// The address.
+        addr: u64,
+    },
+    /// No frame, no table: the caller decides who has to go.
+    OutOfMemory,
+    /// A fatal signal arrived while waiting for a lock.
+    Killed,
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+impl From<Killed> for FaultError {
+    fn from(_: Killed) -> Self {
+        FaultError::Killed
+    }
+}
+
+/// How far one attempt came.
+pub(crate) enum Step<P: Platform> {
+    /// The entry is there.
+    Done,
+    /// Something changed meanwhile: start over.
+    Retry,
+    /// This needs the mmap lock.
+    Climb,
+    /// The page is not in the file's cache: drop every lock, fill it, start over.
+    Fill(Counted<File<P>>, u64),
+    /// It cannot be resolved.
+    Failed(FaultError),
+}
+
+impl<P: Platform> Step<P> {
+    /// No memory.
+    pub const OUT_OF_MEMORY: Self = Step::Failed(FaultError::OutOfMemory);
+}
+
+/// What keeps the VMA still during an attempt.
+#[derive(Clone, Copy)]
+pub(crate) enum Held<'h, 's, P: Platform> {
+    /// Its own lock alone.
+    Vma,
+    /// The mmap lock.
+    Mmap(&'h ReadGuard<'s, P>),
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Resolves a page fault at `addr`: after `Ok` the access can be tried again.
+    ///
+    /// # Errors
+    ///
+    /// The signal that the access deserves, or no memory, or a fatal signal; see [`FaultError`].
+    ///
+    /// # Locks
+    ///
+    /// By the ladder of the module's documentation. Waits for the mmap lock only where it has to, killably.
+    pub fn handle_fault(&self, addr: u64, access: Access) -> Result<(), FaultError> {
+        let page = addr & !(PAGE_SIZE - 1);
+        let mut rung = match self.locking.fault {
+            FaultLock::VmaLock => Event::FaultVmaLock,
+            FaultLock::MmapLock => Event::FaultMmapLock,
+        };
+        let end = loop {
+            let step = match rung {
+                Event::FaultVmaLock => self.fault_under_vma_lock(page, access),
+                _ => self.fault_under_mmap_lock(page, access),
+            };
+            match step {
+                Step::Done => break Ok(()),
+                Step::Retry => {}
+                Step::Climb => rung = Event::FaultMmapLock,
+                Step::Fill(file, index) => {
+                    if let Err(error) = self.fill(&file, index, addr) {
+                        break Err(error);
+                    }
+                }
+                Step::Failed(error) => break Err(error.at(addr)),
+            }
+        };
+        self.counters.count_event(if end.is_ok() { rung } else { Event::FaultFailed });
+        end
+    }
+
+    fn fault_under_vma_lock(&self, page: u64, access: Access) -> Step<P> {
+        match self.lock_vma(page) {
+            Ok(vma) => self.fault_in(&vma, page, access, Held::Vma),
+            Err(_) => Step::Climb,
+        }
+    }
+
+    fn fault_under_mmap_lock(&self, page: u64, access: Access) -> Step<P> {
+        let guard = match self.read_killable() {
+            Ok(guard) => guard,
+            Err(Killed) => return Step::Failed(FaultError::Killed),
+        };
+        if let Some(vma) = guard.find(page) {
+            return self.fault_in(vma, page, access, Held::Mmap(&guard));
+        }
+        drop(guard);
+        // Growing needs the write lock, and everything is looked up again under it.
+        match page < TASK_SIZE {
+            true => self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry),
+            false => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
+        }
+    }
+
+    /// Brings a page of a file into its cache; no lock is held.
+    pub(crate) fn fill(&self, file: &File<P>, index: u64, addr: u64) -> Result<(), FaultError> {
+        file.mapping().fill(&self.engine, index).map_err(|error| match error {
+            FillError::NoMemory => FaultError::OutOfMemory,
+            FillError::BeyondEnd | FillError::Io => FaultError::Bus { addr },
+        })
+    }
+
+    /// One attempt at a fault on `page`, which lies in `vma`, while `held` keeps the VMA still.
+    pub(crate) fn fault_in(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+        if !permits(vma.flags(), access) {
+            return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
+        }
+        match self.entry(page).kind(Level::Pte) {
+            Kind::None => match vma.object() {
+                Object::Anonymous => self.anon_fault(vma, page, access, held),
+                Object::File(_) => self.file_fault(vma, page, access, held),
+                Object::Special(special) => self.special_fault(vma, page, special),
+            },
+            Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
+                self.write_protect_fault(vma, page, held)
+            }
+            // Somebody else was faster, or a TLB remembered an entry with fewer rights.
+            Kind::Leaf { .. } => Step::Done,
+            Kind::Marker { kind: MarkerKind::Guard, .. } => {
+                Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
+            }
+            Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
+        }
+    }
+
+    /// The entry for `page`, read without its table's lock: a hint, to be checked under the lock.
+    fn entry(&self, page: u64) -> Pte<P::Format> {
+        let address = VirtAddr::new(page);
+        self.table.pte_table(self.platform(), address).map_or(Pte::NONE, |table| table.peek(address))
+    }
+}
+
+impl FaultError {
+    /// Signals report the address of the access, not of its page.
+    fn at(self, addr: u64) -> Self {
+        match self {
+            FaultError::Segv { code, .. } => FaultError::Segv { addr, code },
+            FaultError::Bus { .. } => FaultError::Bus { addr },
+            other => other,
+        }
+    }
+}
+
+/// Whether a VMA's flags allow the access. Reading is allowed where anything is: the hardware cannot tell.
+pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
+    if access.write {
+        flags.contains(VmFlags::WRITE)
+    } else if access.exec {
+        flags.contains(VmFlags::EXEC)
+    } else {
+        flags.intersects(VmFlags::ACCESS)
+    }
+}
+
+/// The rights of an entry in a VMA, all but the right to write, which depends on the frame.
+pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
+    let mut rights = PteFlags::USER | PteFlags::ACCESSED;
+    rights.set(PteFlags::EXEC, flags.contains(VmFlags::EXEC));
+    rights.set(PteFlags::NO_ACCESS, !flags.intersects(VmFlags::ACCESS));
+    rights
+}

@@ -1,0 +1,150 @@
+//! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
+#![expect(unsafe_code, reason = "gives frames back to the platform")]
+
+use crate::{Pfn, engine::Engine, error::NoMemory, platform::Platform};
+use arrayvec::ArrayVec;
+use freehold_pagetable::Unmapped;
+use freehold_sync::{
+    PerCpu,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+/// Frames a CPU keeps.
+const KEEP: usize = 256;
+/// Frames moved at a time between a CPU and the platform.
+const BATCH: usize = 64;
+
+/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores.
+struct Magazine {
+    len: AtomicUsize,
+    slots: [AtomicU64; KEEP],
+}
+
+impl Magazine {
+    fn pop(&self) -> Option<Pfn> {
+        let len = self.len.load(Relaxed).checked_sub(1)?;
+        self.len.store(len, Relaxed);
+        Some(Pfn::new(self.slots[len].load(Relaxed)))
+    }
+
+    /// Takes frames from the back of `frames` until one or the other is exhausted.
+    fn fill<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
+        let mut len = self.len.load(Relaxed);
+        while len < KEEP {
+            let Some(frame) = frames.pop() else { break };
+            self.slots[len].store(frame.get(), Relaxed);
+            len += 1;
+        }
+        self.len.store(len, Relaxed);
+    }
+}
+
+pub(crate) struct FrameCache<P: Platform> {
+    magazines: PerCpu<Magazine, P>,
+}
+
+impl<P: Platform> FrameCache<P> {
+    pub fn try_new() -> Result<Self, NoMemory> {
+        let empty = |_| Magazine { len: AtomicUsize::new(0), slots: core::array::from_fn(|_| AtomicU64::new(0)) };
+        Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
+    }
+
+    /// A free frame, its contents undefined, its record clean.
+    pub fn alloc(&self, platform: &P) -> Result<Pfn, NoMemory> {
+        match self.magazines.with(Magazine::pop) {
+            Some(frame) => Ok(frame),
+            None => self.refill(platform),
+        }
+    }
+
+    #[cold]
+    fn refill(&self, platform: &P) -> Result<Pfn, NoMemory> {
+        let mut batch = [Pfn::new(0); BATCH];
+        let got = platform.alloc_frames(&mut batch);
+        let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
+        let mut rest: ArrayVec<Pfn, BATCH> = rest.iter().copied().collect();
+        self.magazines.with(|magazine| magazine.fill(&mut rest));
+        // The thread may have moved to a CPU with a full magazine.
+        self.give_back(platform, &rest);
+        Ok(*first)
+    }
+
+    /// Frames whose last reference is gone.
+    fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+        self.magazines.with(|magazine| magazine.fill(frames));
+        self.give_back(platform, frames);
+        frames.clear();
+    }
+
+    /// One frame, past the caches.
+    pub fn free_now(&self, platform: &P, frame: Pfn) {
+        self.give_back(platform, &[frame]);
+    }
+
+    fn give_back(&self, platform: &P, frames: &[Pfn]) {
+        if !frames.is_empty() {
+            // SAFETY: the last reference of each is gone, and references by tables go only after the flush.
+            unsafe { platform.free_frames(frames) };
+        }
+    }
+
+    /// Empties every CPU's cache; the engine is going away, so nobody uses them.
+    pub fn drain(&self, platform: &P) {
+        for magazine in self.magazines.iter() {
+            while let Some(frame) = magazine.pop() {
+                self.free_now(platform, frame);
+            }
+        }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// A frame for anonymous memory, referenced and counted as mapped once, exclusive; zeroed if asked.
+    pub(crate) fn alloc_anon(&self, zero: bool) -> Result<Pfn, NoMemory> {
+        let frame = self.frames.alloc(self.platform())?;
+        self.platform().frame(frame).init_anon();
+        if zero {
+            self.platform().zero_frame(frame);
+        }
+        Ok(frame)
+    }
+
+    /// A frame for a page cache, which holds its one reference; contents undefined.
+    pub(crate) fn alloc_cache(&self, shmem: bool) -> Result<Pfn, NoMemory> {
+        let frame = self.frames.alloc(self.platform())?;
+        self.platform().frame(frame).init_cache(shmem);
+        Ok(frame)
+    }
+
+    /// One reference less.
+    pub(crate) fn put_frame(&self, frame: Pfn) {
+        if self.platform().frame(frame).put() {
+            self.frames.free(self.platform(), &mut ArrayVec::from([frame]));
+        }
+    }
+
+    /// A frame from [`alloc_anon`](Self::alloc_anon) that was never mapped.
+    pub(crate) fn discard_anon(&self, frame: Pfn) {
+        self.platform().frame(frame).sub_map();
+        self.put_frame(frame);
+    }
+
+    /// The references that cleared entries held; after their flush.
+    pub(crate) fn release(&self, unmapped: &[Unmapped]) {
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        for leaf in unmapped {
+            for n in 0..leaf.level().frames() {
+                let frame = leaf.pfn().add(n);
+                if self.platform().frame(frame).put() {
+                    free.push(frame);
+                }
+                if free.is_full() {
+                    self.frames.free(self.platform(), &mut free);
+                }
+            }
+        }
+        if !free.is_empty() {
+            self.frames.free(self.platform(), &mut free);
+        }
+    }
+}

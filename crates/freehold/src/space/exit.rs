@@ -1,0 +1,41 @@
+//! The end of an address space: when its last user lets go of it.
+#![expect(unsafe_code, reason = "frees the root table")]
+
+use super::{AddressSpace, TASK_SIZE};
+use crate::platform::Platform;
+use core::mem::ManuallyDrop;
+use freehold_pagetable::{Flush, VirtAddr};
+
+impl<P: Platform> AddressSpace<P> {
+    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. Afterwards the
+    /// space is empty and usable.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing; waits for munmaps under way.
+    pub fn clear(&self) {
+        let guard = loop {
+            let guard = self.write();
+            if !guard.is_closing(0..TASK_SIZE) {
+                break guard;
+            }
+            self.closings.wait_after_unkillable(guard);
+        };
+        let unmapped = guard.unmap_all();
+        drop(guard);
+        unmapped.retire();
+    }
+}
+
+impl<P: Platform> Drop for AddressSpace<P> {
+    fn drop(&mut self) {
+        self.clear();
+        let everything =
+            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
+        self.platform().flush(&self.mmu, &everything);
+        // SAFETY: `self` is going away: nothing uses the field again.
+        let table = unsafe { ManuallyDrop::take(&mut self.table) };
+        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed just now.
+        unsafe { table.destroy(self.engine.platform()) };
+    }
+}

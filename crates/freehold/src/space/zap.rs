@@ -1,0 +1,175 @@
+//! Taking pages out of page tables.
+#![expect(unsafe_code, reason = "gives page tables back to the platform")]
+
+use super::{AddressSpace, Rss, RssKind};
+use crate::{
+    Pfn,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    ENTRIES, Flush, Gather, Kind, LargeGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, Tlb, Unmapped, VaRange,
+    VirtAddr, Visitor,
+};
+
+/// Where the gathers of one address space pay: the platform's TLBs, the frame caches, the memory for tables.
+pub(crate) struct SpaceTlb<'s, P: Platform> {
+    pub space: &'s AddressSpace<P>,
+}
+
+impl<P: Platform> Tlb for SpaceTlb<'_, P> {
+    fn flush(&self, what: &Flush) {
+        self.space.platform().flush(&self.space.mmu, what);
+    }
+
+    fn release(&self, frames: &[Unmapped]) {
+        self.space.engine.release(frames);
+    }
+
+    fn free_tables(&self, tables: &[Pfn]) {
+        for table in tables {
+            // SAFETY: the gather unlinked it and has flushed since.
+            unsafe { self.space.platform().free_table(*table) };
+        }
+    }
+}
+
+/// What a zap takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zap {
+    /// Stores reach a file: an entry's dirty bit must not be lost.
+    shared: bool,
+    /// Guard markers stay.
+    keep_guards: bool,
+    /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
+    file_pages_only: bool,
+}
+
+impl Zap {
+    /// Everything, guard markers included.
+    pub fn of<P: Platform>(vma: &Vma<P>) -> Self {
+        Zap { shared: vma.flags().contains(VmFlags::MAYSHARE), keep_guards: false, file_pages_only: false }
+    }
+
+    /// Everything but guard markers.
+    pub fn keep_guards(self) -> Self {
+        Zap { keep_guards: true, ..self }
+    }
+
+    /// Only pages that belong to the mapped file.
+    pub fn file_pages_only(self) -> Self {
+        Zap { file_pages_only: true, keep_guards: true, ..self }
+    }
+}
+
+struct Zapper<'z, 'g, 's, P: Platform> {
+    zap: Zap,
+    platform: &'s P,
+    gather: &'z mut Gather<'g, SpaceTlb<'s, P>>,
+    /// Resident pages taken, negative.
+    rss: Rss,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Clears every entry of `range`, as `zap` says, and hands the frames to `gather`.
+    ///
+    /// # Locks
+    ///
+    /// The caller keeps the tables of the range from being unlinked: by the mmap lock, a VMA's lock, a reverse-mapping lock,
+    /// or because the range is detached and its own. Takes each table's lock in turn.
+    pub(crate) fn zap(&self, range: Range<u64>, zap: Zap, gather: &mut Gather<'_, SpaceTlb<'_, P>>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
+        // Without memory to split a large leaf, which nothing here makes yet, it would stay: that must not be.
+        let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
+        debug_assert!(walked.is_ok(), "a zap ran out of memory");
+        self.counters.count_rss(&zapper.rss);
+    }
+
+    /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
+    pub(crate) fn discard(&self, range: Range<u64>, zap: Zap) {
+        let tlb = SpaceTlb { space: self };
+        let mut gather = Gather::new(&tlb, &self.gathers);
+        self.zap(range, zap, &mut gather);
+        gather.finish();
+    }
+}
+
+impl<P: Platform> Zapper<'_, '_, '_, P> {
+    /// The frame loses this entry; returns whether it may go.
+    fn unmap(&mut self, pfn: Pfn, pages: u64) {
+        let frame = self.platform.frame(pfn);
+        let kind = match (frame.is_anon(), frame.is_shmem()) {
+            (true, _) => RssKind::Anon,
+            (false, true) => RssKind::Shmem,
+            (false, false) => RssKind::File,
+        };
+        frame.sub_map();
+        self.rss.add(kind, -(pages as i64));
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
+    fn unlocked(&mut self) {
+        self.gather.make_room(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let (zap, platform) = (self.zap, self.platform);
+        let mut rss = Rss::default();
+        // Written out in one loop, since this runs once per page: the common case is a frame of our own.
+        let gather = &mut *self.gather;
+        table.zap_each(range, gather, |_: VirtAddr, slot: &mut Slot<'_, P::Format>, gather| {
+            let pte = slot.pte();
+            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
+                if !(zap.keep_guards && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. })) {
+                    slot.clear();
+                }
+                return;
+            };
+            if flags.contains(PteFlags::SPECIAL) {
+                slot.clear();
+                return;
+            }
+            let frame = platform.frame(pfn);
+            if frame.is_anon() {
+                if zap.file_pages_only {
+                    return;
+                }
+                // Nobody will ask for the page again: accessed and dirty bits may be lost.
+                slot.clear();
+                rss.anon -= 1;
+            } else {
+                if zap.shared && slot.take().flags().contains(PteFlags::DIRTY) {
+                    frame.set_dirty();
+                } else if !zap.shared {
+                    slot.clear();
+                }
+                rss.add(if frame.is_shmem() { RssKind::Shmem } else { RssKind::File }, -1);
+            }
+            frame.sub_map();
+            gather.frame(pfn, Level::Pte);
+        });
+        self.rss.anon += rss.anon;
+        self.rss.file += rss.file;
+        self.rss.shmem += rss.shmem;
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        let level = leaf.level();
+        let old = leaf.take(self.gather);
+        if let Kind::Leaf { pfn, flags } = old.kind(level)
+            && !flags.contains(PteFlags::SPECIAL)
+        {
+            for n in 0..level.frames() {
+                self.unmap(pfn.add(n), 1);
+            }
+            self.gather.frame(pfn, level);
+        }
+        ControlFlow::Continue(())
+    }
+}
