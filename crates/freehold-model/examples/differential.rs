@@ -1,0 +1,52 @@
+//! Compares the model with the running kernel on random calls.
+//!
+//! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
+//! Options: `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`, `--may-lock` (no lock limit).
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use freehold_model::compare::{self, Plan};
+use freehold_model::linux::Linux;
+use freehold_model::{Model, Subject, text};
+
+fn main() -> ExitCode {
+    let mut plan = Plan { seed: 1, calls: 1_000_000, per_run: 256, between_maps: 32 };
+    let mut may_lock = false;
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).expect("a number after the option");
+        match arg.as_str() {
+            "--calls" => plan.calls = number(),
+            "--seed" => plan.seed = number(),
+            "--per-run" => plan.per_run = number() as usize,
+            "--maps-every" => plan.between_maps = number() as usize,
+            "--may-lock" => may_lock = true,
+            other => panic!("unknown option {other}"),
+        }
+    }
+    let mut linux = match Linux::new(may_lock) {
+        Ok(linux) => linux,
+        Err(why) => {
+            eprintln!("cannot drive the kernel here: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let world = linux.world();
+    let mut model = Model::new(world.clone());
+    let began = Instant::now();
+    let report = compare::run(&mut model, &mut linux, &plan);
+    let took = began.elapsed().as_secs_f64();
+    println!(
+        "seed {}: {} calls ({} succeeded, {} failed, {} signals), {} maps, {} pages compared in {took:.1} s: {:.0} calls/s",
+        plan.seed, report.calls, report.succeeded, report.failed, report.signals, report.maps, report.pages,
+        report.calls as f64 / took,
+    );
+    let Some(d) = report.difference else { return ExitCode::SUCCESS };
+    println!("model (left) and kernel (right) differ in run {}:", d.seed);
+    for op in &d.ops {
+        println!("{}", text::op(&world, op));
+    }
+    println!("=> {}", d.what);
+    ExitCode::FAILURE
+}

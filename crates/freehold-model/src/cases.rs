@@ -1,0 +1,65 @@
+//! Calls with their expected results, as text.
+//!
+//! A case file holds lines of calls, each followed by ` -> ` and its outcome, and lines `maps p0:` followed
+//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment.
+
+use crate::compare::visible;
+use crate::op::Subject;
+use crate::text;
+
+/// Runs a case; gives what differs.
+pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
+    let w = subject.world();
+    subject.reset();
+    let mut lines = case.lines().enumerate().peekable();
+    while let Some((n, line)) = lines.next() {
+        let line = line.split('#').next().unwrap_or("").trim_end();
+        if line.is_empty() {
+            continue;
+        }
+        let at = |what: String| format!("line {}: {what}", n + 1);
+        if let Some(proc) = line.strip_prefix("maps p").and_then(|s| s.strip_suffix(':')) {
+            let proc = proc.parse().map_err(|_| at("process number".into()))?;
+            let known = subject.known_flags();
+            let got: Vec<String> =
+                visible(subject.maps(proc), known).iter().map(|m| text::map_line(&w, m)).collect();
+            let mut want = Vec::new();
+            while let Some((_, next)) = lines.next_if(|(_, l)| l.starts_with("  ")) {
+                want.push(next.trim().to_string());
+            }
+            if got != want {
+                return Err(at(format!("expected\n{}\ngot\n{}", want.join("\n"), got.join("\n"))));
+            }
+            continue;
+        }
+        let (call, want) = line.split_once(" -> ").ok_or_else(|| at("no outcome".into()))?;
+        let op = text::parse_op(&w, call).ok_or_else(|| at(format!("cannot read {call:?}")))?;
+        let got = text::outcome(&w, &subject.apply(&op));
+        if got != want.trim() {
+            return Err(at(format!("{call}: expected {want}, got {got}")));
+        }
+    }
+    Ok(())
+}
+
+/// Records a case from calls, as the subject answers them.
+pub fn record(subject: &mut dyn Subject, ops: &[crate::Op]) -> String {
+    let w = subject.world();
+    subject.reset();
+    let mut out = String::new();
+    for op in ops {
+        let got = subject.apply(op);
+        out += &format!("{} -> {}\n", text::op(&w, op), text::outcome(&w, &got));
+    }
+    let known = subject.known_flags();
+    for proc in 0..crate::model::MAX_PROCS as u8 {
+        let maps = visible(subject.maps(proc), known);
+        if !maps.is_empty() {
+            out += &format!("maps p{proc}:\n");
+            for m in &maps {
+                out += &format!("  {}\n", text::map_line(&w, m));
+            }
+        }
+    }
+    out
+}

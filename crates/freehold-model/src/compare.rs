@@ -1,0 +1,206 @@
+//! Two subjects side by side; what differs is made small.
+//!
+//! What is *not* compared, because Linux is free to choose or the choice is not the address space's:
+//! - `mincore` of pages of files: whether the page cache holds them.
+//! - Contents after `MADV_FREE` once `MADV_PAGEOUT` comes: the generator uses one of them per run.
+
+use crate::escape::escapes;
+use crate::generate::Generator;
+use crate::op::*;
+use crate::text;
+use crate::world::World;
+
+/// How much to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Seed of the first run; each run has the next.
+    pub seed: u64,
+    /// Calls in all.
+    pub calls: u64,
+    /// Calls in a run that begins with empty address spaces.
+    pub per_run: usize,
+    /// Calls between comparisons of maps.
+    pub between_maps: usize,
+}
+
+/// A difference: the shortest calls found that show it.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// Seed of its run.
+    pub seed: u64,
+    /// The calls.
+    pub ops: Vec<Op>,
+    /// What differs after the last.
+    pub what: String,
+}
+
+/// What a comparison did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Calls executed on both.
+    pub calls: u64,
+    /// Of them: succeeded, failed, answered by a signal.
+    pub succeeded: u64,
+    /// Failed with an errno.
+    pub failed: u64,
+    /// Answered by a signal.
+    pub signals: u64,
+    /// Comparisons of a process's maps and counters.
+    pub maps: u64,
+    /// Pages whose contents were compared at the end of a run.
+    pub pages: u64,
+    /// The first difference, if any: the comparison ends there.
+    pub difference: Option<Difference>,
+}
+
+/// Lines of `maps` with the flags both sides know.
+pub fn visible(mut maps: Vec<MapLine>, known: u32) -> Vec<MapLine> {
+    for m in &mut maps {
+        m.flags &= known;
+    }
+    maps
+}
+
+/// Runs random calls on both subjects until they differ or the calls are used up.
+pub fn run<A: Subject, B: Subject>(a: &mut A, b: &mut B, plan: &Plan) -> Report {
+    let world = a.world();
+    assert_eq!(world, b.world(), "both subjects live in the same world");
+    let mut report = Report::default();
+    let mut seed = plan.seed;
+    while report.calls < plan.calls {
+        let mut generator = Generator::new(world.clone(), seed);
+        let ops: Vec<Op> = (0..plan.per_run).map(|_| generator.next_op()).collect();
+        if let Some(what) = run_ops(a, b, &ops, plan.between_maps, &mut report) {
+            let (ops, what) = shrink(a, b, ops, what);
+            report.difference = Some(Difference { seed, ops, what });
+            return report;
+        }
+        seed += 1;
+    }
+    report
+}
+
+/// Runs these calls on both; gives what differs.
+pub fn run_ops<A: Subject, B: Subject>(
+    a: &mut A,
+    b: &mut B,
+    ops: &[Op],
+    between_maps: usize,
+    report: &mut Report,
+) -> Option<String> {
+    a.reset();
+    b.reset();
+    let world = a.world();
+    for chunk in ops.chunks(between_maps) {
+        let (left, right) = (a.apply_all(chunk), b.apply_all(chunk));
+        for ((op, left), right) in chunk.iter().zip(&left).zip(&right) {
+            report.calls += 1;
+            match left {
+                Outcome::Err(_) => report.failed += 1,
+                Outcome::Signal(_) => report.signals += 1,
+                _ => report.succeeded += 1,
+            }
+            if !same(&op.call, left, right) {
+                let (l, r) = (text::outcome(&world, left), text::outcome(&world, right));
+                return Some(format!("{}\n  left:  {l}\n  right: {r}", text::op(&world, op)));
+            }
+        }
+        for proc in living(a) {
+            report.maps += 1;
+            if let Some(what) = maps_differ(a, b, proc, &world) {
+                return Some(what);
+            }
+        }
+    }
+    contents_differ(a, b, &world, report)
+}
+
+fn living<A: Subject>(a: &mut A) -> Vec<Proc> {
+    (0..crate::model::MAX_PROCS as Proc).filter(|&p| !a.maps(p).is_empty()).collect()
+}
+
+fn same(call: &Call, left: &Outcome, right: &Outcome) -> bool {
+    match (call, left, right) {
+        // Residence of file pages is the page cache's affair; of the rest it is compared by the model's rule.
+        (Call::Mincore { .. }, Outcome::Bytes(l), Outcome::Bytes(r)) => {
+            l.len() == r.len() && l.iter().zip(r).all(|(l, r)| l == r || *l == 1)
+        }
+        _ => left == right,
+    }
+}
+
+fn maps_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, proc: Proc, w: &World) -> Option<String> {
+    let known = a.known_flags() & b.known_flags();
+    let (left, right) = (visible(a.maps(proc), known), visible(b.maps(proc), known));
+    if left != right {
+        let only = |these: &[MapLine], those: &[MapLine], side: &str| {
+            let odd = these.iter().filter(|m| !those.contains(m));
+            odd.map(|m| format!("  {side} {}\n", text::map_line(w, m))).collect::<String>()
+        };
+        let lines = only(&left, &right, "left: ") + &only(&right, &left, "right:");
+        return Some(format!("maps of p{proc}\n{lines}"));
+    }
+    match (a.counters(proc), b.counters(proc)) {
+        (Some(l), Some(r)) if l != r => Some(format!("counters of p{proc}\n  left:  {l:?}\n  right: {r:?}")),
+        _ => None,
+    }
+}
+
+/// Reads every page.
+fn contents_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, w: &World, report: &mut Report) -> Option<String> {
+    for proc in living(a) {
+        let mut ops = Vec::new();
+        for m in a.maps(proc) {
+            for addr in (m.start..m.end).step_by(PAGE as usize) {
+                ops.push(Op { proc, call: Call::Read { addr, len: PAGE } });
+            }
+        }
+        report.pages += ops.len() as u64;
+        let (left, right) = (a.apply_all(&ops), b.apply_all(&ops));
+        for ((op, l), r) in ops.iter().zip(&left).zip(&right) {
+            if l != r {
+                let at = match (l, r) {
+                    (Outcome::Bytes(l), Outcome::Bytes(r)) => {
+                        let n = l.iter().zip(r).position(|(l, r)| l != r).unwrap_or(0);
+                        format!("byte {n}: left {:#x}, right {:#x}", l[n], r[n])
+                    }
+                    _ => format!("left {}, right {}", text::outcome(w, l), text::outcome(w, r)),
+                };
+                return Some(format!("contents: {}: {at}", text::op(w, op)));
+            }
+        }
+    }
+    None
+}
+
+/// Drops calls, in ever smaller pieces, as long as something still differs.
+pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: String) -> (Vec<Op>, String) {
+    let (mut ops, mut what) = (ops, what);
+    let world = a.world();
+    let mut tries = |ops: &[Op]| {
+        // With some calls gone, others may mean something else, but never reach outside: that is in the arguments.
+        debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
+        let every = if ops.len() < 64 { 1 } else { 16 };
+        run_ops(a, b, ops, every, &mut Report::default())
+    };
+    // Cut behind the difference first.
+    let mut piece = ops.len().div_ceil(2).max(1);
+    loop {
+        let mut at = ops.len();
+        let mut dropped = false;
+        while at > 0 {
+            let from = at.saturating_sub(piece);
+            let mut fewer = ops.clone();
+            fewer.drain(from..at);
+            if let Some(new) = tries(&fewer) {
+                (ops, what, dropped) = (fewer, new, true);
+            }
+            at = from.min(ops.len());
+        }
+        match (piece, dropped) {
+            (1, false) => return (ops, what),
+            (1, true) => {}
+            _ => piece = piece.div_ceil(2),
+        }
+    }
+}

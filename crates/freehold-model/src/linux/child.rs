@@ -1,0 +1,254 @@
+//! The child: executes commands with plain system calls, allocates nothing, never returns.
+#![expect(unsafe_code, reason = "raw system calls, signal handlers, faulting on purpose")]
+
+use std::arch::asm;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use super::wire::{Answer, BYTES, Channel, post, wait_change};
+use crate::world::World;
+
+/// Commands that are not system calls.
+pub(super) const READ: u64 = 1 << 32;
+pub(super) const WRITE: u64 = READ + 1;
+pub(super) const FORK: u64 = READ + 2;
+pub(super) const FILES: u64 = READ + 3;
+pub(super) const PWRITE: u64 = READ + 4;
+pub(super) const PREAD: u64 = READ + 5;
+pub(super) const MINCORE: u64 = READ + 6;
+pub(super) const SETUP: u64 = READ + 7;
+/// Descriptor of file 0; the others follow.
+pub(super) const FIRST_FD: u64 = 200;
+/// Descriptor of the file that fills the space outside the arena.
+pub(super) const FILLER_FD: i32 = 199;
+
+// What the signal handler leaves; one thread only, so that relaxed order is enough.
+static RESUME: AtomicU64 = AtomicU64::new(0);
+static SIGNO: AtomicI64 = AtomicI64::new(0);
+static CODE: AtomicI64 = AtomicI64::new(0);
+static ADDR: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let resume = RESUME.swap(0, Ordering::Relaxed);
+    if resume == 0 {
+        // Not a touch: a fault of the executor itself.
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(99) };
+    }
+    // SAFETY: the kernel passes valid pointers to a SA_SIGINFO handler.
+    unsafe {
+        SIGNO.store(signo.into(), Ordering::Relaxed);
+        CODE.store((*info).si_code.into(), Ordering::Relaxed);
+        ADDR.store((*info).si_addr() as u64, Ordering::Relaxed);
+        let context = &mut *context.cast::<libc::ucontext_t>();
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] = resume as i64;
+    }
+}
+
+/// One byte load; `Err` when a signal came.
+fn load(addr: u64) -> Result<u8, ()> {
+    let (value, failed): (u64, u64);
+    // SAFETY: the address may be anything; a fault resumes at label 2. Nothing but the named registers changes.
+    unsafe {
+        asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "movzx {v:e}, byte ptr [{a}]",
+            "jmp 3f", "2:", "mov {f:e}, 1", "3:",
+            t = out(reg) _, r = in(reg) RESUME.as_ptr(), f = out(reg) failed, v = out(reg) value, a = in(reg) addr);
+    }
+    RESUME.store(0, Ordering::Relaxed);
+    if failed == 0 { Ok(value as u8) } else { Err(()) }
+}
+
+/// One byte store.
+fn store(addr: u64, value: u8) -> Result<(), ()> {
+    let failed: u64;
+    // SAFETY: as in `load`; the store goes to the arena, which Rust knows nothing of.
+    unsafe {
+        asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "mov byte ptr [{a}], {v}",
+            "jmp 3f", "2:", "mov {f:e}, 1", "3:",
+            t = out(reg) _, r = in(reg) RESUME.as_ptr(), f = out(reg) failed, v = in(reg_byte) value, a = in(reg) addr);
+    }
+    RESUME.store(0, Ordering::Relaxed);
+    if failed == 0 { Ok(()) } else { Err(()) }
+}
+
+fn signal() -> Answer {
+    Answer {
+        value: SIGNO.load(Ordering::Relaxed),
+        code: CODE.load(Ordering::Relaxed),
+        addr: ADDR.load(Ordering::Relaxed),
+        bytes: 0,
+    }
+}
+
+/// A system call as the kernel answers it: negative is an errno.
+fn call(number: u64, a: &[u64; 6]) -> i64 {
+    let value: i64;
+    // SAFETY: the parent vouches that the call cannot reach memory that this program uses.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as i64 => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
+    }
+    value
+}
+
+/// The loop of a process; `index` is its channel.
+pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
+    let mut seen = 0;
+    loop {
+        // SAFETY: the channel is ours from here until `post`.
+        let channel = unsafe { &mut *channels.add(index) };
+        let asked = wait_change(&channel.asked, seen);
+        let mut used = 0;
+        let mut forked = None;
+        for n in 0..channel.len as usize {
+            let cmd = channel.cmds[n];
+            let room = &mut channel.bytes[used..];
+            let mut answer = match cmd.what {
+                FORK => match fork() {
+                    0 => {
+                        forked = Some(cmd.args[0] as usize);
+                        break;
+                    }
+                    pid => Answer { value: pid, ..Answer::default() },
+                },
+                what => own(what, &cmd.args, room),
+            };
+            answer.bytes = answer.bytes.min((BYTES - used) as u64);
+            used += answer.bytes as usize;
+            channel.answers[n] = answer;
+        }
+        if let Some(child) = forked {
+            index = child;
+            seen = 0;
+            continue;
+        }
+        seen = asked;
+        post(&channel.answered, asked);
+    }
+}
+
+fn fork() -> i64 {
+    let pid = call(libc::SYS_clone as u64, &[libc::SIGCHLD as u64, 0, 0, 0, 0, 0]);
+    if pid == 0 {
+        call(libc::SYS_prctl as u64, &[libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0]);
+    }
+    pid
+}
+
+fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
+    let plain = |value: i64| Answer { value, ..Answer::default() };
+    match what {
+        READ => {
+            for n in 0..a[1] {
+                match load(a[0] + n) {
+                    Ok(byte) => room[n as usize] = byte,
+                    Err(()) => return signal(),
+                }
+            }
+            Answer { bytes: a[1], ..Answer::default() }
+        }
+        WRITE => store(a[0], a[1] as u8).map_or_else(|()| signal(), |()| plain(0)),
+        PWRITE => {
+            for n in 0..a[2] as usize {
+                room[n] = (a[3] as u8).wrapping_add(n as u8);
+            }
+            plain(call(libc::SYS_pwrite64 as u64, &[a[0], room.as_ptr() as u64, a[2], a[1], 0, 0]))
+        }
+        PREAD => {
+            let value = call(libc::SYS_pread64 as u64, &[a[0], room.as_mut_ptr() as u64, a[2], a[1], 0, 0]);
+            Answer { value, bytes: value.max(0) as u64, ..Answer::default() }
+        }
+        MINCORE => {
+            let value = call(libc::SYS_mincore as u64, &[a[0], a[1], room.as_mut_ptr() as u64, 0, 0, 0]);
+            let pages = if value == 0 { a[1].div_ceil(4096) } else { 0 };
+            room[..pages as usize].iter_mut().for_each(|b| *b &= 1);
+            Answer { value, bytes: pages, ..Answer::default() }
+        }
+        FILES => plain(files(room)),
+        SETUP => plain(setup(a)),
+        number => plain(call(number, a)),
+    }
+}
+
+/// Signals, no huge pages, no rights beyond those of an ordinary user, the heap in the arena, the filler.
+fn setup(a: &[u64; 6]) -> i64 {
+    let [heap, may_lock, filler_len, ..] = *a;
+    // SAFETY: plain system calls on values that live through them.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        call(libc::SYS_prctl as u64, &[libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]);
+        let map = mm_map(heap);
+        let moved = call(
+            libc::SYS_prctl as u64,
+            &[libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, map.as_ptr() as u64, 104, 0, 0],
+        );
+        if moved < 0 {
+            return moved;
+        }
+        let filler = call(libc::SYS_memfd_create as u64, &[c"filler".as_ptr() as u64, 0, 0, 0, 0, 0]);
+        call(libc::SYS_ftruncate as u64, &[filler as u64, filler_len, 0, 0, 0, 0]);
+        call(libc::SYS_dup2 as u64, &[filler as u64, FILLER_FD as u64, 0, 0, 0, 0]);
+        call(libc::SYS_close as u64, &[filler as u64, 0, 0, 0, 0, 0]);
+        // Version 3 of the capability sets: three words for each half.
+        let header: [u32; 2] = [0x2008_0522, 0];
+        let lock = (may_lock as u32) << 14;
+        let sets: [u32; 6] = [lock, lock, 0, 0, 0, 0];
+        call(libc::SYS_capset as u64, &[header.as_ptr() as u64, sets.as_ptr() as u64, 0, 0, 0, 0])
+    }
+}
+
+/// `struct prctl_mm_map`: eleven addresses, the auxiliary vector (absent), its size, and no new executable.
+/// Code, data, arguments and environment are put into the page before the heap: they are only numbers here.
+fn mm_map(heap: u64) -> [u64; 13] {
+    let low = heap - 4096;
+    let none = u64::from(u32::MAX) << 32;
+    [low, low + 8, low, low, heap, heap, low, low, low, low, low, 0, none]
+}
+
+/// Opens the files of [`World::FILES`] afresh. `room` is used for their contents.
+fn files(room: &mut [u8]) -> i64 {
+    for (inode, &size) in World::INODES.iter().enumerate() {
+        let fd = call(libc::SYS_memfd_create as u64, &[[c"model0", c"model1"][inode].as_ptr() as u64, 0, 0, 0, 0, 0]);
+        let mut done = 0;
+        while done < size {
+            let len = (size - done).min(room.len() as u64) as usize;
+            for (n, byte) in room[..len].iter_mut().enumerate() {
+                *byte = World::initial(inode as u8, done + n as u64);
+            }
+            call(libc::SYS_pwrite64 as u64, &[fd as u64, room.as_ptr() as u64, len as u64, done, 0, 0]);
+            done += len as u64;
+        }
+        let mut path = *b"/proc/self/fd/00000\0";
+        let mut digits = fd as u64;
+        for at in (14..19).rev() {
+            path[at] = b'0' + (digits % 10) as u8;
+            digits /= 10;
+        }
+        // "/proc/self/fd/7", not "00007": move the digits to the front.
+        let zeros = path[14..18].iter().take_while(|b| **b == b'0').count();
+        path.copy_within(14 + zeros..20, 14);
+        for (id, file) in World::FILES.iter().enumerate() {
+            if file.inode as usize != inode {
+                continue;
+            }
+            let mode = match (file.read, file.write) {
+                (true, true) => libc::O_RDWR,
+                (true, false) => libc::O_RDONLY,
+                _ => libc::O_WRONLY,
+            };
+            let mode = mode | if file.append { libc::O_APPEND } else { 0 };
+            let new = call(libc::SYS_open as u64, &[path.as_ptr() as u64, mode as u64, 0, 0, 0, 0]);
+            if new < 0 {
+                return new;
+            }
+            call(libc::SYS_dup2 as u64, &[new as u64, FIRST_FD + id as u64, 0, 0, 0, 0]);
+            call(libc::SYS_close as u64, &[new as u64, 0, 0, 0, 0, 0]);
+        }
+        call(libc::SYS_close as u64, &[fd as u64, 0, 0, 0, 0, 0]);
+    }
+    0
+}

@@ -1,0 +1,354 @@
+//! The running kernel as a subject: every process of a run is a child process that executes calls on command.
+//!
+//! A *template* process is prepared once: its rights are dropped, its heap is moved into the arena, huge
+//! pages are off, and all address space outside the arena is filled with one inaccessible shared mapping, so
+//! that the kernel's choice of addresses is determined. Each run begins with a fork of the template.
+//! Calls travel in batches through shared memory; `smaps` and `status` are read by the parent.
+#![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
+
+mod child;
+mod smaps;
+mod wire;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::model::MAX_PROCS;
+use crate::op::*;
+use crate::world::{GuardMark, World};
+use wire::{Answer, BATCH, BYTES, Channel, Cmd};
+
+/// The kernel this program runs on.
+pub struct Linux {
+    world: World,
+    channels: *mut Channel,
+    template: i32,
+    /// Process ids; `None` after an exit.
+    procs: Vec<Option<i32>>,
+    text: Vec<u8>,
+}
+
+/// The template's channel.
+const TEMPLATE: usize = MAX_PROCS;
+
+impl Linux {
+    /// Prepares a template. An error says which step the environment forbids.
+    pub fn new(may_lock: bool) -> Result<Linux, String> {
+        let len = size_of::<Channel>() * (MAX_PROCS + 1);
+        // SAFETY: a fresh mapping; zeros are a valid Channel.
+        let at = unsafe {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err("no shared memory".into());
+        }
+        let channels = at.cast::<Channel>();
+        let world = World { may_lock, ..World::bare() };
+        // SAFETY: the child runs only `child::run`, which neither allocates nor returns.
+        let template = unsafe {
+            let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                child::run(channels, TEMPLATE);
+            }
+            pid as i32
+        };
+        if template < 0 {
+            return Err("cannot fork".into());
+        }
+        let mut linux = Linux { world, channels, template, procs: Vec::new(), text: Vec::new() };
+        linux.prepare()?;
+        Ok(linux)
+    }
+
+    fn prepare(&mut self) -> Result<(), String> {
+        let w = self.world.clone();
+        let setup =
+            Cmd { what: child::SETUP, args: [w.heap, w.may_lock as u64, w.task_size + PAGE, 0, 0, 0] };
+        let done = self.template_call(setup)?;
+        if done != 0 {
+            return Err(format!("preparing the child failed with errno {}", -done));
+        }
+        for (start, end) in smaps::gaps(self.template, &w)? {
+            let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+            let fd = child::FILLER_FD as u64;
+            let fill = Cmd { what: libc::SYS_mmap as u64, args: [start, end - start, 0, flags, fd, start] };
+            let done = self.template_call(fill)?;
+            if done != start as i64 {
+                return Err(format!("filling {start:#x}..{end:#x} failed with errno {}", -done));
+            }
+        }
+        self.start()?;
+        let pid = self.procs[0].expect("just started");
+        let (count, lockable) = smaps::outside(pid)?;
+        self.world.outside = count;
+        self.world.outside_lockable = lockable;
+        if kernel_at_least(6, 19) {
+            self.world.guards = GuardMark::Flag;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        for pid in self.procs.drain(..).flatten() {
+            // SAFETY: a process of ours that has not been waited for by anyone but its ignoring parent.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        let pid = self.fork_into(TEMPLATE, 0)?;
+        self.procs.push(Some(pid));
+        let files = Cmd { what: child::FILES, args: [0; 6] };
+        let mut bytes = Vec::new();
+        match self.batch(0, &[files], &mut bytes) {
+            Some(a) if a[0].value == 0 => Ok(()),
+            a => Err(format!("cannot open files: {:?}", a.map(|a| a[0].value))),
+        }
+    }
+
+    fn template_call(&mut self, cmd: Cmd) -> Result<i64, String> {
+        let mut bytes = Vec::new();
+        let answers = self.batch(TEMPLATE, &[cmd], &mut bytes).ok_or("the child died")?;
+        Ok(answers[0].value)
+    }
+
+    fn pid(&self, index: usize) -> i32 {
+        if index == TEMPLATE { self.template } else { self.procs[index].unwrap_or(0) }
+    }
+
+    /// Forks the process of channel `from` into channel `to`.
+    fn fork_into(&mut self, from: usize, to: usize) -> Result<i32, String> {
+        // SAFETY: no living process uses channel `to`.
+        let channel = unsafe { &*self.channels.add(to) };
+        channel.asked.store(0, Ordering::Relaxed);
+        channel.answered.store(0, Ordering::Relaxed);
+        let mut bytes = Vec::new();
+        let cmd = Cmd { what: child::FORK, args: [to as u64, 0, 0, 0, 0, 0] };
+        let answers = self.batch(from, &[cmd], &mut bytes).ok_or("the child died")?;
+        if answers[0].value <= 0 { Err("cannot fork".into()) } else { Ok(answers[0].value as i32) }
+    }
+
+    /// Has a process execute commands; `None` when it died.
+    fn batch(&mut self, index: usize, cmds: &[Cmd], bytes: &mut Vec<u8>) -> Option<Vec<Answer>> {
+        let pid = self.pid(index);
+        // SAFETY: the child touches the channel only after `post` and until it answers.
+        let channel = unsafe { &mut *self.channels.add(index) };
+        channel.len = cmds.len() as u32;
+        channel.cmds[..cmds.len()].copy_from_slice(cmds);
+        let next = channel.asked.load(Ordering::Relaxed).wrapping_add(1);
+        wire::post(&channel.asked, next);
+        // Acquire pairs with the release in the child's `post`.
+        while channel.answered.load(Ordering::Acquire) != next {
+            let old = channel.answered.load(Ordering::Acquire);
+            if old == next {
+                break;
+            }
+            wire::wait(&channel.answered, old, Some(Duration::from_millis(200)));
+            if channel.answered.load(Ordering::Acquire) != next && smaps::dead(pid) {
+                return None;
+            }
+        }
+        let answers = channel.answers[..cmds.len()].to_vec();
+        let used: u64 = answers.iter().map(|a| a.bytes).sum();
+        bytes.extend_from_slice(&channel.bytes[..used as usize]);
+        Some(answers)
+    }
+
+    /// Executes calls of one process that are plain commands.
+    fn run_batch(&mut self, proc: usize, ops: &[Op], out: &mut Vec<Outcome>) {
+        let cmds: Vec<Cmd> = ops.iter().map(|op| command(&op.call).expect("a plain command")).collect();
+        let mut bytes = Vec::new();
+        match self.batch(proc, &cmds, &mut bytes) {
+            None => {
+                self.procs[proc] = None;
+                out.extend(ops.iter().map(|_| Outcome::Dead));
+            }
+            Some(answers) => {
+                let mut rest = &bytes[..];
+                for (op, a) in ops.iter().zip(&answers) {
+                    let (own, tail) = rest.split_at(a.bytes as usize);
+                    rest = tail;
+                    out.push(outcome(&op.call, a, own));
+                }
+            }
+        }
+    }
+
+    fn special(&mut self, op: &Op) -> Outcome {
+        let proc = op.proc as usize;
+        let pid = self.pid(proc);
+        match op.call {
+            Call::Fork if self.procs.len() >= MAX_PROCS => Outcome::Err(libc::EAGAIN),
+            Call::Fork => match self.fork_into(proc, self.procs.len()) {
+                Ok(pid) => {
+                    self.procs.push(Some(pid));
+                    Outcome::Ok(self.procs.len() as u64 - 1)
+                }
+                Err(_) => Outcome::Dead,
+            },
+            Call::Exit => {
+                // SAFETY: a process of ours.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+                while !smaps::dead(pid) {
+                    std::thread::yield_now();
+                }
+                self.procs[proc] = None;
+                Outcome::Ok(0)
+            }
+            Call::Setrlimit { limit, pages } => self.set_limit(pid, limit, pages),
+            _ => unreachable!("a plain command"),
+        }
+    }
+
+    fn set_limit(&mut self, pid: i32, limit: Limit, pages: u64) -> Outcome {
+        let out = self.world.outside;
+        let (resource, extra) = match limit {
+            Limit::As => (libc::RLIMIT_AS, out.total_vm),
+            Limit::Data => (libc::RLIMIT_DATA, out.data_vm),
+            Limit::Lock => (libc::RLIMIT_MEMLOCK, 0),
+            Limit::Stack => (libc::RLIMIT_STACK, 0),
+        };
+        let value = pages.checked_add(extra as u64).and_then(|p| p.checked_mul(PAGE)).unwrap_or(u64::MAX);
+        let mut new = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: both pointers are valid or null.
+        let done = unsafe {
+            libc::prlimit(pid, resource, std::ptr::null(), &mut new);
+            new.rlim_cur = value.min(new.rlim_max);
+            libc::prlimit(pid, resource, &new, std::ptr::null_mut())
+        };
+        if done == 0 { Outcome::Ok(0) } else { Outcome::Err(libc::EPERM) }
+    }
+}
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        for pid in self.procs.drain(..).flatten() {
+            // SAFETY: as in `start`.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        // SAFETY: the template is our child; nobody else uses the channels afterwards.
+        unsafe {
+            libc::kill(self.template, libc::SIGKILL);
+            libc::waitpid(self.template, std::ptr::null_mut(), 0);
+            libc::munmap(self.channels.cast(), size_of::<Channel>() * (MAX_PROCS + 1));
+        }
+    }
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release.split('.').map(|p| p.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (major, minor)
+}
+
+/// A call as a command; `None` for those the parent has a hand in.
+fn command(call: &Call) -> Option<Cmd> {
+    let fd = |file: FileId| child::FIRST_FD + u64::from(file);
+    let (what, args): (i64, [u64; 6]) = match *call {
+        Call::Mmap { addr, len, prot, flags, file, off } => {
+            (libc::SYS_mmap, [addr, len, prot, flags, file.map_or(u64::MAX, fd), off])
+        }
+        Call::Munmap { addr, len } => (libc::SYS_munmap, [addr, len, 0, 0, 0, 0]),
+        Call::Mprotect { addr, len, prot } => (libc::SYS_mprotect, [addr, len, prot, 0, 0, 0]),
+        Call::Mremap { old, old_len, new_len, flags, new_addr } => {
+            (libc::SYS_mremap, [old, old_len, new_len, flags, new_addr, 0])
+        }
+        Call::Madvise { addr, len, advice } => (libc::SYS_madvise, [addr, len, advice, 0, 0, 0]),
+        Call::Mlock { addr, len } => (libc::SYS_mlock, [addr, len, 0, 0, 0, 0]),
+        Call::Mlock2 { addr, len, flags } => (libc::SYS_mlock2, [addr, len, flags, 0, 0, 0]),
+        Call::Munlock { addr, len } => (libc::SYS_munlock, [addr, len, 0, 0, 0, 0]),
+        Call::Mlockall { flags } => (libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]),
+        Call::Munlockall => (libc::SYS_munlockall, [0; 6]),
+        Call::Brk { addr } => (libc::SYS_brk, [addr, 0, 0, 0, 0, 0]),
+        Call::Msync { addr, len, flags } => (libc::SYS_msync, [addr, len, flags, 0, 0, 0]),
+        Call::Ftruncate { file, len } => (libc::SYS_ftruncate, [fd(file), len, 0, 0, 0, 0]),
+        Call::Mincore { addr, len } => (child::MINCORE as i64, [addr, len, 0, 0, 0, 0]),
+        Call::Read { addr, len } => (child::READ as i64, [addr, len.min(PAGE), 0, 0, 0, 0]),
+        Call::Write { addr, value } => (child::WRITE as i64, [addr, value.into(), 0, 0, 0, 0]),
+        Call::FileWrite { file, off, len, seed } => {
+            (child::PWRITE as i64, [fd(file), off, len, seed.into(), 0, 0])
+        }
+        Call::FileRead { file, off, len } => (child::PREAD as i64, [fd(file), off, len, 0, 0, 0]),
+        Call::Fork | Call::Exit | Call::Setrlimit { .. } => return None,
+    };
+    Some(Cmd { what: what as u64, args })
+}
+
+/// At most how many bytes a call gives back or needs.
+fn room(call: &Call) -> usize {
+    match *call {
+        Call::Read { len, .. } => len.min(PAGE) as usize,
+        Call::FileRead { len, .. } | Call::FileWrite { len, .. } => len as usize,
+        Call::Mincore { len, .. } => (len / PAGE + 1).min(World::PAGES + 1) as usize,
+        _ => 0,
+    }
+}
+
+fn outcome(call: &Call, a: &Answer, bytes: &[u8]) -> Outcome {
+    let touch = matches!(call, Call::Read { .. } | Call::Write { .. });
+    if touch && a.value != 0 {
+        let kind = match (a.value as i32, a.code) {
+            (libc::SIGSEGV, 1) => SignalKind::SegvMapErr,
+            (libc::SIGSEGV, 2) => SignalKind::SegvAccErr,
+            (libc::SIGBUS, 2) => SignalKind::BusAdrErr,
+            (signo, code) => SignalKind::Other(signo, code as i32),
+        };
+        return Outcome::Signal(Signal { kind, addr: a.addr });
+    }
+    if (-4095..0).contains(&a.value) {
+        return Outcome::Err(-a.value as i32);
+    }
+    match call {
+        Call::Read { .. } | Call::Mincore { .. } | Call::FileRead { .. } => Outcome::Bytes(bytes.to_vec()),
+        _ => Outcome::Ok(a.value as u64),
+    }
+}
+
+impl Subject for Linux {
+    fn reset(&mut self) {
+        self.start().expect("it worked when the template was made");
+    }
+    fn world(&self) -> World {
+        self.world.clone()
+    }
+    fn apply(&mut self, op: &Op) -> Outcome {
+        self.apply_all(std::slice::from_ref(op)).pop().expect("one outcome per call")
+    }
+    fn apply_all(&mut self, ops: &[Op]) -> Vec<Outcome> {
+        let mut out = Vec::with_capacity(ops.len());
+        while out.len() < ops.len() {
+            let rest = &ops[out.len()..];
+            let proc = rest[0].proc;
+            if self.procs.get(proc as usize).is_none_or(|p| p.is_none()) {
+                out.push(Outcome::Err(libc::ESRCH));
+                continue;
+            }
+            let mut bytes = 0;
+            let fits = rest.iter().take(BATCH).take_while(|op| {
+                bytes += room(&op.call);
+                op.proc == proc && command(&op.call).is_some() && bytes <= BYTES
+            });
+            match fits.count() {
+                0 => out.push(self.special(&rest[0])),
+                n => self.run_batch(proc as usize, &rest[..n], &mut out),
+            }
+        }
+        out
+    }
+    fn maps(&mut self, proc: Proc) -> Vec<MapLine> {
+        match self.procs.get(proc as usize) {
+            Some(Some(pid)) => smaps::arena(*pid, &self.world, &mut self.text),
+            _ => Vec::new(),
+        }
+    }
+    fn counters(&mut self, proc: Proc) -> Option<Counters> {
+        let pid = (*self.procs.get(proc as usize)?)?;
+        let mut now = smaps::status(pid).ok()?;
+        let out = self.world.outside;
+        now.total_vm -= out.total_vm;
+        now.locked_vm -= out.locked_vm;
+        now.data_vm -= out.data_vm;
+        now.stack_vm -= out.stack_vm;
+        now.map_count = self.maps(proc).len() as i64;
+        Some(now)
+    }
+}

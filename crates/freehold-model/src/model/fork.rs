@@ -1,0 +1,56 @@
+//! fork and exit.
+
+use super::*;
+
+/// Processes the model and every other subject have room for.
+pub(crate) const MAX_PROCS: usize = 6;
+
+impl Model {
+    pub(super) fn fork(&mut self, p: usize) -> Outcome {
+        if self.procs.len() >= MAX_PROCS {
+            return Outcome::Err(libc::EAGAIN);
+        }
+        let outside = self.world.outside;
+        let mut child = self.proc(p).clone();
+        child.def_flags = 0;
+        child.count.locked_vm = outside.locked_vm;
+        let mut fresh = self.next_anon;
+        let parent = std::mem::take(&mut child.vmas);
+        for mut v in parent {
+            if v.has(vmflag::DONTFORK) {
+                // The kernel takes it off the counters as a mapping with its flags.
+                child.count.map_count -= 1;
+                child.count.add(v.flags, -(v.pages() as i64));
+                child.forget_pages(v.start, v.end, |_| true);
+                continue;
+            }
+            v.flags &= !vmflag::LOCK_MASK;
+            if v.has(vmflag::WIPEONFORK) {
+                v.anon = None;
+                v.forked = false;
+                child.forget_pages(v.start, v.end, |_| true);
+            } else if v.anon.is_some() {
+                v.anon = Some(fresh);
+                v.forked = true;
+                fresh += 1;
+            } else {
+                // Nothing to copy: pages that were only read come back by themselves.
+                child.forget_pages(v.start, v.end, |page| matches!(page, Page::Zero) || !keeps(v.flags));
+            }
+            child.vmas.push(v);
+        }
+        self.next_anon = fresh;
+        self.procs.push(Some(child));
+        Outcome::Ok(self.procs.len() as u64 - 1)
+    }
+
+    pub(super) fn exit(&mut self, p: usize) -> Outcome {
+        self.procs[p] = None;
+        Outcome::Ok(0)
+    }
+}
+
+/// Whether a VMA without an anon_vma has its page tables copied.
+fn keeps(flags: u32) -> bool {
+    flags & vmflag::MAYBE_GUARD != 0
+}

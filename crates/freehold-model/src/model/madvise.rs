@@ -1,0 +1,143 @@
+//! madvise.
+
+use super::*;
+use crate::world::GuardMark;
+
+pub(super) const DONTNEED_LOCKED: u64 = 24;
+
+impl Model {
+    pub(super) fn madvise(&mut self, p: usize, addr: u64, len: u64, advice: u64) -> Res {
+        let known = matches!(advice, 0..=4 | 8..=24 | 102 | 103);
+        let end = addr.wrapping_add(page_up(len));
+        if !known || !aligned(addr) || (len != 0 && page_up(len) == 0) || end < addr {
+            return Err(libc::EINVAL);
+        }
+        if end == addr {
+            return Ok(0);
+        }
+        if matches!(advice, 22 | 23) {
+            return self.madvise_populate(p, addr, end, advice == 23);
+        }
+        let mut pos = addr;
+        let mut hole = false;
+        while pos < end {
+            let pr = self.proc(p);
+            let Some(i) = pr.find(pos) else {
+                hole = true;
+                break;
+            };
+            let v = &pr.vmas[i];
+            if pos < v.start {
+                hole = true;
+                pos = v.start;
+                continue;
+            }
+            let stop = v.end.min(end);
+            self.advise_part(p, i, pos, stop, advice)?;
+            pos = stop;
+        }
+        if hole { Err(libc::ENOMEM) } else { Ok(0) }
+    }
+
+    /// One VMA's share.
+    fn advise_part(&mut self, p: usize, i: usize, start: u64, end: u64, advice: u64) -> Res<()> {
+        let v = self.proc(p).vmas[i].clone();
+        match advice {
+            3 => Ok(()),
+            4 | DONTNEED_LOCKED => {
+                if advice == 4 && v.has(vmflag::LOCKED) {
+                    return Err(libc::EINVAL);
+                }
+                self.proc(p).forget_pages(start, end, |page| !matches!(page, Page::Guard));
+                Ok(())
+            }
+            // Freed pages keep their contents until memory is short, which it never is here.
+            8 if v.has(vmflag::LOCKED) || v.back != Backing::Anon => Err(libc::EINVAL),
+            8 => Ok(()),
+            9 => self.advise_remove(&v, start, end),
+            20 | 21 if v.has(vmflag::LOCKED) => Err(libc::EINVAL),
+            20 | 21 => Ok(()),
+            102 => self.guard_install(p, i, start, end),
+            103 => {
+                self.proc(p).forget_pages(start, end, |page| matches!(page, Page::Guard));
+                Ok(())
+            }
+            _ => self.advise_flags(p, i, start, end, advice),
+        }
+    }
+
+    fn advise_flags(&mut self, p: usize, i: usize, start: u64, end: u64, advice: u64) -> Res<()> {
+        use vmflag::*;
+        let max = self.world.max_map_count;
+        let pr = self.proc(p);
+        let v = &pr.vmas[i];
+        let f = v.flags;
+        let read = RANDOM | SEQUENTIAL;
+        let flags = match advice {
+            0 => f & !read,
+            1 => f & !read | RANDOM,
+            2 => f & !read | SEQUENTIAL,
+            10 => f | DONTFORK,
+            11 => f & !DONTFORK,
+            12 if f & (SHARED | MAYSHARE | DROPPABLE) != 0 => f,
+            12 => f | MERGEABLE,
+            13 => f & !MERGEABLE,
+            14 => f & !NOHUGEPAGE | HUGEPAGE,
+            15 => f & !HUGEPAGE | NOHUGEPAGE,
+            16 => f | DONTDUMP,
+            17 | 19 if f & DROPPABLE != 0 => return Err(libc::EINVAL),
+            17 => f & !DONTDUMP,
+            18 if v.back != Backing::Anon || f & SHARED != 0 => return Err(libc::EINVAL),
+            18 => f | WIPEONFORK,
+            _ => f & !WIPEONFORK,
+        };
+        if flags == f {
+            return Ok(());
+        }
+        // Out of room for another VMA is "try again" here.
+        pr.modify(i, start, end, flags, max).map_err(|e| if e == libc::ENOMEM { libc::EAGAIN } else { e })
+    }
+
+    fn advise_remove(&mut self, v: &Vma, start: u64, end: u64) -> Res<()> {
+        if v.has(vmflag::LOCKED) || matches!(v.back, Backing::Anon) {
+            return Err(libc::EINVAL);
+        }
+        if v.flags & (vmflag::SHARED | vmflag::MAYWRITE) != vmflag::SHARED | vmflag::MAYWRITE {
+            return Err(libc::EACCES);
+        }
+        let first = v.pgoff_at(start);
+        let inode = self.inode_of(v.back).expect("has a file");
+        self.inodes[inode].punch(first, first + (end - start) / PAGE);
+        Ok(())
+    }
+
+    fn guard_install(&mut self, p: usize, i: usize, start: u64, end: u64) -> Res<()> {
+        if self.proc(p).vmas[i].has(vmflag::LOCKED) {
+            return Err(libc::EINVAL);
+        }
+        match self.world.guards {
+            GuardMark::AnonVma => self.prepare_anon(p, i),
+            GuardMark::Flag => self.proc(p).vmas[i].flags |= vmflag::MAYBE_GUARD,
+        }
+        for n in start / PAGE..end / PAGE {
+            self.proc(p).pages.insert(n, Page::Guard);
+        }
+        Ok(())
+    }
+
+    fn madvise_populate(&mut self, p: usize, start: u64, end: u64, write: bool) -> Res {
+        let mut pos = start;
+        while pos < end {
+            let pr = self.proc(p);
+            let i = pr.at(pos).ok_or(libc::ENOMEM)?;
+            let v = &pr.vmas[i];
+            let need = if write { vmflag::WRITE } else { vmflag::READ };
+            if !v.has(need) {
+                return Err(libc::EINVAL);
+            }
+            self.fault(p, i, pos / PAGE, write).map_err(|_| libc::EFAULT)?;
+            pos += PAGE;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,306 @@
+//! The model: a sequential address space, one list of VMAs and one map from page numbers to pages.
+//!
+//! Why VMAs are kept and not derived from per-page attributes: boundaries have a history. Linux merges
+//! only when an operation touches a boundary, and whether it may depends on the anon_vma of either side:
+//! the object that collects a VMA's anonymous pages for reverse mapping, made by its first write fault
+//! (or borrowed from a neighbour), copied by fork. So a VMA here carries an `anon` number, and whether it
+//! came from a fork; everything a page holds is in `pages`, where absence means "not touched".
+//!
+//! Private pages are reference counted and copied when written ([`Rc::make_mut`]): that is all of fork's
+//! copy-on-write. File pages live in the inode.
+//!
+//! Left out, and why: transparent huge pages (change no result; executors switch them off), overcommit
+//! (the arena is smaller than any machine), residence of file pages (`mincore` reports those as resident
+//! only to the page cache's liking; see [`crate::compare`]).
+
+mod brk;
+mod fault;
+mod file;
+mod fork;
+mod madvise;
+mod merge;
+mod mlock;
+mod mmap;
+mod mprotect;
+mod mremap;
+mod munmap;
+mod place;
+mod sync;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::op::*;
+use crate::world::World;
+pub(crate) use fork::MAX_PROCS;
+use file::Inode;
+
+/// Bytes of a page.
+type Bytes = [u8; PAGE as usize];
+/// A call's value, or its errno.
+type Res<T = u64> = Result<T, i32>;
+
+/// A page of a process that is not simply the file's.
+#[derive(Clone, Debug)]
+enum Page {
+    /// Anonymous memory that was only read: the shared page of zeros.
+    Zero,
+    /// A private page.
+    Anon(Rc<Bytes>),
+    /// A guard: every access is a fault.
+    Guard,
+}
+
+/// The file behind a VMA. Two VMAs merge only with equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backing {
+    /// Private anonymous memory.
+    Anon,
+    /// A file, through this descriptor.
+    File(FileId),
+    /// Shared anonymous memory: an inode of its own.
+    Shared(usize),
+    /// What lies outside the arena.
+    Outside,
+}
+
+/// One mapping.
+#[derive(Clone, Debug)]
+struct Vma {
+    start: u64,
+    end: u64,
+    /// [`vmflag`] bits.
+    flags: u32,
+    /// Page offset in the file; for private anonymous memory the page number where it was first written.
+    pgoff: u64,
+    back: Backing,
+    /// The anon_vma, if it has one.
+    anon: Option<u32>,
+    /// Its anon_vma chain is not singular: a fork's child has its parent's in it too.
+    forked: bool,
+}
+
+impl Vma {
+    fn pages(&self) -> u64 {
+        (self.end - self.start) / PAGE
+    }
+    fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+    /// The page offset that belongs to an address inside.
+    fn pgoff_at(&self, addr: u64) -> u64 {
+        self.pgoff.wrapping_add(addr.wrapping_sub(self.start) / PAGE)
+    }
+    /// The first address a mapping below may not reach: a stack keeps its gap.
+    fn start_gap(&self, gap: u64) -> u64 {
+        if self.has(vmflag::GROWSDOWN) { self.start.saturating_sub(gap * PAGE) } else { self.start }
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+struct Process {
+    /// By address, not overlapping; the first and last stand for what is outside the arena.
+    vmas: Vec<Vma>,
+    pages: BTreeMap<u64, Page>,
+    count: Counters,
+    brk: u64,
+    /// Lock flags of future mappings.
+    def_flags: u32,
+    limits: Limits,
+}
+
+/// Soft limits, in pages.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    space: u64,
+    data: u64,
+    lock: u64,
+    stack: u64,
+}
+
+/// The model of one [`World`].
+#[derive(Clone, Debug)]
+pub struct Model {
+    world: World,
+    procs: Vec<Option<Process>>,
+    inodes: Vec<Inode>,
+    next_anon: u32,
+}
+
+impl Model {
+    /// A fresh model of that world.
+    pub fn new(world: World) -> Model {
+        let mut m = Model { world, procs: Vec::new(), inodes: Vec::new(), next_anon: 0 };
+        m.start();
+        m
+    }
+
+    fn start(&mut self) {
+        let w = &self.world;
+        let outside = |start, end| Vma {
+            start,
+            end,
+            flags: vmflag::SHARED | vmflag::MAYSHARE,
+            pgoff: 0,
+            back: Backing::Outside,
+            anon: None,
+            forked: false,
+        };
+        let limits = Limits { space: u64::MAX, data: u64::MAX, lock: 2048, stack: 2048 };
+        let first = Process {
+            vmas: vec![outside(w.min_addr, w.start), outside(w.end, w.task_size)],
+            pages: BTreeMap::new(),
+            count: w.outside,
+            brk: w.heap,
+            def_flags: 0,
+            limits,
+        };
+        self.procs = vec![Some(first)];
+        self.inodes = (0..World::INODES.len()).map(|i| Inode::initial(i as u8)).collect();
+        self.next_anon = 0;
+    }
+
+    /// Indices of the living processes.
+    pub fn living(&self) -> Vec<Proc> {
+        (0..self.procs.len()).filter(|&i| self.procs[i].is_some()).map(|i| i as Proc).collect()
+    }
+
+    fn call(&mut self, p: usize, call: &Call) -> Res<Outcome> {
+        let ok = |r: Res| r.map(Outcome::Ok);
+        match *call {
+            Call::Mmap { addr, len, prot, flags, file, off } => {
+                ok(self.mmap(p, &mmap::Args { addr, len, prot, flags, file, off }))
+            }
+            Call::Munmap { addr, len } => ok(self.munmap(p, addr, len)),
+            Call::Mprotect { addr, len, prot } => ok(self.mprotect(p, addr, len, prot)),
+            Call::Mremap { old, old_len, new_len, flags, new_addr } => {
+                ok(self.mremap(p, old, old_len, new_len, flags, new_addr))
+            }
+            Call::Madvise { addr, len, advice } => ok(self.madvise(p, addr, len, advice)),
+            Call::Mlock { addr, len } => ok(self.mlock(p, addr, len, vmflag::LOCKED)),
+            Call::Mlock2 { addr, len, flags } => ok(self.mlock2(p, addr, len, flags)),
+            Call::Munlock { addr, len } => ok(self.munlock(p, addr, len)),
+            Call::Mlockall { flags } => ok(self.mlockall(p, flags)),
+            Call::Munlockall => ok(self.set_lock_all(p, 0)),
+            Call::Brk { addr } => ok(self.brk(p, addr)),
+            Call::Msync { addr, len, flags } => ok(self.msync(p, addr, len, flags)),
+            Call::Mincore { addr, len } => self.mincore(p, addr, len).map(Outcome::Bytes),
+            Call::Read { addr, len } => Ok(self.read(p, addr, len)),
+            Call::Write { addr, value } => Ok(self.write(p, addr, value)),
+            Call::Fork => Ok(self.fork(p)),
+            Call::Exit => Ok(self.exit(p)),
+            Call::Ftruncate { file, len } => ok(self.ftruncate(file, len)),
+            Call::FileWrite { file, off, len, seed } => ok(self.file_write(file, off, len, seed)),
+            Call::FileRead { file, off, len } => self.file_read(file, off, len).map(Outcome::Bytes),
+            Call::Setrlimit { limit, pages } => {
+                let l = &mut self.proc(p).limits;
+                match limit {
+                    Limit::As => l.space = pages,
+                    Limit::Data => l.data = pages,
+                    Limit::Lock => l.lock = pages,
+                    Limit::Stack => l.stack = pages,
+                }
+                Ok(Outcome::Ok(0))
+            }
+        }
+    }
+
+    fn proc(&mut self, p: usize) -> &mut Process {
+        self.procs[p].as_mut().expect("only living processes call")
+    }
+
+    /// Panics unless VMAs are sorted, apart and page aligned, and the counters are what the VMAs add up to
+    /// (`locked_vm` excepted: see [`Model::set_lock_all`] and `MREMAP_DONTUNMAP`).
+    pub fn check(&self) {
+        for p in self.procs.iter().flatten() {
+            let mut sum = Counters { map_count: self.world.outside.map_count, ..self.world.outside };
+            for pair in p.vmas.windows(2) {
+                assert!(pair[0].end <= pair[1].start, "VMAs overlap: {pair:x?}");
+            }
+            for v in &p.vmas {
+                assert!(v.start < v.end && v.start % PAGE == 0 && v.end % PAGE == 0, "odd VMA {v:x?}");
+                if v.back != Backing::Outside {
+                    sum.map_count += 1;
+                    sum.add(v.flags, v.pages() as i64);
+                }
+            }
+            sum.locked_vm = p.count.locked_vm;
+            // A fork without a mapping takes it off the total only.
+            sum.data_vm = p.count.data_vm;
+            sum.stack_vm = p.count.stack_vm;
+            assert_eq!(sum, p.count, "counters against VMAs");
+        }
+    }
+}
+
+impl Subject for Model {
+    fn reset(&mut self) {
+        self.start();
+    }
+    fn world(&self) -> World {
+        self.world.clone()
+    }
+    fn apply(&mut self, op: &Op) -> Outcome {
+        match self.procs.get(op.proc as usize) {
+            Some(Some(_)) => self.call(op.proc as usize, &op.call).unwrap_or_else(Outcome::Err),
+            _ => Outcome::Err(libc::ESRCH),
+        }
+    }
+    fn maps(&mut self, proc: Proc) -> Vec<MapLine> {
+        let Some(Some(p)) = self.procs.get(proc as usize) else { return Vec::new() };
+        let inside = p.vmas.iter().filter(|v| v.back != Backing::Outside);
+        inside
+            .map(|v| MapLine {
+                start: v.start,
+                end: v.end,
+                flags: v.flags,
+                offset: if v.back == Backing::Anon { 0 } else { v.pgoff.wrapping_mul(PAGE) },
+                file: match v.back {
+                    Backing::File(f) => Some(MapFile::Inode(World::FILES[f as usize].inode)),
+                    Backing::Shared(_) => Some(MapFile::SharedAnon),
+                    _ => None,
+                },
+            })
+            .collect()
+    }
+    fn counters(&mut self, proc: Proc) -> Option<Counters> {
+        let out = self.world.outside;
+        let c = self.procs.get(proc as usize)?.as_ref()?.count;
+        Some(Counters {
+            map_count: c.map_count - out.map_count,
+            total_vm: c.total_vm - out.total_vm,
+            locked_vm: c.locked_vm - out.locked_vm,
+            data_vm: c.data_vm - out.data_vm,
+            stack_vm: c.stack_vm - out.stack_vm,
+        })
+    }
+}
+
+impl Counters {
+    /// Counts `pages` of a mapping with these flags in (or, negative, out), `map_count` and `locked_vm` apart.
+    fn add(&mut self, flags: u32, pages: i64) {
+        self.total_vm += pages;
+        if flags & (vmflag::EXEC | vmflag::WRITE | vmflag::GROWSDOWN) == vmflag::EXEC {
+            return;
+        }
+        if flags & vmflag::GROWSDOWN != 0 {
+            self.stack_vm += pages;
+        } else if flags & (vmflag::WRITE | vmflag::SHARED) == vmflag::WRITE {
+            self.data_vm += pages;
+        }
+    }
+}
+
+/// Rounds up to a page; wraps to 0 at the top as the kernel's macro does.
+fn page_up(x: u64) -> u64 {
+    x.wrapping_add(PAGE - 1) & !(PAGE - 1)
+}
+
+fn aligned(x: u64) -> bool {
+    x.is_multiple_of(PAGE)
+}
+
+fn page_down(x: u64) -> u64 {
+    x & !(PAGE - 1)
+}

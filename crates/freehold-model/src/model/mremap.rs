@@ -1,0 +1,259 @@
+//! mremap.
+
+use super::merge::Candidate;
+use super::place::Want;
+use super::*;
+
+const MAYMOVE: u64 = 1;
+const FIXED: u64 = 2;
+const DONTUNMAP: u64 = 4;
+
+/// The arguments, lengths rounded up; a move of several VMAs makes one such request for each.
+#[derive(Clone, Copy)]
+struct Move {
+    addr: u64,
+    old_len: u64,
+    new_len: u64,
+    flags: u64,
+    new_addr: u64,
+}
+
+impl Move {
+    fn to(&self) -> bool {
+        self.flags & (FIXED | DONTUNMAP) != 0
+    }
+    fn grows(&self) -> bool {
+        self.new_len > self.old_len
+    }
+}
+
+impl Model {
+    pub(super) fn mremap(&mut self, p: usize, addr: u64, old: u64, new: u64, flags: u64, new_addr: u64) -> Res {
+        let r = Move { addr, old_len: page_up(old), new_len: page_up(new), flags, new_addr };
+        self.check_params(p, &r)?;
+        if flags & FIXED != 0 && r.old_len == r.new_len {
+            return self.move_several(p, r);
+        }
+        let grown_locked = self.check_source(p, &r)?;
+        let at = if r.to() { self.move_to(p, r)? } else { self.resize(p, r)? };
+        if grown_locked {
+            let _ = self.populate(p, at + r.old_len, at + r.new_len, true);
+        }
+        Ok(at)
+    }
+
+    fn check_params(&mut self, p: usize, r: &Move) -> Res<()> {
+        let w = self.world.clone();
+        if r.flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0
+            || !aligned(r.addr)
+            || r.new_len == 0
+            || r.new_len > w.task_size
+        {
+            return Err(libc::EINVAL);
+        }
+        if !r.to() {
+            return Ok(());
+        }
+        let overlap = r.addr.wrapping_add(r.old_len) > r.new_addr
+            && r.new_addr.wrapping_add(r.new_len) > r.addr;
+        if r.new_addr > w.task_size - r.new_len
+            || !aligned(r.new_addr)
+            || r.flags & MAYMOVE == 0
+            || (r.flags & DONTUNMAP != 0 && r.old_len != r.new_len)
+            || overlap
+        {
+            return Err(libc::EINVAL);
+        }
+        if self.proc(p).count.map_count as u64 + 2 >= w.max_map_count - 3 {
+            return Err(libc::ENOMEM);
+        }
+        Ok(())
+    }
+
+    /// Equal lengths and a fixed target: every VMA of the range moves, gaps between them stay.
+    fn move_several(&mut self, p: usize, r: Move) -> Res {
+        let end = r.addr.wrapping_add(r.old_len);
+        let mut result = Err(libc::EFAULT);
+        let mut pos = r.addr;
+        let mut target = r.new_addr;
+        let mut last_end = None;
+        loop {
+            let pr = self.proc(p);
+            let Some(i) = pr.find(pos).filter(|&i| pr.vmas[i].start < end) else { return result };
+            let v = &pr.vmas[i];
+            let (start, stop) = (v.start.max(r.addr), v.end.min(end));
+            let gap = match last_end {
+                None if r.addr < start => return Err(libc::EFAULT),
+                None => 0,
+                Some(last) => v.start - last,
+            };
+            last_end = Some(v.end);
+            let len = stop - start;
+            let one = Move { addr: start, old_len: len, new_len: len, new_addr: target + gap, ..r };
+            self.check_source(p, &one)?;
+            let at = self.move_to(p, one)?;
+            if result.is_err() {
+                result = Ok(at);
+            }
+            target = at + len;
+            pos = stop;
+        }
+    }
+
+    /// The checks on the VMA at the address; tells whether a locked one grows.
+    fn check_source(&mut self, p: usize, r: &Move) -> Res<bool> {
+        let w = self.world.clone();
+        let pr = self.proc(p);
+        let v = &pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?];
+        if !r.grows() && !r.to() {
+            return Ok(false);
+        }
+        if r.old_len == 0 && !v.has(vmflag::SHARED | vmflag::MAYSHARE) {
+            return Err(libc::EINVAL);
+        }
+        let kept = r.old_len.min(r.new_len);
+        if kept > v.end - r.addr {
+            return Err(libc::EFAULT);
+        }
+        if r.new_len <= r.old_len {
+            return Ok(false);
+        }
+        if v.pgoff_at(r.addr).checked_add(r.new_len / PAGE).is_none() {
+            return Err(libc::EINVAL);
+        }
+        let delta = r.new_len - r.old_len;
+        if !pr.may_lock(v.flags, delta, &w) {
+            return Err(libc::EAGAIN);
+        }
+        if !pr.may_expand(v.flags, (delta / PAGE) as i64, &w.outside) {
+            return Err(libc::ENOMEM);
+        }
+        Ok(v.has(vmflag::LOCKED))
+    }
+
+    /// No address given: nothing to do, a cut, growth in place, or a move to where there is room.
+    fn resize(&mut self, p: usize, r: Move) -> Res {
+        if r.new_len == r.old_len {
+            return Ok(r.addr);
+        }
+        if !r.grows() {
+            self.munmap(p, r.addr + r.new_len, r.old_len - r.new_len)?;
+            return Ok(r.addr);
+        }
+        let w = self.world.clone();
+        let pr = self.proc(p);
+        let i = pr.at(r.addr).ok_or(libc::EFAULT)?;
+        let v = pr.vmas[i].clone();
+        let delta = r.new_len - r.old_len;
+        if r.old_len == v.end - r.addr {
+            let end = v.end.checked_add(delta);
+            let free = end.is_some_and(|end| !pr.occupied(v.end, end) && end <= w.task_size);
+            if free {
+                let end = end.expect("tested");
+                pr.insert(&Candidate {
+                    start: v.end,
+                    end,
+                    flags: v.flags,
+                    pgoff: v.pgoff_at(v.end),
+                    back: v.back,
+                    anon: v.anon,
+                    forked: false,
+                    just_expand: false,
+                });
+                pr.account(v.flags, delta);
+                return Ok(r.addr);
+            }
+        }
+        if r.flags & MAYMOVE == 0 {
+            return Err(libc::ENOMEM);
+        }
+        let to = self.choose(p, &r)?;
+        self.move_vma(p, Move { new_addr: to, ..r })
+    }
+
+    /// A new address is given: it is cleared first, the source's excess too.
+    fn move_to(&mut self, p: usize, mut r: Move) -> Res {
+        let w = self.world.clone();
+        if r.flags & FIXED != 0 {
+            self.proc(p).unmap(r.new_addr, r.new_addr + r.new_len, w.max_map_count)?;
+            self.proc(p).at(r.addr).ok_or(libc::EFAULT)?;
+        }
+        if r.old_len > r.new_len {
+            self.munmap(p, r.addr + r.new_len, r.old_len - r.new_len)?;
+            r.old_len = r.new_len;
+        }
+        if r.flags & DONTUNMAP != 0 {
+            let pr = self.proc(p);
+            let flags = pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?].flags;
+            if !pr.may_expand(flags, (r.old_len / PAGE) as i64, &w.outside) {
+                return Err(libc::ENOMEM);
+            }
+        }
+        let to = self.choose(p, &r)?;
+        self.move_vma(p, Move { new_addr: to, ..r })
+    }
+
+    fn choose(&mut self, p: usize, r: &Move) -> Res {
+        let w = self.world.clone();
+        let addr = if r.to() { r.new_addr } else { 0 };
+        let pr = self.proc(p);
+        let v = &pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?];
+        let anon = v.back == Backing::Anon;
+        pr.place(&w, &Want { addr, len: r.new_len, fixed: r.flags & FIXED != 0, anon })
+    }
+
+    fn move_vma(&mut self, p: usize, r: Move) -> Res {
+        let max = self.world.max_map_count;
+        let pr = self.proc(p);
+        if pr.count.map_count as u64 >= max - 3 {
+            return Err(libc::ENOMEM);
+        }
+        let old = pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?].clone();
+        let unfaulted = old.back == Backing::Anon && old.anon.is_none();
+        let copy = Candidate {
+            start: r.new_addr,
+            end: r.new_addr + r.new_len,
+            flags: old.flags,
+            pgoff: if unfaulted { r.new_addr / PAGE } else { old.pgoff_at(r.addr) },
+            back: old.back,
+            anon: old.anon,
+            forked: old.forked,
+            just_expand: false,
+        };
+        pr.insert(&copy);
+        pr.move_pages(r.addr, r.old_len, r.new_addr);
+        pr.account(old.flags, r.new_len);
+        if r.flags & DONTUNMAP != 0 {
+            let i = pr.at(r.addr).expect("the source is still mapped");
+            let merged = pr.at(r.new_addr) == Some(i);
+            let v = &mut pr.vmas[i];
+            v.flags &= !vmflag::LOCK_MASK;
+            if !merged && v.start == r.addr && v.end == r.addr + r.old_len {
+                v.anon = None;
+                v.forked = false;
+            }
+        } else if r.old_len > 0 {
+            pr.unmap(r.addr, r.addr + r.old_len, u64::MAX)?;
+        }
+        Ok(r.new_addr)
+    }
+}
+
+impl Process {
+    /// Counts `bytes` more of a VMA with these flags.
+    fn account(&mut self, flags: u32, bytes: u64) {
+        let pages = (bytes / PAGE) as i64;
+        self.count.add(flags, pages);
+        if flags & vmflag::LOCKED != 0 {
+            self.count.locked_vm += pages;
+        }
+    }
+
+    fn move_pages(&mut self, from: u64, len: u64, to: u64) {
+        for n in 0..len / PAGE {
+            if let Some(page) = self.pages.remove(&(from / PAGE + n)) {
+                self.pages.insert(to / PAGE + n, page);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! munmap, and the removal that other calls share.
+
+use super::*;
+
+impl Model {
+    pub(super) fn munmap(&mut self, p: usize, addr: u64, len: u64) -> Res {
+        let (task_size, max) = (self.world.task_size, self.world.max_map_count);
+        if !aligned(addr) || addr > task_size || len > task_size - addr || len == 0 {
+            return Err(libc::EINVAL);
+        }
+        self.proc(p).unmap(addr, addr + page_up(len), max)?;
+        Ok(0)
+    }
+}
+
+impl Process {
+    /// Removes everything in the range.
+    pub(super) fn unmap(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
+        self.cut_out(start, end, max)?;
+        self.drop_range(start, end);
+        Ok(())
+    }
+
+    /// Splits so that no VMA straddles the range; gives the number of pages mapped inside. The one refusal:
+    /// a hole cut into one VMA makes two of it, which the limit may forbid.
+    pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res {
+        let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(0) };
+        if start > self.vmas[i].start {
+            if end < self.vmas[i].end && self.count.map_count as u64 >= max {
+                return Err(libc::ENOMEM);
+            }
+            self.split(i, start);
+            i += 1;
+        }
+        let mut pages = 0;
+        while i < self.vmas.len() && self.vmas[i].start < end {
+            if end < self.vmas[i].end {
+                self.split(i, end);
+            }
+            pages += self.vmas[i].pages();
+            i += 1;
+        }
+        Ok(pages)
+    }
+
+    /// Drops the VMAs of a range that [`Process::cut_out`] has prepared, and their pages.
+    pub(super) fn drop_range(&mut self, start: u64, end: u64) {
+        let count = &mut self.count;
+        self.vmas.retain(|v| {
+            let inside = start <= v.start && v.end <= end;
+            if inside {
+                count.map_count -= 1;
+                count.add(v.flags, -(v.pages() as i64));
+                if v.has(vmflag::LOCKED) {
+                    count.locked_vm -= v.pages() as i64;
+                }
+            }
+            !inside
+        });
+        self.forget_pages(start, end, |_| true);
+    }
+
+    /// Forgets the pages of a range that `which` picks.
+    pub(super) fn forget_pages(&mut self, start: u64, end: u64, which: impl Fn(&Page) -> bool) {
+        let picked: Vec<u64> = self
+            .pages
+            .range(start / PAGE..end / PAGE)
+            .filter(|(_, page)| which(page))
+            .map(|(n, _)| *n)
+            .collect();
+        for n in picked {
+            self.pages.remove(&n);
+        }
+    }
+}

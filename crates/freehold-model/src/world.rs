@@ -1,0 +1,99 @@
+//! The stage: an arena of addresses, a heap, a few files, and what lies around them.
+
+use crate::op::{Counters, PAGE};
+
+/// How a guard region marks its VMA; this changed between kernel versions and decides later merges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardMark {
+    /// 6.13 to 6.18: installing guards prepares the VMA's anon_vma.
+    AnonVma,
+    /// Later: a sticky flag that does not hinder merging.
+    Flag,
+}
+
+/// Everything a subject must be told so that two subjects can be compared call by call.
+///
+/// All user addresses outside the arena are occupied by mappings that never merge and that no call of a
+/// test may touch, so that the kernel's own choice of addresses can only fall into the arena.
+#[derive(Clone, Debug, PartialEq)]
+pub struct World {
+    /// First address of the arena.
+    pub start: u64,
+    /// One past its last address.
+    pub end: u64,
+    /// End of user space.
+    pub task_size: u64,
+    /// Lowest address a process may map.
+    pub min_addr: u64,
+    /// Where the heap starts (and `brk` stands at first).
+    pub heap: u64,
+    /// Mappings one address space may have.
+    pub max_map_count: u64,
+    /// Pages kept free below a stack.
+    pub stack_gap: u64,
+    /// What the process holds outside the arena.
+    pub outside: Counters,
+    /// Pages outside the arena that `mlockall` can lock.
+    pub outside_lockable: i64,
+    /// The processes may lock without limit (`CAP_IPC_LOCK`).
+    pub may_lock: bool,
+    /// How guards mark their VMA.
+    pub guards: GuardMark,
+}
+
+/// An open file: which inode, and what its descriptor allows.
+#[derive(Clone, Copy, Debug)]
+pub struct FileDesc {
+    /// Index in [`World::INODES`].
+    pub inode: u8,
+    /// Opened for reading.
+    pub read: bool,
+    /// Opened for writing.
+    pub write: bool,
+    /// `O_APPEND`.
+    pub append: bool,
+}
+
+impl World {
+    /// Pages of the arena.
+    pub const PAGES: u64 = 1024;
+    /// Sizes in bytes of the two inodes at the start.
+    pub const INODES: [u64; 2] = [20 * PAGE + 123, 2 * PAGE];
+    /// The descriptors.
+    pub const FILES: [FileDesc; 6] = [
+        FileDesc { inode: 0, read: true, write: true, append: false },
+        FileDesc { inode: 0, read: true, write: false, append: false },
+        FileDesc { inode: 0, read: false, write: true, append: false },
+        FileDesc { inode: 0, read: true, write: true, append: true },
+        FileDesc { inode: 1, read: true, write: true, append: false },
+        FileDesc { inode: 1, read: true, write: false, append: false },
+    ];
+
+    /// What byte `at` of an inode is at the start.
+    pub fn initial(inode: u8, at: u64) -> u8 {
+        ((at / 5) % 251) as u8 ^ (inode.wrapping_add(1) * 37)
+    }
+
+    /// A world for subjects that have nothing outside the arena.
+    pub fn bare() -> World {
+        let start = 0x10_0000_0000;
+        World {
+            start,
+            end: start + Self::PAGES * PAGE,
+            task_size: (1 << 47) - PAGE,
+            min_addr: PAGE,
+            heap: start + 400 * PAGE,
+            max_map_count: 65530,
+            stack_gap: 256,
+            outside: Counters::default(),
+            outside_lockable: 0,
+            may_lock: false,
+            guards: GuardMark::AnonVma,
+        }
+    }
+
+    /// Whether `[start, end)` lies in the arena.
+    pub fn holds(&self, start: u64, end: u64) -> bool {
+        self.start <= start && start <= end && end <= self.end
+    }
+}
