@@ -1,0 +1,68 @@
+//! The part of a host that page tables need: what to do in a spin loop, and the record of held locks.
+
+use super::Memory;
+use core::ptr::NonNull;
+use freehold_sync::atomic::AtomicU32;
+use freehold_sync::{Host, Killed, LockContext, RcuHead};
+
+#[cfg(not(loom))]
+std::thread_local! {
+    static HELD: LockContext = const { LockContext::new() };
+}
+
+// SAFETY: nothing here hands out CPU numbers or defers anything; a call panics.
+unsafe impl Host for Memory {
+    const MAX_CPUS: usize = 1;
+
+    fn relax() {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        std::hint::spin_loop();
+    }
+
+    #[cfg(not(loom))]
+    fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        HELD.try_with(f).ok()
+    }
+
+    /// Loom's threads share the one thread they are simulated on.
+    #[cfg(loom)]
+    fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        None
+    }
+
+    type RcuGuard = ();
+
+    fn wait(_: &AtomicU32, _: u32) {
+        unused()
+    }
+    fn wait_killable(_: &AtomicU32, _: u32) -> Result<(), Killed> {
+        unused()
+    }
+    fn wake_one(_: &AtomicU32) {
+        unused()
+    }
+    fn wake_all(_: &AtomicU32) {
+        unused()
+    }
+    fn with_cpu<R>(_: impl FnOnce(usize) -> R) -> R {
+        unused()
+    }
+    fn now_ns() -> u64 {
+        unused()
+    }
+    fn rcu_read() -> Self::RcuGuard {
+        unused()
+    }
+    unsafe fn rcu_defer(_: NonNull<RcuHead>, _: unsafe fn(NonNull<RcuHead>)) {
+        unused()
+    }
+    fn rcu_barrier() {
+        unused()
+    }
+}
+
+fn unused() -> ! {
+    panic!("page tables neither sleep nor wait for grace periods")
+}

@@ -1,0 +1,186 @@
+//! Memory for tables in an ordinary process, and a TLB that keeps accounts.
+#![allow(dead_code)] // every test file uses its own part
+
+mod host;
+
+use freehold_pagetable::{
+    ENTRIES, Flush, Format, Gather, Kind, LargeGuard, Level, OutOfTables, PageTable, Pfn, PteGuard, Table,
+    TableMemory, TableMeta, Tlb, Unmapped, VaRange, Visitor, Walked,
+};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+
+struct Page {
+    table: Table,
+    meta: TableMeta,
+}
+
+/// A fixed number of tables, numbered from [`Memory::BASE`].
+pub struct Memory {
+    pages: Vec<Page>,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    free: Vec<Pfn>,
+    live: BTreeSet<Pfn>,
+    /// Allocations until one fails; `None`: none does by order.
+    countdown: Option<usize>,
+}
+
+impl Memory {
+    /// Far from every frame that the tests map.
+    pub const BASE: u64 = 1 << 30;
+
+    pub fn new(tables: usize) -> Self {
+        let pages = (0..tables).map(|_| Page { table: Table::new(), meta: TableMeta::new() }).collect();
+        let free = (0..tables as u64).rev().map(|i| Pfn::new(Self::BASE + i)).collect();
+        Memory { pages, books: Mutex::new(Books { free, live: BTreeSet::new(), countdown: None }) }
+    }
+
+    /// Tables handed out and not taken back.
+    pub fn live(&self) -> usize {
+        self.books.lock().unwrap().live.len()
+    }
+
+    /// Lets the allocation after `allocations` successful ones fail, once.
+    pub fn fail_after(&self, allocations: usize) {
+        self.books.lock().unwrap().countdown = Some(allocations);
+    }
+
+    fn page(&self, pfn: Pfn) -> &Page {
+        &self.pages[(pfn.get() - Self::BASE) as usize]
+    }
+}
+
+// SAFETY: a table is handed out once until it comes back, `free_table` checks that it comes back empty, and
+// the vector of pages never changes.
+unsafe impl TableMemory for Memory {
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        let mut books = self.books.lock().unwrap();
+        if let Some(left) = books.countdown {
+            books.countdown = left.checked_sub(1);
+            if left == 0 {
+                return Err(OutOfTables);
+            }
+        }
+        let pfn = books.free.pop().ok_or(OutOfTables)?;
+        books.live.insert(pfn);
+        Ok(pfn)
+    }
+
+    unsafe fn free_table(&self, pfn: Pfn) {
+        assert!(self.page(pfn).table.is_zero(), "a table came back with something in it");
+        self.page(pfn).meta.reset();
+        let mut books = self.books.lock().unwrap();
+        assert!(books.live.remove(&pfn), "{pfn:?} was freed twice");
+        books.free.push(pfn);
+    }
+
+    fn table(&self, pfn: Pfn) -> &Table {
+        &self.page(pfn).table
+    }
+
+    fn table_meta(&self, pfn: Pfn) -> &TableMeta {
+        &self.page(pfn).meta
+    }
+}
+
+/// What a [`Ledger`] saw, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Flush(Flush),
+    Release(Vec<Unmapped>),
+    Free(Vec<Pfn>),
+}
+
+/// A TLB that writes down what it is asked to do, and frees tables.
+pub struct Ledger<'m> {
+    memory: &'m Memory,
+    events: RefCell<Vec<Event>>,
+}
+
+impl<'m> Ledger<'m> {
+    pub fn new(memory: &'m Memory) -> Self {
+        Ledger { memory, events: RefCell::default() }
+    }
+
+    /// What happened since the last call.
+    pub fn take(&self) -> Vec<Event> {
+        self.events.take()
+    }
+
+    fn push(&self, event: Event) {
+        self.events.borrow_mut().push(event);
+    }
+}
+
+impl Tlb for Ledger<'_> {
+    fn is_unwinding(&self) -> bool {
+        std::thread::panicking()
+    }
+
+    fn flush(&self, what: &Flush) {
+        self.push(Event::Flush(*what));
+    }
+
+    fn release(&self, frames: &[Unmapped]) {
+        self.push(Event::Release(frames.to_vec()));
+    }
+
+    fn free_tables(&self, tables: &[Pfn]) {
+        self.push(Event::Free(tables.to_vec()));
+        for table in tables {
+            // SAFETY: the gather was given the table when it was unlinked, and flushed.
+            unsafe { self.memory.free_table(*table) }
+        }
+    }
+}
+
+/// Clears everything it is shown and hands the frames to its gather.
+pub struct Zap<'g, 'a, T: Tlb>(pub &'g mut Gather<'a, T>);
+
+impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
+    fn unlocked(&mut self) {
+        self.0.make_room(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, F, Memory>, range: VaRange) -> ControlFlow<()> {
+        table.zap_each(range, self.0, |_, slot, gather| {
+            if let Kind::Leaf { pfn, .. } = slot.pte().kind(Level::Pte) {
+                gather.frame(pfn, Level::Pte);
+            }
+            slot.clear();
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LargeGuard<'_, F, Memory>, _: VaRange) -> ControlFlow<()> {
+        let level = leaf.level();
+        if let Kind::Leaf { pfn, .. } = leaf.take(self.0).kind(level) {
+            self.0.frame(pfn, level);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Zaps `range` and unlinks the tables that lie wholly in it.
+pub fn unmap<F: Format>(tables: &PageTable<F, Memory>, memory: &Memory, tlb: &Ledger<'_>, range: VaRange) {
+    let mut gather = Gather::exclusive(tlb);
+    assert_eq!(tables.walk(memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    // SAFETY: one thread; the whole range was just zapped, so nothing in it is in use.
+    unsafe { tables.unlink_tables(memory, range, range.start(), range.end(), &mut gather) };
+    gather.finish();
+}
+
+/// Frees what is left of a space whose every entry is empty, and checks that no table is.
+pub fn tear_down<F: Format>(tables: PageTable<F, Memory>, memory: &Memory, tlb: &Ledger<'_>) {
+    let all = VaRange::of(0, F::USER_END);
+    unmap(&tables, memory, tlb, all);
+    assert_eq!(memory.live(), 1, "only the root is left");
+    // SAFETY: one thread, and the space is not used again.
+    unsafe { tables.destroy(memory) };
+    assert_eq!(memory.live(), 0);
+}

@@ -1,0 +1,207 @@
+//! The gather: what it pays, in which order, and what overlap makes of it (hazards C-4 and C-53).
+
+mod common;
+
+use common::{Event, Ledger, Memory, Zap};
+use freehold_pagetable::{
+    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Stale, Unmapped, VaRange,
+    VirtAddr, Walked, X86_4,
+};
+
+const PAGE: u64 = 4096;
+const AT: u64 = 0x7000_0000_0000 - (1 << 30);
+const EVERYTHING: Flush =
+    Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
+
+fn exact(start: u64, end: u64, tables_freed: bool) -> Event {
+    Event::Flush(Flush { start: start.into(), end: end.into(), all: false, tables_freed })
+}
+
+fn page(n: u64) -> Unmapped {
+    Unmapped::new(Pfn::new(n), Level::Pte)
+}
+
+/// A space with `count` pages at `AT`.
+fn space(memory: &Memory, count: u64) -> PageTable<X86_4, Memory> {
+    let tables = PageTable::new(memory).unwrap();
+    for n in 0..count {
+        let at = VirtAddr::new(AT + n * PAGE);
+        let table = tables.pte_table_alloc(memory, at).unwrap();
+        table.lock().install(at, Pte::page(Pfn::new(n), PteFlags::USER)).unwrap();
+    }
+    tables
+}
+
+#[test]
+fn it_flushes_then_releases_then_frees() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let state = GatherState::new();
+    let tables = space(&memory, 3);
+    let range = VaRange::of(AT, AT + 3 * PAGE);
+    let mut gather = Gather::<_>::new(&tlb, &state);
+    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    assert!(state.is_pending());
+    let (low, high) = (VirtAddr::new(AT), VirtAddr::new(AT + (2 << 20)));
+    // SAFETY: one thread, and the range was zapped.
+    unsafe { tables.unlink_tables(&memory, range, low, high, &mut gather) };
+    assert_eq!(tlb.take(), [], "nothing is paid before the end");
+    gather.finish();
+    assert!(!state.is_pending());
+    let events = tlb.take();
+    assert_eq!(events[0], exact(AT, AT + (2 << 20), true), "as much as the table covered (hazard C-59)");
+    assert_eq!(events[1], Event::Release(vec![page(0), page(1), page(2)]));
+    assert!(matches!(&events[2], Event::Free(tables) if tables.len() == 1));
+    assert_eq!((events.len(), memory.live()), (3, 3));
+}
+
+#[test]
+fn nothing_there_costs_nothing() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let state = GatherState::new();
+    let tables = space(&memory, 1);
+    let mut gather = Gather::<_>::new(&tlb, &state);
+    // The neighbours of the one page, and a span without tables.
+    for range in [VaRange::of(AT + 8 * PAGE, AT + 64 * PAGE), VaRange::of(0x1000, 0x4000_0000)] {
+        assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    }
+    assert!(!state.is_pending(), "the shared count was not touched");
+    gather.finish();
+    assert_eq!(tlb.take(), []);
+}
+
+/// A marker or an entry without access was never in a TLB.
+#[test]
+fn what_hardware_cannot_cache_is_not_flushed() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let tables = space(&memory, 0);
+    let at = VirtAddr::new(AT);
+    let table = tables.pte_table_alloc(&memory, at).unwrap();
+    table.lock().set(at, Pte::page(Pfn::new(9), PteFlags::USER | PteFlags::NO_ACCESS));
+    let mut gather = Gather::<_>::exclusive(&tlb);
+    assert_eq!(tables.walk(&memory, VaRange::of(AT, AT + PAGE), &mut Zap(&mut gather)), Ok(Walked::All));
+    gather.finish();
+    assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
+}
+
+/// Hazard C-4, both halves: the inner gather finds the entry already empty and must flush all the same,
+/// everything, walk caches included; and so must the outer one if the inner is still there.
+#[test]
+fn c4_overlapping_gathers_flush_everything() {
+    let memory = Memory::new(8);
+    let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
+    let state = GatherState::new();
+    let tables = space(&memory, 1);
+    let range = VaRange::of(AT, AT + PAGE);
+
+    let mut outer = Gather::<_>::new(&one, &state);
+    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut outer)), Ok(Walked::All));
+    let mut inner = Gather::<_>::new(&two, &state);
+    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut inner)), Ok(Walked::All));
+    inner.finish();
+    assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
+    outer.finish();
+    assert_eq!(one.take(), [exact(AT, AT + PAGE, false), Event::Release(vec![page(0)])]);
+    assert!(!state.is_pending());
+
+    let mut first = Gather::<_>::new(&one, &state);
+    let mut second = Gather::<_>::new(&two, &state);
+    for (gather, pfn) in [(&mut first, 5), (&mut second, 6)] {
+        gather.before();
+        gather.changed(range, true);
+        gather.frame(Pfn::new(pfn), Level::Pte);
+    }
+    first.finish();
+    assert_eq!(one.take(), [Event::Flush(EVERYTHING), Event::Release(vec![page(5)])]);
+    second.finish();
+    let kept = [exact(AT, AT + PAGE, true), Event::Release(vec![page(6)])];
+    assert_eq!(two.take(), kept, "tables were freed, and nobody made it forget");
+}
+
+/// Hazard C-53: who write-protects what already is write-protected must wait for a flush that somebody
+/// else still owes.
+#[test]
+fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
+    let memory = Memory::new(8);
+    let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
+    let state = GatherState::new();
+    let tables = space(&memory, 1);
+    let at = VirtAddr::new(AT);
+    let table = tables.pte_table(&memory, at).unwrap();
+    table.lock().grant(at, PteFlags::WRITE);
+    let protect = |gather: &mut Gather<'_, Ledger<'_>>| {
+        let strip = |pte: Pte<X86_4>| pte.with_flags(Level::Pte, pte.flags() - PteFlags::WRITE);
+        table.lock().change(at, gather, strip);
+    };
+    let (mut slow, mut fast) = (Gather::new(&one, &state), Gather::new(&two, &state));
+    protect(&mut slow);
+    protect(&mut fast);
+    fast.finish();
+    assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
+    slow.finish();
+    assert_eq!(one.take(), [exact(AT, AT + PAGE, false)]);
+}
+
+#[test]
+fn an_exclusive_gather_takes_no_part() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let state = GatherState::new();
+    let mut alone = Gather::<_>::exclusive(&tlb);
+    alone.before();
+    alone.changed(VaRange::of(AT, AT + PAGE), false);
+    assert!(!state.is_pending());
+    alone.finish();
+    assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
+}
+
+/// More frames and tables than fit: paid in the middle, each flush before what it covers.
+#[test]
+fn a_full_gather_pays_and_goes_on() {
+    let memory = Memory::new(256);
+    let tlb = Ledger::new(&memory);
+    let tables = space(&memory, 100 * 512);
+    let range = VaRange::of(AT, AT + 100 * (2 << 20));
+    let mut gather = Gather::exclusive(&tlb);
+    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    // SAFETY: one thread, and the range was zapped.
+    unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };
+    gather.finish();
+    let (mut released, mut freed, mut flushed) = (0, 0, AT..AT);
+    for event in tlb.take() {
+        match event {
+            Event::Flush(what) => flushed = what.start.get()..what.end.get(),
+            Event::Release(frames) => {
+                for frame in frames {
+                    assert_eq!(frame, page(released));
+                    assert!(flushed.contains(&(AT + released * PAGE)));
+                    released += 1;
+                }
+            }
+            Event::Free(tables) => freed += tables.len(),
+        }
+    }
+    assert_eq!((released, freed), (100 * 512, 100));
+}
+
+#[test]
+#[should_panic(expected = "dropped before it was finished")]
+fn losing_a_gather_is_noticed() {
+    let memory = Memory::new(1);
+    let tlb = Ledger::new(&memory);
+    let mut gather = Gather::<_>::exclusive(&tlb);
+    gather.frame(Pfn::new(1), Level::Pte);
+    drop(gather);
+}
+
+#[test]
+fn not_cached_is_silent() {
+    let memory = Memory::new(8);
+    let tables = space(&memory, 1);
+    let at = VirtAddr::new(AT);
+    let mut table = tables.pte_table(&memory, at).unwrap().lock();
+    assert_eq!(table.take(at, &mut NotCached).pfn(), Pfn::new(0));
+    assert!(table.get(at).is_none());
+}
