@@ -7,12 +7,19 @@ extern crate std;
 
 pub mod atomic;
 mod host;
+pub mod mmap_lock;
 mod percpu;
 pub mod rank;
-mod spin;
+pub mod rwsem;
+pub mod spin;
+pub mod stats;
+pub mod vma_lock;
 
 pub use allocator_api2::alloc::AllocError;
 pub use host::{Host, Killed, RcuHead};
+pub use mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard, Speculation};
 pub use percpu::{Counter, PerCpu};
 pub use rank::{LockContext, Rank};
+pub use rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 pub use spin::{RawSpin, RawSpinGuard, SpinGuard, SpinLock};
+pub use vma_lock::{ReadFail, VmaCount, VmaLock, VmaSeq};

@@ -1,0 +1,293 @@
+//! The lock of an address space: [`MmapLock`], a reader/writer lock and a sequence number.
+//!
+//! # The sequence number
+//!
+//! | value | meaning | leaves it by |
+//! | --- | --- | --- |
+//! | even | nobody holds the lock for writing | +1 by the next writer, after it was admitted |
+//! | odd | one writer holds it | +1 by that writer, before it releases or downgrades |
+//!
+//! Only the writer writes it. It has two uses. A VMA is write-locked while its own number equals this one, so the
+//! writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And who read it even, and reads the same
+//! value again afterwards, knows that nothing guarded by the lock changed in between ([`MmapLock::speculate`]).
+//!
+//! # Who pairs with whom
+//!
+//! - Leaving: the writer stores the even number with release, after all its changes and before the step on the lock;
+//!   `seq` and `speculate` load with acquire. Who sees the even number sees the changes.
+//! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores at least;
+//!   who speculates reads those, then an acquire fence, then the number ([`Speculation::valid`]). Who saw a change sees
+//!   the odd number or a later one.
+//!
+//! The number has 32 bits and wraps. A speculation over 2^31 write sections could be taken for valid; a VMA that was
+//! not write-locked for as long can look locked, which costs a reader the slow path and nothing else.
+
+use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
+use crate::host::{Host, Killed};
+use crate::rank::Rank;
+use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
+use crate::stats::LockStats;
+use core::fmt;
+use crossbeam_utils::CachePadded;
+
+/// The lock of an address space; see the [module](self).
+pub struct MmapLock<H: Host> {
+    sem: RwSem<H>,
+    /// Written by the holder of the write lock; read by every fault, hence away from the line of `sem`.
+    seq: CachePadded<AtomicU32>,
+}
+
+/// The address space held for reading: no VMA comes, goes or changes. Dropping it releases the lock.
+///
+/// It cannot outlive its lock:
+///
+/// ```compile_fail,E0505
+/// # use freehold_sync::{Host, MmapLock};
+/// fn f<H: Host>(lock: MmapLock<H>) {
+///     let guard = lock.read();
+///     drop(lock);
+///     drop(guard);
+/// }
+/// ```
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct MmapReadGuard<'a, H: Host> {
+    lock: &'a MmapLock<H>,
+    _sem: RwSemReadGuard<'a, H>,
+}
+
+/// The address space held for writing: the right to change the set of VMAs, and to lock VMAs for writing. Dropping it
+/// unlocks those VMAs and releases the lock.
+///
+/// What needs this right takes the guard, so a reader cannot do it, not even one that was a writer before:
+///
+/// ```compile_fail,E0308
+/// # use freehold_sync::{Host, MmapLock, VmaLock};
+/// fn f<H: Host>(lock: &MmapLock<H>, vma: VmaLock<'_>) {
+///     let guard = lock.write();
+///     vma.write(&guard);
+///     let guard = guard.downgrade();
+///     vma.detach(&guard);
+/// }
+/// ```
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct MmapWriteGuard<'a, H: Host> {
+    lock: &'a MmapLock<H>,
+    /// Dropped, like all fields, in the order of declaration: first the number, then the lock.
+    section: WriteSection<'a>,
+    sem: RwSemWriteGuard<'a, H>,
+}
+
+/// The time during which the sequence number is odd.
+struct WriteSection<'a> {
+    seq: &'a AtomicU32,
+}
+
+impl<'a> WriteSection<'a> {
+    #[inline]
+    fn begin(seq: &'a AtomicU32) -> Self {
+        // Relaxed: the write lock is held, and its last holder wrote the number.
+        let even = seq.load(Ordering::Relaxed);
+        debug_assert!(even % 2 == 0, "the write lock is held twice");
+        seq.store(even.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the fence in `Speculation::valid`: see "entering".
+        fence(Ordering::Release);
+        WriteSection { seq }
+    }
+}
+
+impl Drop for WriteSection<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Relaxed: only the holder writes it.
+        let odd = self.seq.load(Ordering::Relaxed);
+        debug_assert!(odd % 2 == 1);
+        // Release: pairs with the acquire in `seq` and `speculate`: see "leaving".
+        self.seq.store(odd.wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl<H: Host> MmapLock<H> {
+    const_unless_loom! {
+        /// A free lock.
+        pub fn new() -> Self {
+            MmapLock { sem: RwSem::new(Rank::Mmap), seq: CachePadded::new(AtomicU32::new(0)) }
+        }
+
+        /// A free lock that keeps statistics of its use.
+        pub fn with_stats(stats: LockStats<H>) -> Self {
+            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), seq: CachePadded::new(AtomicU32::new(0)) }
+        }
+
+        /// A free lock whose sequence number starts at `seq`, for tests of what happens when it wraps.
+        ///
+        /// An odd number is rounded down.
+        pub fn with_seq(seq: u32) -> Self {
+            MmapLock { sem: RwSem::new(Rank::Mmap), seq: CachePadded::new(AtomicU32::new(seq & !1)) }
+        }
+    }
+
+    /// The statistics, if the lock keeps any.
+    pub fn stats(&self) -> Option<&LockStats<H>> {
+        self.sem.stats()
+    }
+
+    /// Takes the lock for reading.
+    ///
+    /// # Panics
+    /// With debug assertions, when the task holds a lock of [`Rank::Mmap`] or an inner one, a VMA's read lock say.
+    #[inline]
+    pub fn read(&self) -> MmapReadGuard<'_, H> {
+        MmapReadGuard { lock: self, _sem: self.sem.read() }
+    }
+
+    /// Takes the lock for reading, unless a fatal signal ends the wait.
+    ///
+    /// # Errors
+    /// [`Killed`]; nothing was acquired.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn read_killable(&self) -> Result<MmapReadGuard<'_, H>, Killed> {
+        Ok(MmapReadGuard { lock: self, _sem: self.sem.read_killable()? })
+    }
+
+    /// Takes the lock for reading if that is possible at once. Allowed with a VMA's read lock held.
+    #[inline]
+    pub fn try_read(&self) -> Option<MmapReadGuard<'_, H>> {
+        Some(MmapReadGuard { lock: self, _sem: self.sem.try_read()? })
+    }
+
+    /// Takes the lock for writing.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write(&self) -> MmapWriteGuard<'_, H> {
+        self.writer(self.sem.write())
+    }
+
+    /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can reach the
+    /// child yet, so this never waits long.
+    ///
+    /// # Panics
+    /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
+    #[inline]
+    pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
+        self.writer(self.sem.write_at(Rank::MmapNested))
+    }
+
+    /// Takes the lock for writing, unless a fatal signal ends the wait.
+    ///
+    /// # Errors
+    /// [`Killed`]; nothing was acquired, and the sequence number is as before.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write_killable(&self) -> Result<MmapWriteGuard<'_, H>, Killed> {
+        Ok(self.writer(self.sem.write_killable()?))
+    }
+
+    /// Takes the lock for writing if nobody has it.
+    #[inline]
+    pub fn try_write(&self) -> Option<MmapWriteGuard<'_, H>> {
+        Some(self.writer(self.sem.try_write()?))
+    }
+
+    /// Whether somebody waits for the lock; a hint.
+    pub fn is_contended(&self) -> bool {
+        self.sem.is_contended()
+    }
+
+    /// The sequence number: odd while the lock is held for writing.
+    #[inline]
+    pub fn seq(&self) -> u32 {
+        // Acquire: pairs with the release in the end of a write section.
+        self.seq.load(Ordering::Acquire)
+    }
+
+    /// The sequence number as a hint.
+    #[inline]
+    pub(crate) fn seq_hint(&self) -> u32 {
+        // Relaxed: pairs with nothing.
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Begins to read what the lock guards without taking it. `None`: somebody is changing it.
+    ///
+    /// What is read before [`Speculation::valid`] confirms it may be from halfway through a change. It must be in
+    /// atomics, and what it points to must stay readable (a grace period, type-stable memory).
+    #[inline]
+    pub fn speculate(&self) -> Option<Speculation> {
+        let seq = self.seq();
+        (seq % 2 == 0).then_some(Speculation { seq })
+    }
+
+    #[inline]
+    fn writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
+        MmapWriteGuard { lock: self, section: WriteSection::begin(&self.seq), sem }
+    }
+}
+
+impl<H: Host> Default for MmapLock<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<H: Host> fmt::Debug for MmapLock<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MmapLock").field("seq", &self.seq_hint()).field("sem", &self.sem).finish()
+    }
+}
+
+/// Reading under no lock, begun by [`MmapLock::speculate`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what was read counts only if it is found valid"]
+pub struct Speculation {
+    seq: u32,
+}
+
+impl Speculation {
+    /// Whether nobody held `lock` for writing since the speculation began, so that everything read since then belongs
+    /// together. `lock` is the one it began on.
+    #[inline]
+    pub fn valid<H: Host>(self, lock: &MmapLock<H>) -> bool {
+        // Pairs with the fence in `WriteSection::begin`: see "entering".
+        fence(Ordering::Acquire);
+        lock.seq_hint() == self.seq
+    }
+}
+
+impl<'a, H: Host> MmapReadGuard<'a, H> {
+    /// The lock.
+    #[inline]
+    pub fn lock(&self) -> &'a MmapLock<H> {
+        self.lock
+    }
+}
+
+impl<'a, H: Host> MmapWriteGuard<'a, H> {
+    /// The lock.
+    #[inline]
+    pub fn lock(&self) -> &'a MmapLock<H> {
+        self.lock
+    }
+
+    /// Unlocks the VMAs and goes on as a reader, without letting go in between. The next writer waits for it, so two
+    /// downgraded holders never meet.
+    #[inline]
+    pub fn downgrade(self) -> MmapReadGuard<'a, H> {
+        let MmapWriteGuard { lock, section, sem } = self;
+        drop(section);
+        MmapReadGuard { lock, _sem: sem.downgrade() }
+    }
+
+    /// The sequence number of this write section.
+    #[inline]
+    pub(crate) fn seq(&self) -> u32 {
+        // Relaxed: this task wrote it.
+        self.section.seq.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,398 @@
+//! The protocol of the reader/writer lock: the steps of the [module's description](super), without guards.
+
+use super::word::{READER, Word};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, PATIENCE, SPINS, const_unless_loom};
+use crate::host::{Host, Killed};
+use core::marker::PhantomData;
+
+/// Whether an acquisition found the lock free, or had to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    Fast,
+    Slow,
+}
+
+pub(crate) struct RawRwSem<H> {
+    /// See the [module's table](super#the-state-word).
+    state: AtomicU64,
+    /// Counts admissions of waiting readers; they sleep on it. Written after `state`.
+    read_event: AtomicU32,
+    /// 1: the lock was granted to the waiting writers, and whoever makes this 0 is the holder. They sleep on it.
+    write_token: AtomicU32,
+    /// Waiting writers who lost patience. While it is not 0, new writers sleep on it before they queue.
+    starved: AtomicU32,
+    host: PhantomData<fn() -> H>,
+}
+
+const NO_TOKEN: u32 = 0;
+const TOKEN: u32 = 1;
+
+/// How a wait can end: by a wake-up only, or by a fatal signal too.
+type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
+
+fn unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+    H::wait(word, expected);
+    Ok(())
+}
+
+impl<H: Host> RawRwSem<H> {
+    const_unless_loom! {
+        pub fn new() -> Self {
+            RawRwSem {
+                state: AtomicU64::new(0),
+                read_event: AtomicU32::new(0),
+                write_token: AtomicU32::new(NO_TOKEN),
+                starved: AtomicU32::new(0),
+                host: PhantomData,
+            }
+        }
+    }
+
+    // ---- reading ----
+
+    #[inline]
+    pub fn read(&self) -> Path {
+        if self.read_fast() {
+            return Path::Fast;
+        }
+        // A wait that cannot be killed does not fail.
+        let _ = self.read_slow(unkillable::<H>);
+        Path::Slow
+    }
+
+    #[inline]
+    pub fn read_killable(&self) -> Result<Path, Killed> {
+        if self.read_fast() {
+            return Ok(Path::Fast);
+        }
+        self.read_slow(H::wait_killable).map(|()| Path::Slow)
+    }
+
+    #[inline]
+    pub fn try_read(&self) -> bool {
+        let mut word = self.load(Ordering::Relaxed);
+        while !word.bars_readers() {
+            // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
+            match self.exchange(word, word.add_reader(), Ordering::Acquire, Ordering::Relaxed) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Adds a reader. `false`: the reader is in doubt, and `read_slow` has to follow.
+    #[inline]
+    fn read_fast(&self) -> bool {
+        // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
+        !Word(self.state.fetch_add(READER, Ordering::Acquire)).bars_readers()
+    }
+
+    #[cold]
+    fn read_slow(&self, wait: Wait) -> Result<(), Killed> {
+        // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by this very
+        // load, so it pairs with the release of the writer that left (hazard C-5).
+        let mut word = self.load(Ordering::Acquire);
+        let queued = loop {
+            if !word.bars_readers() {
+                return Ok(());
+            }
+            // Out of doubt and into the queue. If only this doubt kept the lock from the writers, grant it.
+            let queued = word.drop_reader().add_read_waiter();
+            let next = if queued.wants_grant() { queued.drop_write_waiter().set_writer() } else { queued };
+            // Acquire and release: a grant passes on what the readers before have released into the word.
+            match self.exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(()) => {
+                    if next != queued {
+                        self.hand_over();
+                    }
+                    break queued;
+                }
+                Err(now) => word = now,
+            }
+        };
+        self.wait_for_phase_after(queued, wait)
+    }
+
+    fn wait_for_phase_after(&self, queued: Word, wait: Wait) -> Result<(), Killed> {
+        for _ in 0..SPINS {
+            if self.was_admitted_since(queued) {
+                return Ok(());
+            }
+            H::relax();
+        }
+        loop {
+            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the admission too, and who
+            // does not is not put to sleep by the stale number.
+            let event = self.read_event.load(Ordering::Acquire);
+            if self.was_admitted_since(queued) {
+                return Ok(());
+            }
+            if wait(&self.read_event, event).is_err() {
+                return self.leave_readers(queued);
+            }
+        }
+    }
+
+    #[inline]
+    fn was_admitted_since(&self, queued: Word) -> bool {
+        // Acquire: pairs with the release of the writer that admitted (hazard C-5).
+        self.load(Ordering::Acquire).phase() != queued.phase()
+    }
+
+    /// A waiting reader gives up, unless it was admitted already.
+    fn leave_readers(&self, queued: Word) -> Result<(), Killed> {
+        // Acquire, on failure too: finding the admission is one of the ways to be admitted.
+        let mut word = self.load(Ordering::Acquire);
+        while word.phase() == queued.phase() {
+            // Relaxed on success: the reader has done nothing that anyone would wait for.
+            match self.exchange(word, word.drop_read_waiter(), Ordering::Relaxed, Ordering::Acquire) {
+                Ok(()) => return Err(Killed),
+                Err(now) => word = now,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub fn unlock_read(&self) {
+        // Release: pairs with the acquire of the writer that takes the lock next, or of the one that grants it.
+        let before = Word(self.state.fetch_sub(READER, Ordering::Release));
+        debug_assert!(before.readers() > 0, "released by a reader who does not hold it");
+        if before.drop_reader().wants_grant() {
+            self.grant();
+        }
+    }
+
+    /// The lock was left with writers waiting: makes them the holder, unless somebody else has seen to it.
+    #[cold]
+    fn grant(&self) {
+        let mut word = self.load(Ordering::Relaxed);
+        while word.wants_grant() {
+            let next = word.drop_write_waiter().set_writer();
+            // Acquire and release: passes on to the writer what all readers before have released.
+            match self.exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(()) => return self.hand_over(),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    // ---- writing ----
+
+    #[inline]
+    pub fn write(&self) -> Path {
+        if self.try_write() {
+            return Path::Fast;
+        }
+        // A wait that cannot be killed does not fail.
+        let _ = self.write_slow(unkillable::<H>);
+        Path::Slow
+    }
+
+    #[inline]
+    pub fn write_killable(&self) -> Result<Path, Killed> {
+        if self.try_write() {
+            return Ok(Path::Fast);
+        }
+        self.write_slow(H::wait_killable).map(|()| Path::Slow)
+    }
+
+    #[inline]
+    pub fn try_write(&self) -> bool {
+        let mut word = self.load(Ordering::Relaxed);
+        while word.is_free() {
+            // Acquire: pairs with the release of every reader and writer before.
+            match self.exchange(word, word.set_writer(), Ordering::Acquire, Ordering::Relaxed) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    #[cold]
+    fn write_slow(&self, wait: Wait) -> Result<(), Killed> {
+        self.pass_gate(wait)?;
+        let mut word = self.load(Ordering::Relaxed);
+        loop {
+            let free = word.is_free();
+            let next = if free { word.set_writer() } else { word.add_write_waiter() };
+            // Acquire: as in `try_write`.
+            match self.exchange(word, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(()) if free => return Ok(()),
+                Ok(()) => break,
+                Err(now) => word = now,
+            }
+        }
+        self.wait_for_token(wait)
+    }
+
+    /// Waits while somebody in the queue is starving.
+    fn pass_gate(&self, wait: Wait) -> Result<(), Killed> {
+        loop {
+            // Relaxed: the gate is about fairness and guards nothing.
+            match self.starved.load(Ordering::Relaxed) {
+                0 => return Ok(()),
+                starved => wait(&self.starved, starved)?,
+            }
+        }
+    }
+
+    fn wait_for_token(&self, wait: Wait) -> Result<(), Killed> {
+        for _ in 0..SPINS {
+            if self.take_token() {
+                return Ok(());
+            }
+            H::relax();
+        }
+        let mut lost = 0;
+        let result = loop {
+            if self.take_token() {
+                break Ok(());
+            }
+            if wait(&self.write_token, NO_TOKEN).is_err() {
+                break self.leave_writers();
+            }
+            lost += 1;
+            if lost == PATIENCE {
+                // Relaxed: see `pass_gate`.
+                self.starved.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        if lost >= PATIENCE && self.starved.fetch_sub(1, Ordering::Relaxed) == 1 {
+            H::wake_all(&self.starved);
+        }
+        result
+    }
+
+    #[inline]
+    fn take_token(&self) -> bool {
+        // The load keeps the line shared among waiters. Acquire: pairs with the release in `hand_over`.
+        self.write_token.load(Ordering::Relaxed) == TOKEN
+            && self
+                .write_token
+                .compare_exchange(TOKEN, NO_TOKEN, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// A waiting writer gives up, unless the lock was granted and nobody else is there to take it.
+    fn leave_writers(&self) -> Result<(), Killed> {
+        while !self.unqueue_writer() {
+            if self.take_token() {
+                return Ok(());
+            }
+            // The grant is made and its token about to appear, or another writer came and is the one to leave to.
+            H::relax();
+        }
+        // The wake-up of a token may have gone to this task: pass it on. Relaxed: a host's wake-up happens before the
+        // return from the wait that it ends, so the token it was for is seen.
+        if self.write_token.load(Ordering::Relaxed) == TOKEN {
+            H::wake_one(&self.write_token);
+        }
+        Err(Killed)
+    }
+
+    /// Takes one writer out of the count of those waiting. `false`: the lock is already granted to all there are.
+    fn unqueue_writer(&self) -> bool {
+        let mut word = self.load(Ordering::Relaxed);
+        while word.write_waiters() > 0 {
+            let left = word.drop_write_waiter();
+            // The last one to leave lets the readers in that waited for it.
+            let next = if left.bars_readers() { left } else { left.admit_readers() };
+            // Acquire and release: admitted readers see what the last writer released.
+            match self.exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(()) => {
+                    if next != left {
+                        self.wake_readers();
+                    }
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    #[inline]
+    pub fn unlock_write(&self) {
+        let word = self.load(Ordering::Relaxed);
+        debug_assert!(word.has_writer(), "released by a writer who does not hold it");
+        // Release: pairs with the acquire of every way to be admitted.
+        if word.is_only_writer()
+            && self.exchange(word, word.clear_writer(), Ordering::Release, Ordering::Relaxed).is_ok()
+        {
+            return;
+        }
+        self.unlock_write_slow();
+    }
+
+    #[cold]
+    fn unlock_write_slow(&self) {
+        let mut word = self.load(Ordering::Relaxed);
+        loop {
+            let next = if word.read_waiters() > 0 {
+                word.clear_writer().admit_readers()
+            } else if word.write_waiters() > 0 {
+                // The next writer holds it from here on: readers in doubt stay barred.
+                word.drop_write_waiter()
+            } else {
+                word.clear_writer()
+            };
+            // Release: as in `unlock_write`.
+            match self.exchange(word, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(()) if next.has_writer() => return self.hand_over(),
+                Ok(()) if next.phase() != word.phase() => return self.wake_readers(),
+                Ok(()) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Makes the writer a reader, and lets all waiting readers in.
+    #[inline]
+    pub fn downgrade(&self) {
+        let mut word = self.load(Ordering::Relaxed);
+        debug_assert!(word.has_writer(), "downgraded by a writer who does not hold it");
+        loop {
+            let next = word.clear_writer().add_reader().admit_readers();
+            // Release: pairs with the acquire of every way to be admitted.
+            match self.exchange(word, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(()) if next.phase() != word.phase() => return self.wake_readers(),
+                Ok(()) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    // ---- waking ----
+
+    #[cold]
+    fn wake_readers(&self) {
+        // Release: pairs with the acquire in `wait_for_phase_after`.
+        self.read_event.fetch_add(1, Ordering::Release);
+        H::wake_all(&self.read_event);
+    }
+
+    #[cold]
+    fn hand_over(&self) {
+        // Release: pairs with the acquire in `take_token`; what readers and writers before released goes along.
+        self.write_token.store(TOKEN, Ordering::Release);
+        H::wake_one(&self.write_token);
+    }
+
+    // ---- the word ----
+
+    #[inline]
+    pub(super) fn load(&self, order: Ordering) -> Word {
+        Word(self.state.load(order))
+    }
+
+    #[inline]
+    fn exchange(&self, from: Word, to: Word, success: Ordering, failure: Ordering) -> Result<(), Word> {
+        match self.state.compare_exchange(from.0, to.0, success, failure) {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Word(now)),
+        }
+    }
+}

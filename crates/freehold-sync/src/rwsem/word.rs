@@ -1,0 +1,120 @@
+//! The state word of a reader/writer lock, as a value.
+
+/// One reader that holds the lock, or is about to find out that it does not.
+pub(super) const READER: u64 = 1;
+const READERS: u64 = (1 << 21) - 1;
+const READ_WAITER: u64 = 1 << 21;
+const READ_WAITERS: u64 = ((1 << 21) - 1) << 21;
+const WRITE_WAITER: u64 = 1 << 42;
+const WRITE_WAITERS: u64 = ((1 << 20) - 1) << 42;
+const PHASE: u64 = 1 << 62;
+const WRITER: u64 = 1 << 63;
+
+/// A value of the state word; see the [table](super).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word(pub u64);
+
+impl Word {
+    #[inline]
+    pub fn readers(self) -> u64 {
+        self.0 & READERS
+    }
+
+    #[inline]
+    pub fn read_waiters(self) -> u64 {
+        (self.0 & READ_WAITERS) / READ_WAITER
+    }
+
+    #[inline]
+    pub fn write_waiters(self) -> u64 {
+        (self.0 & WRITE_WAITERS) / WRITE_WAITER
+    }
+
+    #[inline]
+    pub fn phase(self) -> bool {
+        self.0 & PHASE != 0
+    }
+
+    #[inline]
+    pub fn has_writer(self) -> bool {
+        self.0 & WRITER != 0
+    }
+
+    /// Whether a new reader has to wait: a writer holds the lock or waits for it.
+    #[inline]
+    pub fn bars_readers(self) -> bool {
+        self.0 & (WRITER | WRITE_WAITERS) != 0
+    }
+
+    /// Nobody holds the lock and nobody waits.
+    #[inline]
+    pub fn is_free(self) -> bool {
+        self.0 & !PHASE == 0
+    }
+
+    /// A writer holds the lock and nobody waits, nor is a reader in doubt.
+    #[inline]
+    pub fn is_only_writer(self) -> bool {
+        self.0 & !PHASE == WRITER
+    }
+
+    /// Waiting writers, and nobody who holds the lock: it has to be granted.
+    #[inline]
+    pub fn wants_grant(self) -> bool {
+        self.write_waiters() > 0 && self.readers() == 0 && !self.has_writer()
+    }
+
+    #[inline]
+    pub fn add_reader(self) -> Word {
+        debug_assert!(self.readers() < READERS, "too many readers");
+        Word(self.0 + READER)
+    }
+
+    #[inline]
+    pub fn drop_reader(self) -> Word {
+        debug_assert!(self.readers() > 0);
+        Word(self.0 - READER)
+    }
+
+    #[inline]
+    pub fn set_writer(self) -> Word {
+        debug_assert!(!self.has_writer());
+        Word(self.0 | WRITER)
+    }
+
+    #[inline]
+    pub fn clear_writer(self) -> Word {
+        debug_assert!(self.has_writer());
+        Word(self.0 & !WRITER)
+    }
+
+    pub fn add_read_waiter(self) -> Word {
+        debug_assert!(self.0 & READ_WAITERS != READ_WAITERS, "too many waiting readers");
+        Word(self.0 + READ_WAITER)
+    }
+
+    pub fn drop_read_waiter(self) -> Word {
+        debug_assert!(self.read_waiters() > 0);
+        Word(self.0 - READ_WAITER)
+    }
+
+    pub fn add_write_waiter(self) -> Word {
+        debug_assert!(self.0 & WRITE_WAITERS != WRITE_WAITERS, "too many waiting writers");
+        Word(self.0 + WRITE_WAITER)
+    }
+
+    pub fn drop_write_waiter(self) -> Word {
+        debug_assert!(self.write_waiters() > 0);
+        Word(self.0 - WRITE_WAITER)
+    }
+
+    /// Makes every waiting reader a reader and tells them so by the phase.
+    pub fn admit_readers(self) -> Word {
+        let waiting = self.read_waiters();
+        if waiting == 0 {
+            return self;
+        }
+        debug_assert!(self.readers() + waiting <= READERS, "too many readers");
+        Word((self.0 & !READ_WAITERS) + waiting * READER ^ PHASE)
+    }
+}
