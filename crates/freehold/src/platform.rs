@@ -3,6 +3,7 @@
 //!
 //! This trait is the engine's only seam to its surroundings. Everything behind it may be a kernel on
 //! bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
+#![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 use crate::frame::Frame;
 use freehold_pagetable::{Flush, Format, Pfn, TableMemory};

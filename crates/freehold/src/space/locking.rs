@@ -391,7 +391,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
     pub(crate) fn check(&self) {
-        self.space.tree.check();
+        self.tree.borrow().check();
         let mut at = 0;
         while let Some(found) = { let tree = self.tree.borrow(); tree.next(at) } {
             if let Slot::Vma(vma) = self.slot(&found) {

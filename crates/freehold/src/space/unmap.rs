@@ -39,7 +39,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::{marker::PhantomData, ops::Range, ptr::null_mut};
+use core::{ops::Range, ptr::null_mut};
 use freehold_pagetable::{Gather, VaRange};
 use freehold_sync::atomic::Ordering::Relaxed;
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, Kind, LargeGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, Tlb, Unmapped, VaRange,
+    ENTRIES, Flush, Gather, Kind, LargeGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb, Unmapped, VaRange,
     VirtAddr, Visitor,
 };
 

@@ -1,0 +1,86 @@
+//! An open file: what a descriptor refers to, as far as mapping it goes.
+
+use super::{Mapping, Zeroes};
+use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use allocator_api2::{boxed::Box, vec::Vec};
+
+/// What an open file permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAccess {
+    /// It was opened for reading.
+    pub read: bool,
+    /// It was opened for writing.
+    pub write: bool,
+    /// It may only be appended to.
+    pub append: bool,
+    /// Its file system forbids execution.
+    pub noexec: bool,
+    /// It can be mapped at all.
+    pub mappable: bool,
+}
+
+impl FileAccess {
+    /// Opened for reading.
+    pub const READ: FileAccess =
+        FileAccess { read: true, write: false, append: false, noexec: false, mappable: true };
+    /// Opened for reading and writing.
+    pub const READ_WRITE: FileAccess = FileAccess { write: true, ..FileAccess::READ };
+}
+
+/// Largest size of a file in bytes.
+const MAX_BYTES: u64 = i64::MAX as u64;
+
+/// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring VMAs merge only
+/// over the same `File`. Nothing in it changes.
+pub struct File<P: Platform> {
+    mapping: Counted<Mapping<P>>,
+    access: FileAccess,
+    /// UTF-8.
+    name: Box<[u8]>,
+}
+
+impl<P: Platform> File<P> {
+    /// Opens `mapping`; `name` is what reports call it.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(mapping: &Counted<Mapping<P>>, access: FileAccess, name: &str) -> Result<Counted<Self>, NoMemory> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
+        bytes.extend_from_slice(name.as_bytes());
+        Ok(Counted::try_new(File { mapping: mapping.clone(), access, name: bytes.into_boxed_slice() })?)
+    }
+
+    /// What a shared anonymous mapping of `bytes` bytes maps: a fresh file that has no other name.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn shared_memory(engine: &Counted<Engine<P>>, bytes: u64) -> Result<Counted<Self>, NoMemory> {
+        let mapping = Mapping::new(engine, Zeroes, bytes, true)?;
+        File::new(&mapping, FileAccess::READ_WRITE, "/dev/zero (deleted)")
+    }
+
+    /// Its pages.
+    pub fn mapping(&self) -> &Counted<Mapping<P>> {
+        &self.mapping
+    }
+
+    /// What it permits.
+    pub fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// What reports call it.
+    pub fn name(&self) -> &str {
+        // The bytes came from a `str`.
+        core::str::from_utf8(&self.name).unwrap_or_default()
+    }
+
+    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have.
+    pub fn fits(&self, pgoff: u64, pages: u64) -> bool {
+        let room = (MAX_BYTES >> PAGE_SHIFT).checked_sub(pages);
+        room.is_some_and(|room| pgoff <= room)
+    }
+}

@@ -1,0 +1,77 @@
+//! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
+//!
+//! Reading order: this file, [`mapping`] (the pages of a file and the rules by which they come and go), `truncate.rs` (the
+//! one operation that takes pages away from under page tables), `i_mmap.rs` (who maps the file).
+
+mod contents;
+mod file;
+pub(crate) mod i_mmap;
+mod mapping;
+mod pager;
+mod radix;
+mod special;
+mod truncate;
+
+pub use file::{File, FileAccess};
+pub use mapping::{FillError, Mapping};
+pub use pager::{IoError, Pager, Zeroes};
+pub use special::Special;
+
+use crate::{counted::Counted, platform::Platform, vma::Vma};
+
+/// What lies behind the addresses of a VMA.
+pub enum Object<P: Platform> {
+    /// Private memory that starts as zeroes.
+    Anonymous,
+    /// An open file, or shared memory, which is a file without a name.
+    File(Counted<File<P>>),
+    /// A fixed list of frames that the engine does not own (the vdso).
+    Special(Counted<Special>),
+}
+
+impl<P: Platform> Clone for Object<P> {
+    fn clone(&self) -> Self {
+        match self {
+            Object::Anonymous => Object::Anonymous,
+            Object::File(file) => Object::File(file.clone()),
+            Object::Special(special) => Object::Special(special.clone()),
+        }
+    }
+}
+
+impl<P: Platform> Object<P> {
+    /// Whether neighbours that map these two may be one VMA: both anonymous, or the same open file. A special mapping is
+    /// never part of another.
+    pub fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Object::Anonymous, Object::Anonymous) => true,
+            (Object::File(a), Object::File(b)) => Counted::same(a, b),
+            _ => false,
+        }
+    }
+
+    /// Whether `vma`, which maps this, may be cut at `at`. At its ends there is nothing to cut.
+    pub fn may_split(&self, vma: &Vma<P>, at: u64) -> bool {
+        match self {
+            Object::Anonymous | Object::File(_) => true,
+            Object::Special(_) => at <= vma.start() || vma.end() <= at,
+        }
+    }
+
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&Counted<File<P>>> {
+        match self {
+            Object::File(file) => Some(file),
+            Object::Anonymous | Object::Special(_) => None,
+        }
+    }
+
+    /// How reports call it; empty for anonymous memory.
+    pub fn name(&self) -> &str {
+        match self {
+            Object::Anonymous => "",
+            Object::File(file) => file.name(),
+            Object::Special(special) => special.name(),
+        }
+    }
+}

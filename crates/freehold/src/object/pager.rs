@@ -1,0 +1,52 @@
+//! Where the contents of a file's pages come from and go to.
+
+use crate::{Pfn, platform::Platform};
+use core::{fmt, ops::Range};
+
+/// Reading or writing the backing store failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoError;
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("input or output failed")
+    }
+}
+
+impl core::error::Error for IoError {}
+
+/// The backing store of a file: called without any lock of an address space, with the file's own locks held.
+pub trait Pager<P: Platform>: Send + Sync + 'static {
+    /// Fills `frame` with the page `index`; what lies beyond the end of the file need not be written, the engine zeroes it.
+    ///
+    /// # Errors
+    ///
+    /// The page could not be read; `frame` may hold anything.
+    fn read_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError>;
+
+    /// Keeps the contents of `frame` as the page `index`.
+    ///
+    /// # Errors
+    ///
+    /// The page could not be written; it stays dirty.
+    fn write_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError> {
+        let _ = (platform, index, frame);
+        Ok(())
+    }
+
+    /// These whole pages were cut off or punched out: from now on they read as zeroes.
+    fn discard(&self, pages: Range<u64>) {
+        let _ = pages;
+    }
+}
+
+/// The backing store of shared memory: nothing is behind it, and every page starts as zeroes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Zeroes;
+
+impl<P: Platform> Pager<P> for Zeroes {
+    fn read_page(&self, platform: &P, _: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        Ok(())
+    }
+}
