@@ -17,12 +17,13 @@ pub fn escapes(w: &World, call: &Call) -> bool {
             !refused && outside(w, addr, len)
         }
         Call::Madvise { addr, len, advice } => {
-            let known = matches!(advice, 0..=4 | 8..=25 | 100..=103);
+            let known = matches!(advice as u32, 0..=4 | 8..=25 | 100..=103);
             !(odd(addr) || !known || empty_or_wraps(addr, len)) && outside(w, addr, len)
         }
         Call::Mlock { addr, len } | Call::Munlock { addr, len } => lock_escapes(w, addr, len),
-        Call::Mlock2 { addr, len, flags } => flags <= 1 && lock_escapes(w, addr, len),
+        Call::Mlock2 { addr, len, flags } => flags as u32 <= 1 && lock_escapes(w, addr, len),
         Call::Msync { addr, len, flags } => {
+            let flags = flags as u32;
             let refused = odd(addr) || flags > 7 || flags & 5 == 5 || empty_or_wraps(addr, len);
             !refused && outside(w, addr, len)
         }

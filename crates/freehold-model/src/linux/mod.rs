@@ -84,10 +84,19 @@ impl Linux {
         let (count, lockable) = smaps::outside(pid)?;
         self.world.outside = count;
         self.world.outside_lockable = lockable;
-        if kernel_at_least(6, 19) {
+        self.probe_guards();
+        self.start()
+    }
+
+    /// Installs a guard and looks how the kernel marks its VMA.
+    fn probe_guards(&mut self) {
+        let (addr, len) = (self.world.start, PAGE);
+        let op = |call| Op { proc: 0, call };
+        self.apply(&op(Call::Mmap { addr, len, prot: 3, flags: 0x32, file: None, off: 0 }));
+        self.apply(&op(Call::Madvise { addr, len, advice: 102 }));
+        if self.maps(0).iter().any(|m| m.flags & vmflag::MAYBE_GUARD != 0) {
             self.world.guards = GuardMark::Flag;
         }
-        Ok(())
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -232,12 +241,6 @@ impl Drop for Linux {
             libc::munmap(self.channels.cast(), size_of::<Channel>() * (MAX_PROCS + 1));
         }
     }
-}
-
-fn kernel_at_least(major: u32, minor: u32) -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut parts = release.split('.').map(|p| p.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (major, minor)
 }
 
 /// A call as a command; `None` for those the parent has a hand in.

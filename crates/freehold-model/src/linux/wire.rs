@@ -51,11 +51,12 @@ pub(super) fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
 }
 
 /// Stores and wakes. Pairs with the acquire loads of [`wait_change`] and the parent's poll: what was written
-/// to the channel before is visible to who sees the new value.
+/// to the channel before is visible to who sees the new value. All sleepers are woken: one may be a process
+/// that was killed and is not gone yet.
 pub(super) fn post(word: &AtomicU32, value: u32) {
     word.store(value, Ordering::Release);
     // SAFETY: the word outlives the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Waits until the word is something else; spins a little first, for the other side is usually quick.

@@ -7,6 +7,7 @@ pub(super) const DONTNEED_LOCKED: u64 = 24;
 
 impl Model {
     pub(super) fn madvise(&mut self, p: usize, addr: u64, len: u64, advice: u64) -> Res {
+        let advice = u64::from(advice as u32); // The parameter is an int.
         let known = matches!(advice, 0..=4 | 8..=24 | 102 | 103);
         let end = addr.wrapping_add(page_up(len));
         if !known || !aligned(addr) || (len != 0 && page_up(len) == 0) || end < addr {
@@ -115,9 +116,9 @@ impl Model {
         if self.proc(p).vmas[i].has(vmflag::LOCKED) {
             return Err(libc::EINVAL);
         }
-        match self.world.guards {
-            GuardMark::AnonVma => self.prepare_anon(p, i),
-            GuardMark::Flag => self.proc(p).vmas[i].flags |= vmflag::MAYBE_GUARD,
+        self.prepare_anon(p, i);
+        if self.world.guards == GuardMark::Flag {
+            self.proc(p).vmas[i].flags |= vmflag::MAYBE_GUARD;
         }
         for n in start / PAGE..end / PAGE {
             self.proc(p).pages.insert(n, Page::Guard);

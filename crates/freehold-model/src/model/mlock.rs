@@ -8,6 +8,7 @@ const MCL_ONFAULT: u64 = 4;
 
 impl Model {
     pub(super) fn mlock2(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
+        let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !1 != 0 {
             return Err(libc::EINVAL);
         }
@@ -64,6 +65,7 @@ impl Model {
     }
 
     pub(super) fn mlockall(&mut self, p: usize, flags: u64) -> Res {
+        let flags = u64::from(flags as u32); // The parameter is an int.
         if flags == 0 || flags & !(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0 || flags == MCL_ONFAULT {
             return Err(libc::EINVAL);
         }

@@ -79,7 +79,8 @@ impl Model {
         let mut last_end = None;
         loop {
             let pr = self.proc(p);
-            let Some(i) = pr.find(pos).filter(|&i| pr.vmas[i].start < end) else { return result };
+            let next = pr.find(pos).filter(|&i| pos < end && pr.vmas[i].start < end);
+            let Some(i) = next else { return result };
             let v = &pr.vmas[i];
             let (start, stop) = (v.start.max(r.addr), v.end.min(end));
             let gap = match last_end {

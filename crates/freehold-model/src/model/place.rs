@@ -20,6 +20,10 @@ impl Process {
             return Err(libc::ENOMEM);
         }
         let addr = if want.fixed {
+            // The kernel takes an address in the last page for an error number.
+            if want.addr > u64::MAX - 4095 {
+                return Err(want.addr.wrapping_neg() as i32);
+            }
             want.addr
         } else if want.anon && want.addr == 0 && want.len.is_multiple_of(HUGE) {
             self.huge_gap(w, want.len).map_or_else(|| self.gap(w, 0, want.len), Ok)?
@@ -47,12 +51,19 @@ impl Process {
                 return Ok(hint);
             }
         }
-        let mut high = w.task_size;
-        for v in self.vmas.iter().rev() {
-            if high >= len && high - len >= v.end {
-                return Ok(high - len);
+        // A stack above a gap lowers the limit of the whole search, but only if the gap itself was long
+        // enough: a stack right above another mapping keeps nothing free below that one.
+        let mut limit = w.task_size;
+        for pair in self.vmas.windows(2).rev() {
+            let (below, above) = (&pair[0], &pair[1]);
+            let fits = |end: u64| end >= len && end - len >= below.end;
+            if fits(above.start.min(limit)) {
+                limit = limit.min(above.start_gap(w.stack_gap));
+                let end = above.start.min(limit);
+                if fits(end) {
+                    return Ok(end - len);
+                }
             }
-            high = v.start_gap(w.stack_gap).min(high);
         }
         Err(libc::ENOMEM)
     }

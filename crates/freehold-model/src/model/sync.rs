@@ -8,6 +8,7 @@ const MS_SYNC: u64 = 4;
 
 impl Model {
     pub(super) fn msync(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
+        let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !(MS_ASYNC | MS_INVALIDATE | MS_SYNC) != 0
             || !aligned(addr)
             || flags & (MS_ASYNC | MS_SYNC) == MS_ASYNC | MS_SYNC
