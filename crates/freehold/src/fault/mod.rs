@@ -164,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Brings a page of a file into its cache; no lock is held.
     pub(crate) fn fill(&self, file: &File<P>, index: u64, addr: u64) -> Result<(), FaultError> {
-        file.mapping().fill(&self.engine, index).map_err(|error| match error {
+        file.mapping().fill(index).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
             FillError::BeyondEnd | FillError::Io => FaultError::Bus { addr },
         })

@@ -23,7 +23,7 @@ mod munmap;
 mod reshape;
 mod stack;
 mod unmap;
-mod zap;
+pub(crate) mod zap;
 
 pub use counters::{Counts, Rss, RssKind};
 pub use limits::Limits;

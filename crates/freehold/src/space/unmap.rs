@@ -477,7 +477,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
     /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
-    fn unmap_sections(&self, mut guard: WriteGuard<'_, P>, range: &Decoded, bytes: u64) -> Result<(), MunmapError> {
+    fn unmap_sections<'s>(&'s self, mut guard: WriteGuard<'s, P>, range: &Decoded, bytes: u64) -> Result<(), MunmapError> {
         let Range { mut start, end } = range.range();
         if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
             return Err(MunmapError::Sealed);

@@ -63,10 +63,10 @@ impl Zap {
     }
 }
 
-struct Zapper<'z, 'g, 's, P: Platform> {
+struct Zapper<'z, 'g, 't, P: Platform> {
     zap: Zap,
-    platform: &'s P,
-    gather: &'z mut Gather<'g, SpaceTlb<'s, P>>,
+    platform: &'z P,
+    gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
     /// Resident pages taken, negative.
     rss: Rss,
 }
