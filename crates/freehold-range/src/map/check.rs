@@ -21,6 +21,19 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         assert_eq!(seen.entries, self.len(), "the number of entries is wrong");
     }
 
+    /// Number of nodes besides the root, each of 384 bytes at the default fan-out. Visits them all.
+    pub fn nodes(&self) -> usize {
+        self.nodes_below(&self.map.root)
+    }
+
+    fn nodes_below(&self, node: &Node<SLOTS>) -> usize {
+        let word = node.word();
+        if word.is_leaf() {
+            return 0;
+        }
+        (0..word.count()).map(|at| 1 + self.nodes_below(self.child(node, at))).sum()
+    }
+
     /// Returns the largest gap in the subtree, recomputed.
     fn check_node(&self, node: &Node<SLOTS>, seen: &mut Seen) -> u64 {
         let word = node.word();

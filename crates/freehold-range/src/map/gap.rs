@@ -32,8 +32,8 @@ pub struct GapRequest {
 
 impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     /// The highest (lowest) address `a`, a multiple of `align`, such that `[a, a + len)` lies inside `[low, high)` and
-    /// meets no entry and none of the `below(entry)` bytes below any entry's start (a stack's guard gap; 0 for nearly
-    /// all). `None` if there is no such address.
+    /// meets no entry, and ends at least `below(entry)` bytes below the start of the next entry (a stack's guard gap; 0
+    /// for nearly all). `None` if there is no such address.
     ///
     /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `below` are tried and
     /// passed over one by one; a caller that cannot have that asks for `len` plus what alignment can cost, with

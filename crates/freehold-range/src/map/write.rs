@@ -42,20 +42,21 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// When the host is out of memory; the map is unchanged.
     #[inline]
     pub fn reserve(&mut self, replaces: usize) -> Result<(), AllocError> {
-        // A change splits at most every node from a leaf to the root, and the root into two new ones; each change may
-        // find the tree one level higher than the one before it.
+        // A change splits at most every node from a leaf to the root, and the root into two new ones. A split leaves the
+        // root with two slots, and a change adds one: the tree grows at once, and again after `SLOTS` - 1 changes.
         let levels = self.map.root.level() + 1;
-        let growth = replaces.saturating_mul(replaces) / 2;
-        let need = replaces.saturating_mul(levels + 1).saturating_add(growth);
-        if levels.saturating_add(replaces) <= MAX_LEVELS && self.map.spares.count() >= need {
+        let grown = levels.saturating_add(1 + replaces / (SLOTS - 1));
+        let need =
+            replaces.saturating_sub(1).saturating_mul(grown.saturating_add(1)).saturating_add(levels + 1);
+        if grown <= MAX_LEVELS && self.map.spares.count() >= need {
             return Ok(());
         }
-        self.refill(levels, replaces, need)
+        self.refill(grown, need)
     }
 
     #[cold]
-    fn refill(&mut self, levels: usize, replaces: usize, need: usize) -> Result<(), AllocError> {
-        if levels.saturating_add(replaces) > MAX_LEVELS {
+    fn refill(&mut self, grown: usize, need: usize) -> Result<(), AllocError> {
+        if grown > MAX_LEVELS {
             return Err(AllocError);
         }
         self.map.spares.fill(need)

@@ -1,0 +1,46 @@
+//! Wall clock: the range map beside a `BTreeMap`, bare and behind a reader/writer lock, in one run.
+//!
+//! Every figure includes drawing a random place (`nothing`).
+
+mod common;
+
+use common::{Freehold, Locked, SIZES, Std, Subject, Workload, operations};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+
+fn one<S: Subject>(criterion: &mut Criterion, name: &str, step: common::Step<S>) {
+    let mut group = criterion.benchmark_group(name);
+    for size in SIZES {
+        // An unaugmented tree looks at every entry: one size shows it.
+        if name.ends_with("far") && size > 1_000 && S::NAME != "freehold" {
+            continue;
+        }
+        let mut workload = Workload::<S>::new(size);
+        group.bench_with_input(BenchmarkId::new(S::NAME, size), &size, |bencher, _| {
+            bencher.iter(|| step(&mut workload));
+        });
+    }
+    group.finish();
+}
+
+fn all<S: Subject>(criterion: &mut Criterion) {
+    for (name, step) in operations::<S>() {
+        one::<S>(criterion, name, step);
+    }
+}
+
+fn range(criterion: &mut Criterion) {
+    one::<Freehold<{ freehold_range::FAN }>>(criterion, "nothing", Workload::nothing);
+    all::<Freehold<{ freehold_range::FAN }>>(criterion);
+    all::<Std>(criterion);
+    all::<Locked>(criterion);
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(std::time::Duration::from_millis(300))
+        .measurement_time(std::time::Duration::from_millis(700));
+    targets = range
+}
+criterion_main!(benches);

@@ -1,0 +1,320 @@
+//! The range map against the naive map, one thread. C-36: a small fan-out puts every edge at a node's limit.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use freehold_range::{Direction, Entry, GapRequest, Lookup, RangeMap};
+use freehold_sync::Host;
+use proptest::prelude::*;
+use support::host::TestHost;
+use support::model::{Model, entry};
+
+/// A map and its model, changed together and compared.
+struct Pair<const SLOTS: usize> {
+    map: RangeMap<TestHost, SLOTS>,
+    model: Model,
+}
+
+impl<const SLOTS: usize> Pair<SLOTS> {
+    fn new() -> Self {
+        Self { map: RangeMap::new(), model: Model::default() }
+    }
+
+    fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
+        // SAFETY: one thread.
+        let mut writer = unsafe { self.map.writer() };
+        writer.reserve(1).unwrap();
+        writer.replace(start, end, with);
+        writer.check();
+        self.model.replace(start, end, with);
+        assert!(writer.iter().eq(self.model.entries.values().copied()));
+        assert_eq!(writer.len(), self.model.entries.len());
+    }
+
+    /// Puts one entry over whatever is there, as a mapping over others would; `value` 0 removes.
+    fn put(&mut self, start: u64, end: u64, value: u64) {
+        let (from, to, left, right) = self.model.widen(start, end);
+        let new = (value > 0).then(|| entry(start, end, value));
+        let with: Vec<Entry> = [left, new, right].into_iter().flatten().collect();
+        self.replace(from, to, &with);
+    }
+
+    fn compare_at(&self, key: u64) {
+        // SAFETY: one thread.
+        let reader = unsafe { self.map.locked() };
+        let model = &self.model;
+        assert_eq!(reader.find(key), model.find(key));
+        assert_eq!(reader.next(key), model.next(key));
+        assert_eq!(reader.prev(key), model.prev(key));
+        assert_eq!(reader.around(key), (model.prev(key), model.next(key)));
+        assert_eq!(reader.iter_from(key).next(), model.next(key));
+        let rcu = TestHost::rcu_read();
+        let found = |found: Option<Entry>| found.map_or(Lookup::Hole, Lookup::Found);
+        assert_eq!(self.map.lookup(&rcu, key), found(model.find(key)));
+        assert_eq!(self.map.next(&rcu, key), found(model.next(key)));
+    }
+
+    fn compare_gap(&self, request: &GapRequest, guard: u64) {
+        let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
+        // SAFETY: one thread.
+        let reader = unsafe { self.map.locked() };
+        let model = self.model.gap(request, below);
+        assert_eq!(reader.gap(request, below), model, "{request:?}, guard {guard}, {:?}", self.model);
+    }
+}
+
+#[test]
+fn a_new_map_is_a_hole_everywhere() {
+    let pair = Pair::<15>::new();
+    for key in [0, 1, 4096, u64::MAX - 1, u64::MAX] {
+        pair.compare_at(key);
+    }
+}
+
+#[test]
+fn the_last_addresses_can_be_mapped_and_the_very_last_never_is() {
+    let mut pair = Pair::<4>::new();
+    pair.put(0, 4096, 1);
+    pair.put(u64::MAX - 4096, u64::MAX, 2);
+    for key in [0, 4095, 4096, u64::MAX - 4097, u64::MAX - 4096, u64::MAX - 1, u64::MAX] {
+        pair.compare_at(key);
+    }
+    for _ in 0..2 {
+        pair.put(u64::MAX - 8192, u64::MAX - 4096, 3);
+        pair.put(4096, 8192, 4);
+        pair.put(4096, u64::MAX - 4096, 0);
+    }
+}
+
+#[test]
+fn one_becomes_three_and_three_become_one() {
+    let mut pair = Pair::<15>::new();
+    for page in 0..100 {
+        pair.put(page * 10, page * 10 + 9, page + 1);
+    }
+    for page in 0..100 {
+        let (start, end) = (page * 10, page * 10 + 9);
+        let parts = [entry(start, start + 3, 1), entry(start + 3, start + 6, 2), entry(start + 6, end, 3)];
+        pair.replace(start, end, &parts);
+        pair.replace(start, end, &[entry(start, end, page + 1)]);
+    }
+}
+
+/// C-36: a replacement over several nodes whose right edge ends exactly where a node does. All edges are tried on
+/// trees of every small size, grown upwards, downwards and from the middle.
+#[test]
+fn every_range_of_every_small_map() {
+    for size in 1..=22u64 {
+        for order in [0, 1, 2] {
+            for from in 0..size {
+                for to in from + 1..=size {
+                    for pieces in 0..=4 {
+                        cut_one::<4>(size, order, from, to, pieces);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `size` entries of 8 bytes with 2 bytes between; those from `from` up to `to` are replaced by `pieces`.
+fn cut_one<const SLOTS: usize>(size: u64, order: u64, from: u64, to: u64, pieces: u64) {
+    let mut pair = Pair::<SLOTS>::new();
+    for step in 0..size {
+        let at = match order {
+            0 => step,
+            1 => size - 1 - step,
+            _ if step % 2 == 0 => size / 2 + step / 2,
+            _ => size / 2 - 1 - step / 2,
+        };
+        let at = if at < size { at } else { step };
+        pair.put(at * 10, at * 10 + 8, at + 1);
+    }
+    let start = from * 10;
+    let with: Vec<Entry> =
+        (0..pieces).map(|piece| entry(start + 2 * piece, start + 2 * piece + 2, 100 + piece)).collect();
+    pair.replace(start, to * 10 - 2, &with);
+    for key in (start.saturating_sub(3)..to * 10 + 3).step_by(2) {
+        pair.compare_at(key);
+    }
+}
+
+#[test]
+fn clear_leaves_an_empty_map_that_works() {
+    for size in [0, 1, 4, 5, 60] {
+        let mut pair = Pair::<4>::new();
+        for at in 0..size {
+            pair.put(at * 4, at * 4 + 2, at + 1);
+        }
+        // SAFETY: one thread.
+        let mut writer = unsafe { pair.map.writer() };
+        writer.clear();
+        writer.check();
+        assert!(writer.is_empty());
+        pair.model = Model::default();
+        pair.compare_at(1);
+        pair.put(8, 10, 1);
+        pair.compare_at(8);
+    }
+    TestHost::rcu_barrier();
+}
+
+#[test]
+#[should_panic(expected = "reaches across")]
+fn an_entry_across_the_start_is_refused() {
+    let mut pair = Pair::<4>::new();
+    pair.put(10, 20, 1);
+    pair.replace(15, 30, &[]);
+}
+
+#[test]
+#[should_panic(expected = "reaches across")]
+fn an_entry_across_the_end_of_several_nodes_is_refused() {
+    let mut pair = Pair::<4>::new();
+    for at in 0..30 {
+        pair.put(at * 10, at * 10 + 8, 1);
+    }
+    pair.replace(100, 205, &[]);
+}
+
+#[test]
+#[should_panic(expected = "without a reservation")]
+fn splitting_needs_a_reservation() {
+    let map = RangeMap::<TestHost, 4>::new();
+    // SAFETY: one thread.
+    let mut writer = unsafe { map.writer() };
+    for at in 0..5 {
+        writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
+    }
+}
+
+/// Reservations for several replacements hold, whatever the replacements are.
+#[test]
+fn a_reservation_for_many_is_enough() {
+    for many in 1..=12 {
+        let map = RangeMap::<TestHost, 4>::new();
+        // SAFETY: one thread.
+        let mut writer = unsafe { map.writer() };
+        for round in 0..40u64 {
+            writer.reserve(many).unwrap();
+            for step in 0..many as u64 {
+                let at = 1000 - (round * 12 + step) % 700;
+                let room = writer.find(at * 10).is_none();
+                if room {
+                    let with = [0, 2, 4, 6].map(|part| entry(at * 10 + part, at * 10 + part + 1, 1));
+                    writer.replace(at * 10, at * 10 + 8, &with);
+                }
+            }
+            writer.check();
+        }
+    }
+}
+
+/// Growing downwards, as mappings do, leaves full nodes behind: the tree is no deeper than it must be.
+#[test]
+fn mappings_added_downwards_fill_their_nodes() {
+    let map = RangeMap::<TestHost>::new();
+    // SAFETY: one thread.
+    let mut writer = unsafe { map.writer() };
+    for at in (0..5000).rev() {
+        writer.reserve(1).unwrap();
+        writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
+    }
+    writer.check();
+    assert!(writer.nodes() < 5000 / 14 + 5000 / 100, "{} nodes", writer.nodes());
+}
+
+const SPAN: u64 = 160;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put { start: u64, len: u64, value: u64 },
+    Split { start: u64, len: u64 },
+    Gap { request: GapRequest, guard: u64 },
+    Clear,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = || prop_oneof![4 => 1..4u64, 2 => 1..12u64, 1 => 1..SPAN];
+    prop_oneof![
+        8 => (0..SPAN, size(), 1..9u64).prop_map(|(start, len, value)| Op::Put { start, len, value }),
+        5 => (0..SPAN, size()).prop_map(|(start, len)| Op::Put { start, len, value: 0 }),
+        2 => (0..SPAN, 4..16u64).prop_map(|(start, len)| Op::Split { start, len }),
+        6 => (request(), 0..6u64).prop_map(|(request, guard)| Op::Gap { request, guard }),
+        1 => (0..40u32).prop_map(|rare| if rare == 0 { Op::Clear } else { Op::Put { start: 7, len: 3, value: 3 } }),
+    ]
+}
+
+fn request() -> impl Strategy<Value = GapRequest> {
+    let direction = prop_oneof![Just(Direction::TopDown), Just(Direction::BottomUp)];
+    (1..12u64, 0..4u32, 0..SPAN, 0..2 * SPAN, direction).prop_map(|(len, shift, low, high, direction)| {
+        GapRequest { len, align: 1 << shift, low: low.saturating_sub(SPAN / 2), high, direction }
+    })
+}
+
+fn run<const SLOTS: usize>(ops: &[Op]) {
+    let mut pair = Pair::<SLOTS>::new();
+    for op in ops {
+        match *op {
+            Op::Put { start, len, value } => pair.put(start, start + len, value),
+            Op::Split { start, len } => {
+                let (from, to, left, right) = pair.model.widen(start, start + len);
+                let middle = [entry(start, start + 2, 1), entry(start + 2, start + len, 2)];
+                let with: Vec<Entry> = left.into_iter().chain(middle).chain(right).collect();
+                pair.replace(from, to, &with);
+            }
+            Op::Gap { ref request, guard } => pair.compare_gap(request, guard),
+            Op::Clear => {
+                // SAFETY: one thread.
+                unsafe { pair.map.writer() }.clear();
+                pair.model.entries = BTreeMap::new();
+            }
+        }
+    }
+    for key in 0..=2 * SPAN {
+        pair.compare_at(key);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fan_out_4_agrees_with_the_model(ops in prop::collection::vec(op(), 1..160)) {
+        run::<4>(&ops);
+    }
+
+    #[test]
+    fn fan_out_5_agrees_with_the_model(ops in prop::collection::vec(op(), 1..160)) {
+        run::<5>(&ops);
+    }
+
+    #[test]
+    fn fan_out_15_agrees_with_the_model(ops in prop::collection::vec(op(), 1..160)) {
+        run::<15>(&ops);
+    }
+}
+
+/// Every layout of nine cells, each free or mapped: every gap request.
+#[test]
+fn gaps_in_every_small_layout() {
+    const CELLS: u64 = 9;
+    for layout in 0..1u64 << CELLS {
+        let mut pair = Pair::<4>::new();
+        for cell in (0..CELLS).filter(|cell| layout >> cell & 1 == 1) {
+            pair.put(cell, cell + 1, cell + 1);
+        }
+        for direction in [Direction::TopDown, Direction::BottomUp] {
+            for len in 1..4 {
+                for low in 0..CELLS {
+                    for high in [low, low + 2, CELLS / 2, CELLS, CELLS + 2] {
+                        for (align, guard) in [(1, 0), (2, 0), (1, 2), (4, 1)] {
+                            pair.compare_gap(&GapRequest { len, align, low, high, direction }, guard);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

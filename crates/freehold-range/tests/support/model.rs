@@ -1,0 +1,65 @@
+//! The naive map: one cell per address, and searches that look at every address.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use freehold_range::{Direction, Entry, GapRequest};
+
+#[derive(Default, Clone, Debug, PartialEq)]
+pub struct Model {
+    /// By start.
+    pub entries: BTreeMap<u64, Entry>,
+}
+
+pub fn entry(start: u64, end: u64, value: u64) -> Entry {
+    Entry { start, end, value: NonZeroU64::new(value).unwrap() }
+}
+
+impl Model {
+    pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
+        self.entries.retain(|_, entry| entry.end <= start || entry.start >= end);
+        self.entries.extend(with.iter().map(|entry| (entry.start, *entry)));
+    }
+
+    pub fn find(&self, key: u64) -> Option<Entry> {
+        self.next(key).filter(|entry| entry.start <= key)
+    }
+
+    pub fn next(&self, key: u64) -> Option<Entry> {
+        self.entries.values().find(|entry| entry.end > key).copied()
+    }
+
+    pub fn prev(&self, key: u64) -> Option<Entry> {
+        self.entries.values().rev().find(|entry| entry.end <= key).copied()
+    }
+
+    /// Widens a range so that no entry reaches across its ends, and returns what sticks out on both sides.
+    pub fn widen(&self, start: u64, end: u64) -> (u64, u64, Option<Entry>, Option<Entry>) {
+        let left = self.find(start).filter(|entry| entry.start < start);
+        let right = self.find(end - 1).filter(|entry| entry.end > end);
+        (
+            left.map_or(start, |entry| entry.start),
+            right.map_or(end, |entry| entry.end),
+            left.map(|entry| Entry { end: start, ..entry }),
+            right.map(|entry| Entry { start: end, ..entry }),
+        )
+    }
+
+    /// Tries every multiple of the alignment.
+    pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+        let free = |at: &u64| {
+            let end = at + request.len;
+            *at >= request.low
+                && end <= request.high
+                && self.next(*at).is_none_or(|entry| {
+                    // The guard of an entry lies in the gap directly in front of it, nowhere else.
+                    end <= entry.start.saturating_sub(below(&entry))
+                })
+        };
+        let mut all = (0..request.high).filter(|at| at.is_multiple_of(request.align));
+        match request.direction {
+            Direction::BottomUp => all.find(free),
+            Direction::TopDown => all.rev().find(free),
+        }
+    }
+}
