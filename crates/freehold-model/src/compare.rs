@@ -92,9 +92,7 @@ pub fn run_ops<A: Subject, B: Subject>(
     b.reset();
     let world = a.world();
     for chunk in ops.chunks(between_maps) {
-        let t0 = std::time::Instant::now();
-        let left = a.apply_all(chunk); let t1 = t0.elapsed(); let right = b.apply_all(chunk);
-        if t0.elapsed().as_millis() > 100 { eprintln!("SLOW {:?} {:?} {}", t1, t0.elapsed(), chunk.iter().map(|o| text::op(&world, o)).collect::<Vec<_>>().join("; ")); }
+        let (left, right) = (a.apply_all(chunk), b.apply_all(chunk));
         for ((op, left), right) in chunk.iter().zip(&left).zip(&right) {
             report.calls += 1;
             match left {

@@ -73,7 +73,8 @@ pub(super) fn outside(pid: i32) -> Result<(Counters, i64), String> {
     for line in lines(&text) {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             if !flags.split_whitespace().any(|f| matches!(f, "io" | "de" | "pf" | "mm")) {
-                lockable += pages;
+                // The kernel counts the pages of one VMA in an int here.
+                lockable += i64::from(pages as i32);
             }
         } else if let Some((start, end, _, _, path)) = header(line) {
             pages = if path == "[vsyscall]" { 0 } else { ((end - start) / PAGE) as i64 };
@@ -89,7 +90,7 @@ pub(super) fn status(pid: i32) -> Result<Counters, String> {
     read(pid, "status", &mut text)?;
     let field = |name: &str| {
         let line = lines(&text).find_map(|l| l.strip_prefix(name)).unwrap_or("0");
-        line.split_whitespace().next().and_then(|n| n.parse::<i64>().ok()).unwrap_or(0) * 1024 / PAGE as i64
+        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) as i64 * 1024 / PAGE as i64
     };
     Ok(Counters {
         map_count: 0,

@@ -14,13 +14,15 @@ pub(super) enum Refused {
 impl Model {
     pub(super) fn read(&mut self, p: usize, addr: u64, len: u64) -> Outcome {
         let mut bytes = Vec::new();
-        for at in addr..addr.saturating_add(len.min(PAGE)) {
-            if bytes.is_empty() || at % PAGE == 0 {
-                if let Err(kind) = self.touch(p, at, false) {
-                    return Outcome::Signal(Signal { kind, addr: at });
-                }
+        let mut at = addr;
+        let end = addr.saturating_add(len.min(PAGE));
+        while at < end {
+            if let Err(kind) = self.touch(p, at, false) {
+                return Outcome::Signal(Signal { kind, addr: at });
             }
-            bytes.push(self.byte(p, at));
+            let stop = end.min(page_down(at) + PAGE);
+            self.copy_out(p, at, (stop - at) as usize, &mut bytes);
+            at = stop;
         }
         Outcome::Bytes(bytes)
     }
@@ -42,18 +44,21 @@ impl Model {
         Outcome::Ok(0)
     }
 
-    fn byte(&mut self, p: usize, addr: u64) -> u8 {
+    /// Copies bytes of one present page.
+    fn copy_out(&mut self, p: usize, addr: u64, len: usize, into: &mut Vec<u8>) {
         let at = (addr % PAGE) as usize;
-        let pr = self.proc(p);
-        match pr.pages.get(&(addr / PAGE)) {
-            Some(Page::Anon(page)) => page[at],
-            Some(Page::Zero) => 0,
+        let zeros = [0; PAGE as usize];
+        let pr = self.procs[p].as_ref().expect("only living processes call");
+        let page: &Bytes = match pr.pages.get(&(addr / PAGE)) {
+            Some(Page::Anon(page)) => page,
+            Some(Page::Zero) => &zeros,
             _ => {
                 let v = &pr.vmas[pr.at(addr).expect("touched")];
-                let (back, index) = (v.back, v.pgoff_at(addr));
-                self.inode_of(back).map_or(0, |i| self.inodes[i].byte(index, at))
+                let inode = self.inode_of(v.back).expect("only a file's pages are not in the process's own map");
+                self.inodes[inode].page(v.pgoff_at(addr)).unwrap_or(&zeros)
             }
-        }
+        };
+        into.extend_from_slice(&page[at..at + len]);
     }
 
     /// What the hardware and the fault handler do for one access.

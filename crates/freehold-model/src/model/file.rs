@@ -14,8 +14,15 @@ impl Inode {
         Inode { size, data: BTreeMap::new() }
     }
     pub(super) fn initial(number: u8) -> Inode {
-        let mut inode = Inode::empty(0);
-        inode.write(0, (0..World::INODES[number as usize]).map(|at| World::initial(number, at)));
+        let size = World::INODES[number as usize];
+        let mut inode = Inode::empty(size);
+        for index in 0..inode.pages() {
+            let end = (size - index * PAGE).min(PAGE);
+            let page = inode.page_mut(index);
+            for at in 0..end {
+                page[at as usize] = World::initial(number, index * PAGE + at);
+            }
+        }
         inode
     }
     /// Pages up to the end of the file.
@@ -25,8 +32,11 @@ impl Inode {
     pub(super) fn page_mut(&mut self, index: u64) -> &mut Bytes {
         self.data.entry(index).or_insert_with(|| Box::new([0; PAGE as usize]))
     }
-    pub(super) fn byte(&self, index: u64, at: usize) -> u8 {
+    fn byte(&self, index: u64, at: usize) -> u8 {
         self.data.get(&index).map_or(0, |page| page[at])
+    }
+    pub(super) fn page(&self, index: u64) -> Option<&Bytes> {
+        self.data.get(&index).map(|page| &**page)
     }
     pub(super) fn copy(&self, index: u64) -> Bytes {
         self.data.get(&index).map_or([0; PAGE as usize], |page| **page)
