@@ -1,0 +1,176 @@
+//! Faults on a file, and on frames that somebody else owns, with nothing there yet.
+//!
+//! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
+//! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
+
+use super::{Access, FaultError, Held, Step, vma_pte_flags};
+use crate::{
+    PAGE_SIZE, Pfn, VirtAddr,
+    counted::Counted,
+    frame::Frame,
+    object::{File, Object, Special},
+    platform::Platform,
+    space::{AddressSpace, Rss, RssKind},
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+use freehold_pagetable::{Pte, PteFlags, PteTable};
+
+/// Bytes around a read fault in which pages that are in the cache are mapped with it.
+const AROUND: u64 = 16 * PAGE_SIZE;
+
+/// The counter that a mapping of this frame counts in.
+pub(super) fn rss_kind(frame: &Frame) -> RssKind {
+    match (frame.is_anon(), frame.is_shmem()) {
+        (true, _) => RssKind::Anon,
+        (false, true) => RssKind::Shmem,
+        (false, false) => RssKind::File,
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
+    pub(super) fn file_fault(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+        let Object::File(file) = vma.object() else { return Step::Retry };
+        let index = vma.pgoff_of(page);
+        if index >= file.mapping().pages() {
+            return Step::Failed(FaultError::Bus { addr: page });
+        }
+        if access.write && !vma.flags().contains(VmFlags::SHARED) {
+            return self.private_write(vma, file, page, held);
+        }
+        let Ok(table) = self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)) else {
+            return Step::OUT_OF_MEMORY;
+        };
+        let (rss, step) = if access.write {
+            self.shared_write(vma, file, page, table)
+        } else {
+            self.read_around(vma, file, page, table)
+        };
+        self.counters.count_rss(&rss);
+        step
+    }
+
+    /// Maps the page, and every page around it that is in the cache, without the right to write: the first store tells that
+    /// the page is dirty, or has to be copied.
+    fn read_around(
+        &self,
+        vma: &Vma<P>,
+        file: &Counted<File<P>>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+    ) -> (Rss, Step<P>) {
+        let (mapping, mut rss) = (file.mapping(), Rss::default());
+        let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
+        let window = window(vma, page, &table);
+        let rcu = P::rcu_read();
+        // Asked first, so that the neighbours are not mapped now and the page in a second round.
+        if mapping.lookup(&rcu, index).is_none() {
+            return (rss, Step::Fill(file.clone(), index));
+        }
+        let mut guard = table.lock();
+        let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
+        mapping.lookup_range(&rcu, indices.clone(), |at, pfn| {
+            let address = VirtAddr::new(window.start + (at - indices.start) * PAGE_SIZE);
+            // Whatever is there stays: a page, a private copy, a marker.
+            if guard.get(address).is_none() {
+                self.count_cached(pfn, &mut rss);
+                let _ = guard.install(address, Pte::page(pfn, rights));
+            }
+        });
+        let step = if guard.get(VirtAddr::new(page)).is_none() { Step::Retry } else { Step::Done };
+        (rss, step)
+    }
+
+    /// Maps the page with the right to write; it counts as written from now on.
+    fn shared_write(
+        &self,
+        vma: &Vma<P>,
+        file: &Counted<File<P>>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+    ) -> (Rss, Step<P>) {
+        let (index, mut rss) = (vma.pgoff_of(page), Rss::default());
+        let rcu = P::rcu_read();
+        let Some(pfn) = file.mapping().lookup(&rcu, index) else {
+            return (rss, Step::Fill(file.clone(), index));
+        };
+        let mut guard = table.lock();
+        let address = VirtAddr::new(page);
+        if !guard.get(address).is_none() {
+            return (rss, Step::Retry);
+        }
+        self.count_cached(pfn, &mut rss);
+        self.platform().frame(pfn).set_dirty();
+        let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
+        let _ = guard.install(address, Pte::page(pfn, rights));
+        (rss, Step::Done)
+    }
+
+    /// Maps a copy of the page, without ever mapping the page itself.
+    fn private_write(
+        &self,
+        vma: &Vma<P>,
+        file: &Counted<File<P>>,
+        page: u64,
+        held: Held<'_, '_, P>,
+    ) -> Step<P> {
+        let index = vma.pgoff_of(page);
+        if !file.mapping().has_page(index) {
+            return Step::Fill(file.clone(), index);
+        }
+        if let Err(step) = self.prepare_anon(vma, held) {
+            return step;
+        }
+        let Ok(copy) = self.engine.alloc_anon(false) else { return Step::OUT_OF_MEMORY };
+        let step = self.map_copy(vma, file, page, copy);
+        match step {
+            Step::Done => self.counters.count_page(RssKind::Anon, 1),
+            _ => self.engine.discard_anon(copy),
+        }
+        step
+    }
+
+    /// Fills `copy` and maps it; anything but `Done`: it was not mapped.
+    fn map_copy(&self, vma: &Vma<P>, file: &File<P>, page: u64, copy: Pfn) -> Step<P> {
+        let address = VirtAddr::new(page);
+        let Ok(table) = self.table.pte_table_alloc(self.platform(), address) else {
+            return Step::OUT_OF_MEMORY;
+        };
+        let rcu = P::rcu_read();
+        let Some(original) = file.mapping().lookup(&rcu, vma.pgoff_of(page)) else { return Step::Retry };
+        self.platform().copy_frame(copy, original);
+        let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
+        match table.lock().install(address, Pte::page(copy, rights)) {
+            Ok(()) => Step::Done,
+            Err(_) => Step::Retry,
+        }
+    }
+
+    /// A frame from the fixed list, without the right to write: a private store copies it.
+    pub(super) fn special_fault(&self, vma: &Vma<P>, page: u64, special: &Special) -> Step<P> {
+        let Some(pfn) = special.frame(vma.pgoff_of(page)) else {
+            return Step::Failed(FaultError::Bus { addr: page });
+        };
+        match self.install(page, Pte::page(pfn, vma_pte_flags(vma.flags()) | PteFlags::SPECIAL)) {
+            Ok(_) => Step::Done,
+            Err(step) => step,
+        }
+    }
+
+    /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
+    fn count_cached(&self, pfn: Pfn, rss: &mut Rss) {
+        let frame = self.platform().frame(pfn);
+        frame.get();
+        frame.add_map();
+        rss.add(rss_kind(frame), 1);
+    }
+}
+
+/// The aligned window around `page`, as far as the VMA and the table go.
+fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> Range<u64> {
+    let (start, span) = (page - page % AROUND, table.span());
+    let low = start.max(vma.start()).max(span.start().get());
+    let high = (start + AROUND).min(vma.end()).min(span.end().get());
+    low..high
+}

@@ -1,0 +1,183 @@
+//! What read, write and msync see of a file: its page cache.
+
+use super::mapping::{CachedPage, FillError, Mapping};
+use super::{IoError, i_mmap::Mapper};
+use crate::{PAGE_SIZE, platform::Platform, space::zap::SpaceTlb, vma::flags::VmFlags};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Gather, Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
+
+impl<P: Platform> Mapping<P> {
+    /// A page inside the file, brought into the cache if need be.
+    pub(super) fn page(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
+        loop {
+            match self.get_page(index) {
+                Some(page) => return Ok(page),
+                None => self.fill(index)?,
+            }
+        }
+    }
+
+    /// Reads at `offset`, as far as the file goes; returns how many bytes were read.
+    ///
+    /// # Errors
+    ///
+    /// The first page could not be read.
+    ///
+    /// # Locks
+    ///
+    /// As [`fill`](Self::fill), for pages that are not in the cache.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
+        let mut done = 0;
+        while done < out.len() {
+            let Some(at) = offset.checked_add(done as u64) else { break };
+            let left = self.size().saturating_sub(at);
+            let page = match self.page(at / PAGE_SIZE) {
+                _ if left == 0 => break,
+                Ok(page) => page,
+                // It shrank meanwhile, or some bytes were read.
+                Err(error) if done == 0 && error != FillError::BeyondEnd => return Err(error),
+                Err(_) => break,
+            };
+            let start = at % PAGE_SIZE;
+            let len = (PAGE_SIZE - start).min(left).min((out.len() - done) as u64) as usize;
+            self.engine().platform().read_frame(*page, start as usize, &mut out[done..done + len]);
+            done += len;
+        }
+        Ok(done)
+    }
+
+    /// Writes at `offset`, enlarging the file if need be; returns how many bytes were written.
+    ///
+    /// # Errors
+    ///
+    /// The first page could not be had, or the file would become larger than any may be.
+    ///
+    /// # Locks
+    ///
+    /// The file's content lock for writing; then as [`fill`](Self::fill).
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
+        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= super::file::MAX_BYTES);
+        if end.is_none() {
+            return Err(FillError::BeyondEnd);
+        }
+        let _content = self.content.write();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            match self.write_part(at, &data[done..]) {
+                Ok(len) => done += len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes what fits into one page. Under `content` held for writing.
+    fn write_part(&self, at: u64, data: &[u8]) -> Result<usize, FillError> {
+        let start = at % PAGE_SIZE;
+        let len = data.len().min((PAGE_SIZE - start) as usize);
+        let (size, end) = (self.size(), at + len as u64);
+        if at > size {
+            self.zero_behind(size, at)?;
+        }
+        let page = self.page_to_write(at / PAGE_SIZE)?;
+        let platform = self.engine().platform();
+        platform.write_frame(*page, start as usize, &data[..len]);
+        platform.frame(*page).set_dirty();
+        // Last: who sees the size finds the bytes.
+        if end > size {
+            self.publish_size(end);
+        }
+        Ok(len)
+    }
+
+    /// A page that may lie beyond the end of the file so far. Under `content` held for writing.
+    fn page_to_write(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
+        loop {
+            match self.get_any(index) {
+                Some(page) => return Ok(page),
+                None if index < self.pages() => self.fill(index)?,
+                None => self.fill_new(index)?,
+            }
+        }
+    }
+
+    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
+    ///
+    /// # Errors
+    ///
+    /// Some page could not be written; it stays dirty, and the rest was written.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for reading, under it the tables' locks; then none while the pager is called.
+    pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
+        if self.is_shmem() {
+            return Ok(());
+        }
+        // First the rights to write go, so that a store after this makes its page dirty again.
+        for mapper in self.mappers().mappers(pages.clone()) {
+            clean(&mapper);
+        }
+        let mut result = Ok(());
+        let _: ControlFlow<()> = self.each_page(pages, |index| {
+            if let Some(page) = self.get_page(index) {
+                result = result.and(self.write_back_page(index, &page));
+            }
+            ControlFlow::Continue(())
+        });
+        result
+    }
+
+    fn write_back_page(&self, index: u64, page: &CachedPage<'_, P>) -> Result<(), IoError> {
+        let platform = self.engine().platform();
+        let frame = platform.frame(**page);
+        if !frame.take_dirty() {
+            return Ok(());
+        }
+        let written = self.pager().write_page(platform, index, **page);
+        if written.is_err() {
+            frame.set_dirty();
+        }
+        written
+    }
+}
+
+/// Takes the right to write, and the dirty bit, from every entry by which stores reach the file.
+fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
+    if !mapper.vma.flags().contains(VmFlags::SHARED) {
+        return;
+    }
+    let space = mapper.space;
+    let tlb = SpaceTlb { space };
+    let mut cleaner = Cleaner { platform: space.platform(), gather: Gather::new(&tlb, &space.gathers) };
+    let range = VaRange::of(mapper.range.start, mapper.range.end);
+    let walked = space.table.walk(space.platform(), range, &mut cleaner);
+    debug_assert!(walked.is_ok(), "nothing here makes large leaves that would have to be split");
+    cleaner.gather.finish();
+}
+
+struct Cleaner<'s, P: Platform> {
+    platform: &'s P,
+    gather: Gather<'s, SpaceTlb<'s, P>, 1>,
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let platform = self.platform;
+        table.change_each(range, &mut self.gather, |_, pte| {
+            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
+            if flags.contains(PteFlags::DIRTY) {
+                platform.frame(pfn).set_dirty();
+            }
+            pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // Markers above the lowest level; files are not mapped by large leaves.
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,389 @@
+//! The pages of a file: its page cache, and the rules by which pages come and go.
+//!
+//! Each page has a word in a tree of words:
+//!
+//! | word | meaning | becomes |
+//! | --- | --- | --- |
+//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading |
+//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise |
+//!
+//! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
+//! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
+//! a grace period is over, nobody is about to map it, and one walk over the file's VMAs finds every entry that does: a
+//! fault can neither lose the race with a truncation nor win it too late (hazards C-26, C-37). The size is published in
+//! the same way: before the grace period.
+//!
+//! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
+//! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+
+use super::{Pager, i_mmap::{Edit, IMmap, Lookups}, radix::Radix};
+use crate::{PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform, vma::Vma};
+use allocator_api2::{boxed::Box, unsize_box};
+use core::ops::{ControlFlow, Deref, Range};
+use freehold_sync::{
+    Rank, RwSem,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// The page is, or was, in the cache.
+const PRESENT: u64 = 1 << 0;
+/// The page is going away.
+const LEAVING: u64 = 1 << 1;
+const FRAME_SHIFT: u32 = 2;
+
+/// A word as it says where a page is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word(u64);
+
+impl Word {
+    fn present(pfn: Pfn) -> Self {
+        Word(pfn.get() << FRAME_SHIFT | PRESENT)
+    }
+
+    /// The frame of a page that lookups see.
+    fn visible(self) -> Option<Pfn> {
+        (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+
+    /// The frame of a page that the cache holds, visible or not.
+    fn held(self) -> Option<Pfn> {
+        (self.0 & PRESENT != 0).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+}
+
+/// Why a page could not be brought into the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FillError {
+    /// The page lies beyond the end of the file (or of the largest file there can be).
+    BeyondEnd,
+    /// The backing store failed.
+    Io,
+    /// No memory.
+    NoMemory,
+}
+
+impl core::fmt::Display for FillError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            FillError::BeyondEnd => "beyond the end of the file",
+            FillError::Io => "input or output failed",
+            FillError::NoMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for FillError {}
+
+impl From<NoMemory> for FillError {
+    fn from(_: NoMemory) -> Self {
+        FillError::NoMemory
+    }
+}
+
+/// A file's pages and who maps them: what Linux calls an inode and its address_space.
+pub struct Mapping<P: Platform> {
+    /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
+    size: AtomicU64,
+    /// See the module's table.
+    cache: Radix,
+    /// Shared memory, which no store is behind. Fixed.
+    shmem: bool,
+    /// Fixed.
+    pager: Box<dyn Pager<P>>,
+    /// Guards the size, and the contents against two writers.
+    pub(super) content: RwSem<P>,
+    /// Held for reading while a page enters the cache, for writing while pages leave.
+    pub(super) invalidate: RwSem<P>,
+    i_mmap: IMmap<P>,
+    /// Last: pages go back to it.
+    engine: Counted<Engine<P>>,
+}
+
+/// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
+pub(crate) struct CachedPage<'m, P: Platform> {
+    engine: &'m Engine<P>,
+    pfn: Pfn,
+}
+
+impl<P: Platform> Deref for CachedPage<'_, P> {
+    type Target = Pfn;
+    fn deref(&self) -> &Pfn {
+        &self.pfn
+    }
+}
+
+impl<P: Platform> Drop for CachedPage<'_, P> {
+    fn drop(&mut self) {
+        self.engine.put_frame(self.pfn);
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and are never
+    /// written back.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        shmem: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
+        Ok(Counted::try_new(Mapping {
+            size: AtomicU64::new(size),
+            cache: Radix::new(),
+            shmem,
+            pager,
+            content: RwSem::new(Rank::IRwsem),
+            invalidate: RwSem::new(Rank::Invalidate),
+            i_mmap: IMmap::new(),
+            engine: engine.clone(),
+        })?)
+    }
+
+    /// The engine whose frames hold the pages.
+    pub fn engine(&self) -> &Counted<Engine<P>> {
+        &self.engine
+    }
+
+    pub(super) fn pager(&self) -> &dyn Pager<P> {
+        &*self.pager
+    }
+
+    /// Whether it is shared memory.
+    pub fn is_shmem(&self) -> bool {
+        self.shmem
+    }
+
+    /// The size in bytes at this moment.
+    pub fn size(&self) -> u64 {
+        // Acquire pairs with the release in `publish_size`: who sees a larger size finds the bytes written before it.
+        self.size.load(Acquire)
+    }
+
+    /// Pages, counting the last even if the file ends inside it.
+    pub fn pages(&self) -> u64 {
+        self.size().div_ceil(PAGE_SIZE)
+    }
+
+    /// Under `content` held for writing.
+    pub(super) fn publish_size(&self, size: u64) {
+        self.size.store(size, Release);
+    }
+
+    /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the guard, and
+    /// whatever maps the page within the guard will be found by whoever cuts it off.
+    pub(crate) fn lookup(&self, _: &P::RcuGuard, index: u64) -> Option<Pfn> {
+        if index >= self.pages() {
+            return None;
+        }
+        // Acquire pairs with the release in `fill_page`: the frame's contents and record are seen.
+        Word(self.cache.get(index)?.load(Acquire)).visible()
+    }
+
+    /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is there.
+    pub(crate) fn lookup_range(&self, _: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
+        let range = range.start..range.end.min(self.pages());
+        let _: ControlFlow<()> = self.cache.each(range, |index, word| {
+            // Acquire: as in `lookup`.
+            if let Some(pfn) = Word(word.load(Acquire)).visible() {
+                f(index, pfn);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Whether a page inside the file is in the cache at this moment.
+    pub fn has_page(&self, index: u64) -> bool {
+        self.lookup(&P::rcu_read(), index).is_some()
+    }
+
+    /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
+    pub(crate) fn get_page(&self, index: u64) -> Option<CachedPage<'_, P>> {
+        let rcu = P::rcu_read();
+        let pfn = self.lookup(&rcu, index)?;
+        self.engine.platform().frame(pfn).get();
+        Some(CachedPage { engine: &self.engine, pfn })
+    }
+
+    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing is cut off.
+    pub(super) fn get_any(&self, index: u64) -> Option<CachedPage<'_, P>> {
+        let rcu = P::rcu_read();
+        // Acquire: as in `lookup`.
+        let pfn = Word(self.cache.get(index)?.load(Acquire)).visible()?;
+        self.engine.platform().frame(pfn).get();
+        drop(rcu);
+        Some(CachedPage { engine: &self.engine, pfn })
+    }
+
+    /// Brings a page inside the file into the cache, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// See [`FillError`]; nothing happened.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading; the pager is called under it. The caller holds no lock of an address space.
+    pub fn fill(&self, index: u64) -> Result<(), FillError> {
+        let _pages_stay = self.invalidate.read();
+        let size = self.size();
+        if index >= size.div_ceil(PAGE_SIZE) {
+            return Err(FillError::BeyondEnd);
+        }
+        self.fill_page(index, |platform, pfn| {
+            self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
+            // The last page reads as zeroes beyond the end of the file.
+            let end = size - (index << PAGE_SHIFT);
+            if end < PAGE_SIZE {
+                zero(platform, pfn, end..PAGE_SIZE);
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
+    /// about to make part of the file: it starts as zeroes.
+    pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
+        let _pages_stay = self.invalidate.read();
+        self.fill_page(index, |platform, pfn| {
+            platform.zero_frame(pfn);
+            Ok(())
+        })
+    }
+
+    fn fill_page(
+        &self,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
+    ) -> Result<(), FillError> {
+        let word = self.cache.make(index).map_err(NoMemory::from)?;
+        // Relaxed: a hint that saves work; the compare-and-swap below decides.
+        if word.load(Relaxed) != 0 {
+            return Ok(());
+        }
+        let platform = self.engine.platform();
+        let pfn = self.engine.alloc_cache(self.shmem)?;
+        if let Err(error) = contents(platform, pfn) {
+            self.engine.put_frame(pfn);
+            return Err(error);
+        }
+        // Release pairs with the acquire in `lookup`. Relaxed on failure: the page of whoever was faster is as good.
+        if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
+            self.engine.put_frame(pfn);
+        }
+        Ok(())
+    }
+
+    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
+    pub(super) fn mark_leaving(&self, range: Range<u64>) -> bool {
+        let mut any = false;
+        let _: ControlFlow<()> = self.cache.each(range, |_, word| {
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. Lookups need no order with
+            // the mark either: the grace period that follows provides it.
+            if word.load(Relaxed) != 0 {
+                word.fetch_or(LEAVING, Relaxed);
+                any = true;
+            }
+            ControlFlow::Continue(())
+        });
+        any
+    }
+
+    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing.
+    pub(super) fn drop_leaving(&self, range: Range<u64>) {
+        let _: ControlFlow<()> = self.cache.each(range, |_, word| {
+            // Relaxed: as above; nobody but us has seen these pages since the grace period.
+            if let Some(pfn) = Word(word.load(Relaxed)).held() {
+                word.store(0, Relaxed);
+                self.engine.put_frame(pfn);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks.
+    pub(super) fn each_page<B>(
+        &self,
+        range: Range<u64>,
+        mut f: impl FnMut(u64) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        // Relaxed: hints, to be looked up again.
+        self.cache.each(range, |index, word| match Word(word.load(Relaxed)).visible() {
+            Some(_) => f(index),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    /// The VMAs that map the file, kept as they are.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for reading.
+    pub(crate) fn mappers(&self) -> Lookups<'_, P> {
+        self.i_mmap.read()
+    }
+
+    /// The right to change which VMAs are linked and where. Several changes within one guard are one step for all others: use
+    /// it wherever a page passes from one VMA to another (split, merge, moved borders), so that no walk misses it in between.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing.
+    pub(crate) fn edit(&self) -> Edit<'_, P> {
+        self.i_mmap.edit()
+    }
+
+    /// Links a VMA that maps the file, before its first fault.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing, as for all that follow.
+    pub(crate) fn link(&self, vma: &Vma<P>) {
+        self.edit().insert(vma);
+    }
+
+    /// Links a VMA that fork copied, behind its parent.
+    pub(crate) fn link_after(&self, parent: &Vma<P>, child: &Vma<P>) {
+        self.edit().insert_after(parent, child);
+    }
+
+    /// Unlinks a VMA, if it is linked: from now on nobody comes to its entries through the file.
+    pub(crate) fn unlink(&self, vma: &Vma<P>) {
+        self.edit().remove(vma);
+    }
+
+    /// Changes a VMA's bounds; the caller holds its write lock.
+    pub(crate) fn rekey(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
+        self.edit().rekey(vma, range, pgoff);
+    }
+
+    /// Verifies the tree of VMAs.
+    ///
+    /// # Panics
+    ///
+    /// With what is wrong.
+    pub fn check(&self) {
+        self.mappers().check();
+    }
+}
+
+impl<P: Platform> Drop for Mapping<P> {
+    fn drop(&mut self) {
+        self.drop_leaving(0..u64::MAX);
+    }
+}
+
+/// Zeroes a part of a frame.
+pub(super) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
+    static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+    platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
+}

@@ -1,0 +1,155 @@
+//! Taking pages away from under page tables: truncation and hole punching.
+//!
+//! ```text
+//! publish   the new size is stored; pages to go are marked: whoever looks from now on does not find them
+//! wait      a grace period: whoever had found one has mapped it, or has given up
+//! zap       under the i_mmap lock, shared: every entry that maps one goes, and is flushed
+//! drop      the cache gives up its references
+//! ```
+//!
+//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. One pass suffices where a
+//! lock on each page would call for two (before and after removal), because the wait comes first.
+#![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
+
+use super::mapping::{FillError, Mapping, zero};
+use crate::{PAGE_SIZE, platform::Platform, space::zap::Zap};
+use core::{ops::Range, ptr::NonNull};
+use freehold_sync::RcuHead;
+
+/// What a cut takes besides pages of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    /// Private copies too: beyond the end of a file nothing may be mapped.
+    Go,
+    /// Private copies stay: they have nothing to do with the file any more.
+    Stay,
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an access there
+    /// is a bus error from now on. What a longer file gains reads as zeroes.
+    ///
+    /// # Errors
+    ///
+    /// The page in which the file will end could not be read; nothing happened.
+    ///
+    /// # Locks
+    ///
+    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks one at a time.
+    /// The caller holds no lock of an address space.
+    pub fn truncate(&self, size: u64) -> Result<(), FillError> {
+        if size > super::file::MAX_BYTES {
+            return Err(FillError::BeyondEnd);
+        }
+        let _content = self.content.write();
+        let old = self.size();
+        if size >= old {
+            self.zero_behind(old, size)?;
+            self.publish_size(size);
+            return Ok(());
+        }
+        // The part of the last page that is cut off must be zeroes when the file grows again.
+        let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
+        let gone = size.div_ceil(PAGE_SIZE)..old.div_ceil(PAGE_SIZE);
+        let _pages_go = self.invalidate.write();
+        self.publish_size(size);
+        self.cut(gone, Copies::Go);
+        if let Some(last) = last {
+            let platform = self.engine().platform();
+            zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
+            platform.frame(*last).set_dirty();
+        }
+        Ok(())
+    }
+
+    /// Replaces the bytes of `range` by zeroes: whole pages leave the cache and all page tables, private copies excepted;
+    /// parts of pages are overwritten. The size stays.
+    ///
+    /// # Errors
+    ///
+    /// A page at the edge could not be read; the hole may be there in part.
+    ///
+    /// # Locks
+    ///
+    /// As [`truncate`](Self::truncate).
+    pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
+        let _content = self.content.write();
+        let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
+        if start >= end {
+            return Ok(());
+        }
+        let inner = start.next_multiple_of(PAGE_SIZE)..end - end % PAGE_SIZE;
+        if inner.start > inner.end {
+            return self.zero_part(start..end);
+        }
+        if start < inner.start {
+            self.zero_part(start..inner.start)?;
+        }
+        if inner.end < end {
+            self.zero_part(inner.end..end)?;
+        }
+        let _pages_go = self.invalidate.write();
+        self.cut(inner.start / PAGE_SIZE..inner.end / PAGE_SIZE, Copies::Stay);
+        Ok(())
+    }
+
+    /// Zeroes bytes within one page.
+    fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        let page = self.page(bytes.start / PAGE_SIZE)?;
+        let platform = self.engine().platform();
+        let offset = bytes.start % PAGE_SIZE;
+        zero(platform, *page, offset..offset + (bytes.end - bytes.start));
+        platform.frame(*page).set_dirty();
+        Ok(())
+    }
+
+    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page behind its end
+    /// becomes zeroes.
+    pub(super) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
+        let end = new.min(old.next_multiple_of(PAGE_SIZE));
+        if old < end { self.zero_part(old..end) } else { Ok(()) }
+    }
+
+    /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was published.
+    fn cut(&self, pages: Range<u64>, copies: Copies) {
+        if pages.is_empty() {
+            return;
+        }
+        let cached = self.mark_leaving(pages.clone());
+        // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let go of it.
+        let mapped = !self.mappers().is_empty();
+        if cached || mapped {
+            grace_period::<P>();
+        }
+        if mapped {
+            self.unmap(pages.clone(), copies);
+        }
+        if cached {
+            self.drop_leaving(pages.clone());
+        }
+        self.pager().discard(pages);
+    }
+
+    /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
+    fn unmap(&self, pages: Range<u64>, copies: Copies) {
+        let mappers = self.mappers();
+        for mapper in mappers.mappers(pages) {
+            let zap = match copies {
+                Copies::Go => Zap::of(mapper.vma).keep_guards(),
+                Copies::Stay => Zap::of(mapper.vma).file_pages_only(),
+            };
+            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
+            // entry it finds empty is in no TLB either (hazard C-58).
+            mapper.space.discard(mapper.range, zap);
+        }
+    }
+}
+
+/// Waits until every read section that exists now is over.
+fn grace_period<P: Platform>() {
+    unsafe fn nothing(_: NonNull<RcuHead>) {}
+    let head = RcuHead::new();
+    // SAFETY: the head stays here, untouched, until the barrier has seen the function run.
+    unsafe { P::rcu_defer(NonNull::from(&head), nothing) };
+    P::rcu_barrier();
+}
