@@ -1,0 +1,320 @@
+#![cfg(loom)]
+//! Every interleaving, under weak memory, of what the tables let run side by side. Tables have two entries
+//! here. Run with `RUSTFLAGS="--cfg loom"`.
+//!
+//! One claim is not here but in `hardware.rs`: that a plain store beats the hardware's compare-and-swap.
+//! loom orders a store and a compare-and-swap that nothing else orders either way round, even where the
+//! compare-and-swap succeeded and so must have come first.
+
+mod common;
+
+use common::Memory;
+use freehold_pagetable::{
+    Access, Flush, Gather, GatherState, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Tlb, Unmapped,
+    VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
+};
+use freehold_sync::atomic::{AtomicU64, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+type Tables = PageTable<X86_4, Memory>;
+type P = Pte<X86_4>;
+
+const PAGE: u64 = 4096;
+const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
+
+struct World {
+    memory: Memory,
+    tables: Tables,
+    state: GatherState,
+    tlb: CachedTlb,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        let memory = Memory::new(6);
+        let tables = Tables::new(&memory).unwrap();
+        Arc::new(World { memory, tables, state: GatherState::new(), tlb: CachedTlb::new() })
+    }
+
+    fn with_page(flags: PteFlags) -> Arc<Self> {
+        let world = World::new();
+        let table = world.tables.pte_table_alloc(&world.memory, at(0)).unwrap();
+        table.lock().install(at(0), P::page(Pfn::new(7), flags)).unwrap();
+        world
+    }
+
+    fn walk(&self, access: Access) -> Result<Pfn, WalkFault> {
+        hw_walk::<X86_4, _>(&self.memory, self.tables.root(), at(0), access).map(|seen| seen.pfn)
+    }
+
+    fn flags(&self) -> PteFlags {
+        self.tables.peek(&self.memory, at(0)).0.flags()
+    }
+}
+
+fn at(page: u64) -> VirtAddr {
+    VirtAddr::new(page * PAGE)
+}
+
+/// Two installers under one absent table: one table survives, the other comes back, both pages are there.
+#[test]
+fn two_installers_meet_in_one_table() {
+    loom::model(|| {
+        let world = World::new();
+        let install = |world: &World, page: u64| {
+            let table = world.tables.pte_table_alloc(&world.memory, at(page)).unwrap();
+            table.lock().install(at(page), P::page(Pfn::new(page + 1), RW)).unwrap();
+        };
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || install(&other, 1));
+        install(&world, 0);
+        thread.join().unwrap();
+        for page in 0..2 {
+            let seen = hw_walk::<X86_4, _>(&world.memory, world.tables.root(), at(page), Access::WRITE);
+            assert_eq!(seen.unwrap().pfn, Pfn::new(page + 1));
+        }
+        assert_eq!(world.memory.live(), 4, "one table a level");
+    });
+}
+
+/// A page's contents and its table's are there for whoever the hardware finds it for.
+#[test]
+fn who_finds_a_page_finds_its_contents() {
+    loom::model(|| {
+        let world = World::new();
+        let contents = Arc::new(AtomicU64::new(0));
+        let (other, page) = (Arc::clone(&world), Arc::clone(&contents));
+        let thread = thread::spawn(move || {
+            page.store(42, Ordering::Relaxed);
+            let table = other.tables.pte_table_alloc(&other.memory, at(0)).unwrap();
+            table.lock().install(at(0), P::page(Pfn::new(7), RW | PteFlags::ACCESSED)).unwrap();
+        });
+        if world.walk(Access::READ).is_ok() {
+            assert_eq!(contents.load(Ordering::Relaxed), 42);
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// Filling one slot from two sides: one is told what the other put there.
+#[test]
+fn a_slot_is_filled_once() {
+    loom::model(|| {
+        let world = World::new();
+        world.tables.pte_table_alloc(&world.memory, at(0)).unwrap();
+        let install = |world: &World, pfn: u64| {
+            let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
+            table.lock().install(at(0), P::page(Pfn::new(pfn), RW)).is_ok()
+        };
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || install(&other, 1));
+        let mine = install(&world, 2);
+        assert!(mine != thread.join().unwrap());
+    });
+}
+
+/// A large leaf and a table race for one slot of an upper table, whose filling takes no lock.
+#[test]
+fn a_large_leaf_or_a_table() {
+    loom::model(|| {
+        let world = World::new();
+        world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || {
+            let table = other.tables.pmd_table(&other.memory, at(0)).unwrap();
+            table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).is_ok()
+        });
+        let table = world.tables.pte_table_alloc(&world.memory, at(0)).is_ok();
+        let leaf = thread.join().unwrap();
+        assert!(leaf != table);
+        assert_eq!(world.memory.live(), if table { 4 } else { 3 });
+    });
+}
+
+/// Clearing by exchange keeps a dirty bit that was set before; one cannot be set after.
+#[test]
+fn an_exchange_loses_no_dirty_bit() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let other = Arc::clone(&world);
+        let hardware = thread::spawn(move || other.walk(Access::WRITE).is_ok());
+        let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
+        let old = table.lock().take(at(0), &mut NotCached);
+        assert_eq!(hardware.join().unwrap(), old.flags().contains(PteFlags::DIRTY));
+    });
+}
+
+/// Hazard C-61: write protection in place loses neither the page nor a dirty bit, and nobody sees it gone.
+#[test]
+fn c61_a_change_in_place_is_never_absent() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let (writer, reader) = (Arc::clone(&world), Arc::clone(&world));
+        let hardware = thread::spawn(move || writer.walk(Access::WRITE).is_ok());
+        let looker = thread::spawn(move || {
+            assert!(matches!(
+                reader.tables.peek(&reader.memory, at(0)).0.kind(Level::Pte),
+                Kind::Leaf { .. }
+            ));
+        });
+        let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
+        let strip = |pte: P| pte.with_flags(Level::Pte, pte.flags() - PteFlags::WRITE);
+        table.lock().change(at(0), &mut NotCached, strip);
+        let wrote = hardware.join().unwrap();
+        looker.join().unwrap();
+        assert!(!world.flags().contains(PteFlags::WRITE));
+        assert_eq!(world.flags().contains(PteFlags::DIRTY), wrote);
+    });
+}
+
+/// Hazard C-62: a large leaf is split while the hardware writes through it: the translation holds
+/// throughout, and the small leaves know about the write.
+#[test]
+fn c62_a_split_beside_the_hardware() {
+    loom::model(|| {
+        let world = World::new();
+        let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
+        table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).unwrap();
+        let other = Arc::clone(&world);
+        let hardware = thread::spawn(move || other.walk(Access::WRITE));
+        assert_eq!(world.tables.pmd_table(&world.memory, at(0)).unwrap().split(at(0)), Ok(true));
+        assert_eq!(hardware.join().unwrap(), Ok(Pfn::new(8)));
+        assert!(world.flags().contains(PteFlags::DIRTY));
+    });
+}
+
+/// Two threads split one leaf: one table hangs there, the other came back empty.
+#[test]
+fn c62_two_splits() {
+    loom::model(|| {
+        let world = World::new();
+        let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
+        table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).unwrap();
+        let split =
+            |world: &World| world.tables.pmd_table(&world.memory, at(0)).unwrap().split(at(0)).unwrap();
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || split(&other));
+        let mine = split(&world);
+        assert!(mine != thread.join().unwrap());
+        assert_eq!(world.memory.live(), 4);
+        assert_eq!(world.walk(Access::READ), Ok(Pfn::new(8)));
+    });
+}
+
+/// One processor's TLB for one page, and its walk cache for the table above: each either empty or filled.
+/// A flush empties the walk cache only when it is told that tables were freed, as hardware may.
+struct CachedTlb {
+    leaf: AtomicU64,
+    walk: AtomicU64,
+}
+
+impl CachedTlb {
+    /// Filled, as if the page was used before the test began.
+    fn new() -> Self {
+        CachedTlb { leaf: AtomicU64::new(1), walk: AtomicU64::new(1) }
+    }
+
+    fn stale(&self) -> (bool, bool) {
+        (self.leaf.load(Ordering::Acquire) != 0, self.walk.load(Ordering::Acquire) != 0)
+    }
+}
+
+impl Tlb for CachedTlb {
+    fn flush(&self, what: &Flush) {
+        self.leaf.store(0, Ordering::Release);
+        if what.tables_freed {
+            self.walk.store(0, Ordering::Release);
+        }
+    }
+
+    fn release(&self, frames: &[Unmapped]) {
+        assert!(frames.is_empty() || !self.stale().0, "a frame was given up while the TLB had it");
+    }
+
+    fn free_tables(&self, tables: &[Pfn]) {
+        assert!(tables.is_empty() || !self.stale().1, "a table was freed while the walk cache had it");
+    }
+
+    fn is_unwinding(&self) -> bool {
+        std::thread::panicking()
+    }
+}
+
+/// Clears the page if it is there; returns after the flush that the caller may rely on.
+fn discard(world: &World) {
+    let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
+    let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
+    table.lock().zap_each(VaRange::new(at(0), at(1)), &mut gather, |_, slot, gather| {
+        gather.frame(slot.pte().pfn(), Level::Pte);
+        slot.clear();
+    });
+    gather.finish();
+    assert!(!world.tlb.stale().0, "discarded, and still to be seen through the TLB");
+}
+
+/// Hazard C-4, second half: whoever finds the entry already cleared still sees the TLB flushed.
+#[test]
+fn c4_two_discards_of_one_page() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || discard(&other));
+        discard(&world);
+        thread.join().unwrap();
+        assert!(!world.state.is_pending());
+    });
+}
+
+/// Hazard C-4, first half: the span of a table is unlinked beside a discard of a neighbouring page that
+/// finds the table's slot empty. When both are done neither cache holds anything.
+#[test]
+fn c4_a_discard_beside_an_unlink() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let other = Arc::clone(&world);
+        let unmap = thread::spawn(move || {
+            let mut gather = Gather::<_, 2>::new(&other.tlb, &other.state);
+            let table = other.tables.pte_table(&other.memory, at(0)).unwrap();
+            table.lock().take_plain(at(0), &mut gather);
+            gather.frame(Pfn::new(7), Level::Pte);
+            let (low, high) = (at(0), at(2));
+            // SAFETY: the other thread only reads upper entries.
+            unsafe {
+                other.tables.unlink_tables(&other.memory, VaRange::new(low, at(1)), low, high, &mut gather)
+            };
+            gather.finish();
+            assert_eq!(other.tlb.stale(), (false, false));
+        });
+        let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
+        let gone = world.tables.peek(&world.memory, at(0)).1 > Level::Pte;
+        {
+            use freehold_pagetable::Stale;
+            gather.before();
+            gather.changed(VaRange::new(at(2), at(3)), false);
+        }
+        gather.finish();
+        assert!(!gone || world.tlb.stale() == (false, false), "the table was seen unlinked");
+        unmap.join().unwrap();
+        assert_eq!(world.tlb.stale(), (false, false));
+    });
+}
+
+/// The bits that say which parts of a table are filled keep up with two threads that change the table.
+#[test]
+fn filling_and_clearing_neighbours() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || discard(&other));
+        let table = world.tables.pte_table(&world.memory, at(1)).unwrap();
+        table.lock().install(at(1), P::page(Pfn::new(9), RW)).unwrap();
+        thread.join().unwrap();
+        let mut found = Vec::new();
+        table.lock().zap_each(VaRange::new(at(0), at(2)), &mut NotCached, |_, slot, _| {
+            found.push(slot.pte().pfn());
+            slot.clear();
+        });
+        assert_eq!(found, [Pfn::new(9)]);
+    });
+}
