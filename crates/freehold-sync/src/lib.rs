@@ -13,6 +13,8 @@ pub mod rank;
 pub mod rwsem;
 pub mod spin;
 pub mod stats;
+#[cfg(any(loom, feature = "std-host"))]
+pub mod testing;
 pub mod vma_lock;
 
 pub use allocator_api2::alloc::AllocError;
