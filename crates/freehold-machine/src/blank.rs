@@ -4,7 +4,7 @@
 use crate::contents::Page;
 use crate::mmu::SpaceSlot;
 use freehold::frame::Frame;
-use freehold_pagetable::{Table, TableMeta};
+use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;
 
 /// A type whose new value has only zero bytes, on the host where `host::LazyArray` relies on it; on the
@@ -16,6 +16,15 @@ use std::sync::atomic::AtomicU64;
 pub(crate) unsafe trait Blank {
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn blank() -> Self;
+
+    /// The same on the heap; large types never pass over the stack, which the checker's threads have little of.
+    #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
+    fn boxed() -> Box<Self>
+    where
+        Self: Sized,
+    {
+        Box::new(Self::blank())
+    }
 }
 
 // SAFETY: an atomic integer is its integer.
@@ -36,6 +45,19 @@ unsafe impl Blank for Frame {
 unsafe impl Blank for Table {
     fn blank() -> Self {
         Table::new()
+    }
+
+    fn boxed() -> Box<Self> {
+        type Entry = freehold_sync::atomic::AtomicU64;
+        const { assert!(size_of::<Table>() >= ENTRIES * size_of::<Entry>()) };
+        let mut table = Box::<Table>::new_uninit();
+        let entries = table.as_mut_ptr().cast::<Entry>();
+        for index in 0..ENTRIES {
+            // SAFETY: a table is an array of so many entries and nothing else.
+            unsafe { entries.add(index).write(Entry::new(0)) };
+        }
+        // SAFETY: every entry was written.
+        unsafe { table.assume_init() }
     }
 }
 

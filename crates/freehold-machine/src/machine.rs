@@ -105,8 +105,8 @@ unsafe impl<F: Format> Host for Machine<F> {
         host::relax();
     }
 
-    fn lock_context() -> Option<&'static LockContext> {
-        host::lock_context()
+    fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        host::lock_context(f)
     }
 
     #[inline]

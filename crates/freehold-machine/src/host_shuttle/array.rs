@@ -15,6 +15,6 @@ impl<T: Blank> LazyArray<T> {
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        Some(self.0.get(index)?.get_or_init(|| Box::new(T::blank())))
+        Some(self.0.get(index)?.get_or_init(T::boxed))
     }
 }

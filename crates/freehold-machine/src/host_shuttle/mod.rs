@@ -11,13 +11,14 @@ mod wait;
 
 pub(crate) use array::LazyArray;
 pub(crate) use lock::Lock;
-pub(crate) use raw::{fill_table, find_entry, is_zero, lock_context};
+pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use wait::Task;
 pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 
 use crate::local::Local;
+use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Contexts that may be inside `with_cpu` at once. Few, since per-CPU arrays are dear here; a thread
@@ -27,6 +28,7 @@ pub(crate) const MAX_CPUS: usize = 16;
 shuttle::thread_local! {
     static CPU: Number = Number::take();
     static LOCAL: Local = Local::new();
+    static LOCKS: LockContext = LockContext::new();
 }
 
 shuttle::lazy_static! {
@@ -64,6 +66,11 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
 /// What the machine keeps per thread.
 pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
+}
+
+/// Runs `f` on the calling thread's record of held locks.
+pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
+    LOCKS.try_with(f).ok()
 }
 
 pub(crate) fn now_ns() -> u64 {

@@ -3,13 +3,8 @@
 
 use freehold::frame::Frame;
 use freehold_pagetable::{ENTRIES, Table};
-use freehold_sync::LockContext;
 use freehold_sync::atomic::AtomicU64;
 use std::ptr;
-
-shuttle::thread_local! {
-    static LOCKS: LockContext = LockContext::new();
-}
 
 /// Records cannot be read as bytes here; the other host looks.
 pub(crate) fn is_zero(_record: &Frame) -> bool {
@@ -33,11 +28,4 @@ pub(crate) fn fill_table(table: &Table, raw: u64) {
         // runs one thread at a time and switches only between operations.
         unsafe { drop(ptr::replace(entry.cast_mut(), AtomicU64::new(raw))) };
     }
-}
-
-/// The locks the calling thread holds.
-pub(crate) fn lock_context() -> Option<&'static LockContext> {
-    // SAFETY: the checker boxes a thread's values and keeps them to the thread's end, and whoever is given
-    // the reference uses it on this thread before that.
-    LOCKS.try_with(|locks| unsafe { &*ptr::from_ref(locks) }).ok()
 }

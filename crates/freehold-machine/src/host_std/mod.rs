@@ -10,13 +10,14 @@ mod wait;
 
 pub(crate) use array::LazyArray;
 pub(crate) use lock::Lock;
-pub(crate) use raw::{fill_table, find_entry, is_zero, lock_context};
+pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use wait::Task;
 pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 
 use crate::local::Local;
+use freehold_sync::LockContext;
 use std::cell::Cell;
 use std::sync::Mutex;
 
@@ -29,6 +30,7 @@ thread_local! {
     static CPU: Cell<usize> = const { Cell::new(UNSET) };
     static RETURN: ReturnNumber = const { ReturnNumber };
     static LOCAL: Local = const { Local::new() };
+    static LOCKS: LockContext = const { LockContext::new() };
     static SPINS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -91,6 +93,12 @@ fn with_cpu_slow<R>(number: usize, f: impl FnOnce(usize) -> R) -> R {
 #[inline]
 pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
+}
+
+/// Runs `f` on the calling thread's record of held locks.
+#[inline]
+pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
+    LOCKS.try_with(f).ok()
 }
 
 pub(crate) fn now_ns() -> u64 {

@@ -3,12 +3,7 @@
 
 use freehold::frame::Frame;
 use freehold_pagetable::{ENTRIES, Table};
-use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-thread_local! {
-    static LOCKS: LockContext = const { LockContext::new() };
-}
 
 /// Whether the record of a frame that nobody uses is all zero.
 pub(crate) fn is_zero(record: &Frame) -> bool {
@@ -29,12 +24,4 @@ pub(crate) fn find_entry(table: &Table, wanted: impl Fn(u64) -> bool) -> Option<
 /// Sets every entry of a table that nobody uses.
 pub(crate) fn fill_table(table: &Table, raw: u64) {
     (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
-}
-
-/// The locks the calling thread holds; `None` when it is past its destructors.
-#[inline]
-pub(crate) fn lock_context() -> Option<&'static LockContext> {
-    // SAFETY: the context needs no drop, so its memory is good until the thread is gone, and it is not
-    // shared between threads: whoever is given the reference uses it on this thread before it ends.
-    LOCKS.try_with(|locks| unsafe { &*std::ptr::from_ref(locks) }).ok()
 }

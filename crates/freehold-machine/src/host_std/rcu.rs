@@ -4,10 +4,10 @@
 //! ended; [`rcu_barrier`] returns after everything deferred before it has run. Deferred functions run on
 //! any thread, inside any of the calls of this module: they take no lock that a caller might hold.
 //!
-//! Mechanism: what is deferred is collected in batches, a few of them beside each other so that threads
-//! do not meet, and a full batch becomes one deferred function of crossbeam's, pushed at once to where
-//! every thread finds it. A barrier pushes the batches begun and drives the epochs until as many
-//! functions have run as were deferred.
+//! Mechanism: what is deferred is linked into batches, a few of them beside each other so that threads do
+//! not meet, and a full batch becomes one deferred function of crossbeam's, pushed at once to where every
+//! thread finds it. A barrier pushes the batches begun and drives the epochs until as many functions have
+//! run as were deferred.
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
@@ -25,26 +25,31 @@ pub struct RcuGuard {
     _pinned: epoch::Guard,
 }
 
-type Deferred = (NonNull<RcuHead>, unsafe fn(NonNull<RcuHead>));
-
-const BATCH: usize = 64;
+/// Functions per batch.
+const FULL: u64 = 64;
 const BATCHES: usize = 8;
 
 #[repr(align(128))]
 struct Batch {
-    functions: Lock<Vec<Deferred>>,
+    list: Lock<List>,
     /// Functions deferred here.
     deferred: AtomicU64,
     /// How many of these have run.
     run: AtomicU64,
 }
 
-// SAFETY: the objects were handed over to whoever runs the functions, on any thread.
-unsafe impl Sync for Batch {}
+/// Requests linked through their heads, the latest first.
+struct List {
+    first: Option<NonNull<RcuHead>>,
+    len: u64,
+}
 
-static PENDING: [Batch; BATCHES] = [const {
-    Batch { functions: Lock::new(Vec::new()), deferred: AtomicU64::new(0), run: AtomicU64::new(0) }
-}; BATCHES];
+// SAFETY: the objects were handed over to whoever runs the functions, on any thread.
+unsafe impl Send for List {}
+
+static PENDING: [Batch; BATCHES] =
+    [const { Batch { list: Lock::new(List::EMPTY), deferred: AtomicU64::new(0), run: AtomicU64::new(0) } };
+        BATCHES];
 
 thread_local! {
     /// The thread is running deferred functions.
@@ -57,31 +62,33 @@ pub(crate) fn rcu_read() -> RcuGuard {
 }
 
 /// # Safety
-/// `f(head)` may be called from any thread once all present read sections have ended.
+/// `head` is this module's until `f(head)` runs, on any thread, after all present read sections have ended.
 pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
     let at = with_cpu(|number| number % BATCHES);
-    let full = exempt(|| {
-        let mut functions = PENDING[at].functions.lock();
-        functions.reserve(BATCH);
-        functions.push((head, f));
+    let full = {
+        let mut list = PENDING[at].list.lock();
+        // SAFETY: the head was handed over.
+        unsafe { RcuHead::set(head, list.first, f) };
+        list.first = Some(head);
+        list.len += 1;
         // Release, pairs with the acquire in `rcu_barrier`; counted before it can run.
         PENDING[at].deferred.fetch_add(1, Ordering::Release);
-        (functions.len() >= BATCH).then(|| std::mem::take(&mut *functions))
-    });
-    if let Some(functions) = full {
-        push(at, functions);
+        (list.len >= FULL).then(|| list.take())
+    };
+    if let Some(list) = full {
+        push(at, list);
     }
 }
 
 pub(crate) fn rcu_barrier() {
     let wanted = PENDING.each_ref().map(|batch| batch.deferred.load(Ordering::Acquire));
     for (at, batch) in PENDING.iter().enumerate() {
-        let begun = std::mem::take(&mut *batch.functions.lock());
-        if !begun.is_empty() {
+        let begun = batch.list.lock().take();
+        if begun.first.is_some() {
             push(at, begun);
         }
     }
-    // Acquire: pairs with the release in `push`; what the functions did is seen.
+    // Acquire: pairs with the release in `run`; what the functions did is seen.
     let done = || PENDING.iter().zip(wanted).all(|(batch, count)| batch.run.load(Ordering::Acquire) >= count);
     while !done() {
         exempt(|| epoch::pin().flush());
@@ -94,27 +101,38 @@ pub(crate) fn may_wait_for_grace() -> bool {
     !epoch::is_pinned() && !RUNNING.get()
 }
 
-fn push(at: usize, functions: Vec<Deferred>) {
-    let guard = exempt(epoch::pin);
-    let batch = Sendable(functions);
+/// Makes a batch one deferred function of crossbeam's. What crossbeam allocates for that does not count as
+/// an allocation of the caller's.
+fn push(at: usize, list: List) {
     exempt(|| {
+        let guard = epoch::pin();
         // SAFETY: each function may run on any thread after the grace period, as its caller promised; the
         // closure owns everything it uses.
-        unsafe { guard.defer_unchecked(move || run(at, batch)) };
+        unsafe { guard.defer_unchecked(move || run(at, list)) };
         guard.flush();
     });
 }
 
-struct Sendable(Vec<Deferred>);
-
-fn run(at: usize, batch: Sendable) {
+fn run(at: usize, list: List) {
     let before = RUNNING.replace(true);
-    let count = batch.0.len() as u64;
-    for (head, f) in batch.0 {
-        // SAFETY: the grace period is over; see `rcu_defer`.
-        unsafe { f(head) };
+    let mut next = list.first;
+    while let Some(head) = next {
+        // SAFETY: the grace period is over, and the head is this module's until its function runs; the
+        // link is read before.
+        unsafe {
+            next = RcuHead::next(head);
+            RcuHead::run(head);
+        }
     }
     RUNNING.set(before);
     // Release, pairs with the acquire in `rcu_barrier`.
-    PENDING[at].run.fetch_add(count, Ordering::Release);
+    PENDING[at].run.fetch_add(list.len, Ordering::Release);
+}
+
+impl List {
+    const EMPTY: List = List { first: None, len: 0 };
+
+    fn take(&mut self) -> List {
+        std::mem::replace(self, List::EMPTY)
+    }
 }

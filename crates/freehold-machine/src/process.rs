@@ -1,0 +1,97 @@
+//! A process of the machine: an address space of the engine and the threads that run it.
+//!
+//! This is the piece of a kernel that stands between a CPU and the engine: it hands a CPU's faults to
+//! [`AddressSpace::handle_fault`] and turns what comes back into the signal a program would get.
+
+use crate::{Cpu, Machine, Word};
+use freehold::counted::Counted;
+use freehold::engine::Engine;
+use freehold::error::NoMemory;
+use freehold::fault::{Access, FaultError};
+use freehold::space::{AddressSpace, SpaceConfig};
+use freehold_pagetable::{Format, VirtAddr, X86_4};
+use std::ops::Deref;
+
+/// An address space on a [`Machine`], shared by the threads that run it. Dereferences to it, for its calls.
+pub struct Process<F: Format = X86_4> {
+    space: Counted<AddressSpace<Machine<F>>>,
+}
+
+impl<F: Format> Process<F> {
+    /// A process with an empty address space.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(engine: &Counted<Engine<Machine<F>>>, config: &SpaceConfig) -> Result<Self, NoMemory> {
+        Ok(Process { space: AddressSpace::new(engine, config)? })
+    }
+
+    /// The process of a space, for instance of a forked one.
+    pub fn of(space: Counted<AddressSpace<Machine<F>>>) -> Self {
+        Process { space }
+    }
+
+    /// The address space.
+    pub fn space(&self) -> &Counted<AddressSpace<Machine<F>>> {
+        &self.space
+    }
+
+    /// A load by a program running on `cpu`.
+    ///
+    /// # Errors
+    /// The signal that the program gets.
+    pub fn load<T: Word>(&self, cpu: &mut Cpu<F>, address: u64) -> Result<T, FaultError> {
+        cpu.load(self.space.mmu(), address, |at, access| self.fault(at, access))
+    }
+
+    /// A store by a program running on `cpu`.
+    ///
+    /// # Errors
+    /// The signal that the program gets.
+    pub fn store<T: Word>(&self, cpu: &mut Cpu<F>, address: u64, value: T) -> Result<(), FaultError> {
+        cpu.store(self.space.mmu(), address, value, |at, access| self.fault(at, access))
+    }
+
+    /// Loads of many bytes.
+    ///
+    /// # Errors
+    /// The signal that the program gets.
+    pub fn read(&self, cpu: &mut Cpu<F>, address: u64, out: &mut [u8]) -> Result<(), FaultError> {
+        cpu.read(self.space.mmu(), address, out, |at, access| self.fault(at, access))
+    }
+
+    /// Stores of many bytes.
+    ///
+    /// # Errors
+    /// The signal that the program gets; what lies before the failing page was written.
+    pub fn write(&self, cpu: &mut Cpu<F>, address: u64, data: &[u8]) -> Result<(), FaultError> {
+        cpu.write(self.space.mmu(), address, data, |at, access| self.fault(at, access))
+    }
+
+    /// An access without contents.
+    ///
+    /// # Errors
+    /// The signal that the program gets.
+    #[inline]
+    pub fn touch(&self, cpu: &mut Cpu<F>, address: u64, access: Access) -> Result<(), FaultError> {
+        cpu.touch(self.space.mmu(), address, access, |at, access| self.fault(at, access))
+    }
+
+    #[inline]
+    fn fault(&self, at: VirtAddr, access: Access) -> Result<(), FaultError> {
+        self.space.handle_fault(at.get(), access)
+    }
+}
+
+impl<F: Format> Clone for Process<F> {
+    fn clone(&self) -> Self {
+        Process { space: self.space.clone() }
+    }
+}
+
+impl<F: Format> Deref for Process<F> {
+    type Target = AddressSpace<Machine<F>>;
+    fn deref(&self) -> &Self::Target {
+        &self.space
+    }
+}

@@ -1,0 +1,66 @@
+//! The heap that fails on demand, in a program that uses it.
+#![cfg(not(shuttle))]
+
+use freehold_machine::{FailingAllocator, Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
+use freehold_sync::{Host, RcuHead};
+use std::ptr::NonNull;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+fn room() -> bool {
+    let mut list = Vec::<u8>::new();
+    list.try_reserve_exact(100).is_ok()
+}
+
+#[test]
+fn the_nth_allocation_fails_once() {
+    fail_heap_once(2);
+    let got = [room(), room(), room()];
+    assert_eq!(stop_failing_heap(), 1);
+    assert_eq!(got, [true, false, true]);
+}
+
+#[test]
+fn all_allocations_fail_from_the_nth_on() {
+    fail_heap_from(2);
+    let got = [room(), room(), room()];
+    let failures = stop_failing_heap();
+    assert_eq!((got, failures), ([true, false, false], 2));
+}
+
+#[test]
+fn growing_fails_and_keeps_what_was_there() {
+    let mut list = vec![1u8, 2, 3];
+    fail_heap_once(1);
+    let grown = list.try_reserve_exact(1000);
+    stop_failing_heap();
+    assert!(grown.is_err());
+    assert_eq!(list, [1, 2, 3]);
+}
+
+#[test]
+fn other_threads_are_not_concerned() {
+    let (start, wait) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || wait.recv().is_ok() && room());
+    fail_heap_from(1);
+    let own = room();
+    stop_failing_heap();
+    start.send(()).unwrap();
+    assert!(!own && other.join().unwrap());
+}
+
+/// What the host itself allocates, for grace periods, is no allocation of the engine's.
+#[test]
+fn deferring_and_reading_need_no_heap() {
+    unsafe fn nothing(_: NonNull<RcuHead>) {}
+    let heads: Vec<RcuHead> = (0..1000).map(|_| RcuHead::new()).collect();
+    fail_heap_from(1);
+    for head in &heads {
+        drop(<Machine>::rcu_read());
+        // SAFETY: each head is deferred once and lives until the barrier below has returned.
+        unsafe { <Machine>::rcu_defer(NonNull::from(head), nothing) };
+    }
+    <Machine>::rcu_barrier();
+    assert_eq!(stop_failing_heap(), 0);
+}

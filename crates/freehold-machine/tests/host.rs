@@ -1,0 +1,257 @@
+//! Threads, waiting, fatal signals and grace periods.
+
+mod common;
+
+use common::*;
+use freehold_machine::Task;
+use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use freehold_sync::{Host, Killed, RcuHead};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+type Machine = freehold_machine::Machine;
+
+const MANY: usize = if cfg!(shuttle) { 3 } else { 2_000 };
+
+#[test]
+fn a_wait_ends_when_the_word_changed_and_it_is_woken() {
+    run(|| {
+        let word = Arc::new(AtomicU32::new(0));
+        let waiter = thread::spawn({
+            let word = word.clone();
+            move || {
+                while word.load(SeqCst) == 0 {
+                    Machine::wait(&word, 0);
+                }
+            }
+        });
+        word.store(1, SeqCst);
+        Machine::wake_one(&word);
+        waiter.join().unwrap();
+        // A word that differs is not waited for.
+        Machine::wait(&word, 0);
+        assert_eq!(Machine::wait_killable(&word, 0), Ok(()));
+    });
+}
+
+#[test]
+fn wake_all_wakes_all() {
+    run(|| {
+        let word = Arc::new(AtomicU32::new(0));
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let word = word.clone();
+                thread::spawn(move || {
+                    while word.load(SeqCst) == 0 {
+                        Machine::wait(&word, 0);
+                    }
+                })
+            })
+            .collect();
+        thread::yield_now();
+        word.store(1, SeqCst);
+        Machine::wake_all(&word);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn a_turn_is_handed_back_and_forth() {
+    run(|| {
+        let word = Arc::new(AtomicU32::new(0));
+        let play = |word: Arc<AtomicU32>, mine: u32| {
+            move || {
+                for _ in 0..MANY {
+                    while word.load(SeqCst) != mine {
+                        Machine::wait(&word, 1 - mine);
+                    }
+                    word.store(1 - mine, SeqCst);
+                    Machine::wake_one(&word);
+                }
+            }
+        };
+        let other = thread::spawn(play(word.clone(), 1));
+        play(word, 0)();
+        other.join().unwrap();
+    });
+}
+
+/// The word never changes: only the signal can end these waits, whether it comes before or during them.
+#[test]
+fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
+    run(|| {
+        for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
+            let handed = Arc::new(std::sync::Mutex::new(None));
+            let victim = thread::spawn({
+                let handed = handed.clone();
+                move || {
+                    *handed.lock().unwrap() = Some(Task::current());
+                    let word = AtomicU32::new(0);
+                    while Machine::wait_killable(&word, 0) == Ok(()) {}
+                    assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "it stays pending");
+                    // A wait that is not killable does not look at signals.
+                    Machine::wait(&word, 1);
+                }
+            });
+            let task = loop {
+                if let Some(task) = handed.lock().unwrap().take() {
+                    break task;
+                }
+                thread::yield_now();
+            };
+            assert!(!task.is_killed());
+            task.kill();
+            assert!(task.is_killed());
+            victim.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_nth_killable_wait_is_interrupted() {
+    run(|| {
+        let task = Task::current();
+        let word = AtomicU32::new(1);
+        task.interrupt_wait(3);
+        assert_eq!(Machine::wait_killable(&word, 0), Ok(()));
+        assert_eq!(Machine::wait_killable(&word, 0), Ok(()));
+        assert_eq!(Machine::wait_killable(&word, 0), Err(Killed));
+        assert_eq!(Machine::wait_killable(&word, 0), Err(Killed));
+        task.revive();
+        assert_eq!(Machine::wait_killable(&word, 0), Ok(()));
+    });
+}
+
+#[test]
+fn no_two_threads_have_a_number_at_once() {
+    run(|| {
+        let counts: Arc<Vec<AtomicU64>> =
+            Arc::new((0..Machine::MAX_CPUS).map(|_| AtomicU64::new(0)).collect());
+        // More threads than numbers, where threads are cheap.
+        let threads = if cfg!(shuttle) { 3 } else { Machine::MAX_CPUS + 8 };
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                let counts = counts.clone();
+                thread::spawn(move || {
+                    for _ in 0..MANY {
+                        Machine::with_cpu(|number| {
+                            // Not one step, so that two at once would lose counts.
+                            let count = counts[number].load(SeqCst);
+                            counts[number].store(count + 1, SeqCst);
+                        });
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        let sum: u64 = counts.iter().map(|count| count.load(SeqCst)).sum();
+        assert_eq!(sum, (threads * MANY) as u64);
+    });
+}
+
+#[test]
+fn time_does_not_go_back() {
+    run(|| {
+        let first = Machine::now_ns();
+        assert!(Machine::now_ns() >= first);
+    });
+}
+
+/// An object that a grace period frees.
+#[repr(C)]
+struct Object {
+    head: RcuHead,
+    runs: Arc<AtomicU64>,
+}
+
+fn defer(runs: &Arc<AtomicU64>) {
+    let object = Box::leak(Box::new(Object { head: RcuHead::new(), runs: runs.clone() }));
+    // SAFETY: the object is leaked, and `free` is its only user from now on.
+    unsafe { Machine::rcu_defer(NonNull::from(object).cast(), free) }
+}
+
+/// # Safety
+/// `head` is that of a leaked `Object` that nobody uses.
+unsafe fn free(head: NonNull<RcuHead>) {
+    // SAFETY: the head is the object's first field, and the object is ours.
+    let object = unsafe { Box::from_raw(head.cast::<Object>().as_ptr()) };
+    object.runs.fetch_add(1, SeqCst);
+}
+
+#[test]
+fn a_barrier_returns_when_everything_deferred_has_run() {
+    run(|| {
+        let runs = Arc::new(AtomicU64::new(0));
+        let count = if cfg!(shuttle) { 3 } else { 1000 };
+        let other = thread::spawn({
+            let runs = runs.clone();
+            move || (0..count).for_each(|_| defer(&runs))
+        });
+        (0..count).for_each(|_| defer(&runs));
+        other.join().unwrap();
+        Machine::rcu_barrier();
+        assert_eq!(runs.load(SeqCst), 2 * count);
+    });
+}
+
+#[test]
+fn nothing_deferred_runs_while_an_earlier_reader_is_inside() {
+    run(|| {
+        let runs = Arc::new(AtomicU64::new(0));
+        let guard = Machine::rcu_read();
+        let other = thread::spawn({
+            let runs = runs.clone();
+            move || {
+                (0..200).for_each(|_| defer(&runs));
+                drop(Machine::rcu_read());
+            }
+        });
+        other.join().unwrap();
+        drop(Machine::rcu_read());
+        assert_eq!(runs.load(SeqCst), 0);
+        drop(guard);
+        Machine::rcu_barrier();
+        assert_eq!(runs.load(SeqCst), 200);
+    });
+}
+
+/// The classical use: a reader of a published pointer never sees a freed object.
+#[test]
+fn a_reader_never_meets_a_freed_object() {
+    struct Live {
+        head: RcuHead,
+        alive: AtomicU64,
+    }
+    /// # Safety
+    /// `head` begins a leaked `Live`.
+    unsafe fn bury(head: NonNull<RcuHead>) {
+        // SAFETY: see above; the memory is leaked, so a late reader is caught and not undefined.
+        unsafe { head.cast::<Live>().as_ref() }.alive.store(0, SeqCst);
+    }
+    run(|| {
+        let new = || &*Box::leak(Box::new(Live { head: RcuHead::new(), alive: AtomicU64::new(1) }));
+        let slot = Arc::new(freehold_sync::atomic::AtomicPtr::new(std::ptr::from_ref(new()).cast_mut()));
+        let reader = thread::spawn({
+            let slot = slot.clone();
+            move || {
+                for _ in 0..MANY {
+                    let guard = Machine::rcu_read();
+                    // SAFETY: never freed, see `bury`.
+                    let object = unsafe { &*slot.load(SeqCst) };
+                    thread::yield_now();
+                    assert_eq!(object.alive.load(SeqCst), 1);
+                    drop(guard);
+                }
+            }
+        });
+        for _ in 0..MANY {
+            let old = slot.swap(std::ptr::from_ref(new()).cast_mut(), SeqCst);
+            // SAFETY: unlinked, and deferred once.
+            let head = unsafe { NonNull::from(&(*old).head) };
+            // SAFETY: as above.
+            unsafe { Machine::rcu_defer(head, bury) };
+        }
+        reader.join().unwrap();
+        Machine::rcu_barrier();
+    });
+}

@@ -1,0 +1,183 @@
+//! Frames, tables and contents, in both kinds of memory.
+
+mod common;
+
+use common::*;
+use freehold::platform::Platform;
+use freehold_machine::{Machine, MachineConfig, fail_memory_from, fail_memory_once, stop_failing_memory};
+use freehold_pagetable::{Access, Level, Pfn, TableMemory, VirtAddr};
+
+const AT: u64 = 0x10_0000;
+
+fn take(machine: &Machine, want: usize) -> Vec<u64> {
+    let mut out = vec![Pfn::new(0); want];
+    let got = machine.alloc_frames(&mut out);
+    out.truncate(got);
+    out.into_iter().map(Pfn::get).collect()
+}
+
+fn give(machine: &Machine, frames: &[u64]) {
+    let frames: Vec<_> = frames.iter().copied().map(Pfn::new).collect();
+    // SAFETY: nothing in these tests refers to the frames.
+    unsafe { machine.free_frames(&frames) }
+}
+
+#[test]
+fn frames_ascend_and_runs_stay_runs() {
+    run(|| {
+        let machine = backed();
+        let first = take(&machine, 64);
+        assert!(first.is_sorted_by(|a, b| a + 1 == *b));
+        let second = take(&machine, 64);
+        assert_eq!(second[0], first[63] + 1);
+        let backwards: Vec<_> = first.iter().rev().copied().collect();
+        give(&machine, &backwards);
+        assert_eq!(take(&machine, 64), first);
+        let stats = machine.stats();
+        assert_eq!((stats.frames.allocated, stats.frames.freed, stats.frames.refused), (192, 64, 0));
+        assert_eq!(machine.accounting().frames, 128);
+    });
+}
+
+#[test]
+fn memory_ends() {
+    run(|| {
+        let machine = Machine::new(MachineConfig::backed(10 * PAGE).tables(3 * PAGE)).unwrap();
+        assert_eq!(take(&machine, 64).len(), 10);
+        assert_eq!(take(&machine, 1), []);
+        let tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table().ok()).collect();
+        assert_eq!(tables.len(), 3);
+        assert_eq!(machine.accounting().tables, 3);
+        let stats = machine.stats();
+        assert_eq!((stats.frames.refused, stats.tables.refused), (2, 1));
+    });
+}
+
+#[test]
+fn tables_come_empty_again() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let table = machine.alloc_table().unwrap();
+        toy.free_table(table);
+        assert_eq!(machine.alloc_table().unwrap(), table);
+        for index in [0, 1, 511] {
+            let entry = machine.table(table).entry(index);
+            assert_eq!(entry.load(freehold_sync::atomic::Ordering::SeqCst), 0);
+        }
+    });
+}
+
+#[test]
+fn the_nth_request_fails_and_the_machine_goes_on() {
+    run(|| {
+        let machine = backed();
+        let mut frame = [Pfn::new(0)];
+        fail_memory_once(3);
+        assert_eq!(machine.alloc_frames(&mut frame), 1);
+        let table = machine.alloc_table().unwrap();
+        assert!(machine.space_created(table).is_none());
+        assert!(machine.space_created(table).is_some());
+        assert_eq!(stop_failing_memory(), 1);
+
+        fail_memory_from(2);
+        assert_eq!(machine.alloc_frames(&mut frame), 1);
+        assert_eq!(machine.alloc_frames(&mut frame), 0);
+        assert!(machine.alloc_table().is_err());
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || machine.alloc_table().is_ok()
+        });
+        assert!(other.join().unwrap(), "other threads are not concerned");
+        assert_eq!(stop_failing_memory(), 2);
+        assert!(machine.alloc_table().is_ok());
+    });
+}
+
+#[test]
+fn accesses_of_every_size_and_place() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let (low, high) = (toy.map(AT, RW), toy.map(AT + PAGE, RW));
+        let data: Vec<u8> = (0..=255).collect();
+        for offset in [0, 1, 7, 8, 100, PAGE - 129, PAGE - 8, PAGE - 3] {
+            cpu.write(&toy.mmu, AT + offset, &data, no_fault).unwrap();
+            let mut back = vec![0; data.len()];
+            cpu.read(&toy.mmu, AT + offset, &mut back, no_fault).unwrap();
+            assert_eq!(back, data, "offset {offset}");
+        }
+        cpu.store(&toy.mmu, AT + PAGE - 3, 0x1122_3344_5566_7788u64, no_fault).unwrap();
+        assert_eq!(cpu.load::<u16, _>(&toy.mmu, AT + PAGE - 3, no_fault).unwrap(), 0x7788);
+        assert_eq!(cpu.load::<u8, _>(&toy.mmu, AT + PAGE + 4, no_fault).unwrap(), 0x11);
+        assert_eq!(cpu.load::<u32, _>(&toy.mmu, AT + PAGE - 1, no_fault).unwrap(), 0x3344_5566);
+        let mut tail = [0; 3];
+        machine.read_frame(low, PAGE as usize - 3, &mut tail);
+        assert_eq!(tail, [0x88, 0x77, 0x66]);
+        assert_eq!(cpu.fetch_add(&toy.mmu, AT + 16, 5, no_fault).unwrap(), get(&mut cpu, &toy, AT + 16) - 5);
+
+        machine.copy_frame(high, low);
+        let mut copy = [0; 3];
+        machine.read_frame(high, PAGE as usize - 3, &mut copy);
+        assert_eq!(copy, tail);
+        toy.finish();
+    });
+}
+
+#[test]
+fn a_write_that_fails_half_way_wrote_the_first_part() {
+    run(|| {
+        let machine = backed();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        toy.map(AT, RW);
+        let failed = cpu.write(&toy.mmu, AT + PAGE - 2, &[1, 2, 3], |address, access| Err((address, access)));
+        assert_eq!(failed, Err((VirtAddr::new(AT + PAGE), Access::WRITE)));
+        assert_eq!(cpu.load::<u16, _>(&toy.mmu, AT + PAGE - 2, no_fault).unwrap(), 0x0201);
+        toy.finish();
+    });
+}
+
+#[test]
+fn phantom_memory_is_large_and_reads_as_zero() {
+    // Under the checker the numbers of the frames are kept one by one: less memory.
+    let bytes = if cfg!(shuttle) { 1 << 20 } else { 512 << 30 };
+    run(move || {
+        let machine = Machine::new(MachineConfig::phantom(bytes).tables(1 << 20)).unwrap();
+        let toy = Toy::new(&machine);
+        let mut cpu = machine.cpu(0);
+        let frame = toy.map(AT, RW);
+        put(&mut cpu, &toy, AT, 1);
+        assert_eq!(get(&mut cpu, &toy, AT), 0);
+        machine.write_frame(frame, 8, &[1]);
+        let mut out = [9; 4];
+        machine.read_frame(frame, 6, &mut out);
+        assert_eq!(out, [0; 4]);
+        machine.copy_frame(frame, frame);
+        toy.clear(AT, Level::Pte);
+        toy.flush(AT, AT + PAGE, false);
+        toy.free(frame);
+        toy.finish();
+        machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+fn sizes_that_make_no_machine_are_errors() {
+    assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::backed(100)).is_err());
+    assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::phantom(1 << 20).tables(0)).is_err());
+    assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::phantom(1 << 52)).is_err());
+}
+
+#[test]
+#[should_panic(expected = "CPU 1 is claimed already")]
+fn a_cpu_is_run_by_one_thread_at_a_time() {
+    run(|| {
+        let machine = backed();
+        let one = machine.cpu(1);
+        drop(machine.cpu(2));
+        drop(machine.cpu(2));
+        drop((machine.cpu(1), one));
+    });
+}
