@@ -133,3 +133,56 @@ verb_error! {
         Killed => EINTR,
     }
 }
+
+verb_error! {
+    /// Why a mapping could not be resized or moved.
+    MremapError {
+        /// Unknown flags, unaligned addresses, a length of zero or beyond user space, ranges that overlap, a flag that needs
+        /// another, a private mapping to be duplicated, or a VMA that must not be split.
+        Invalid => EINVAL,
+        /// Nothing is mapped at the address, or the range leaves its VMA.
+        NotMapped => EFAULT,
+        /// This kind of mapping cannot grow.
+        NotExpandable => EFAULT,
+        /// No room to grow into, and none to move to or no permission to move.
+        NoSpace => ENOMEM,
+        /// Too close to the limit on VMAs, or a split would exceed it.
+        TooManyVmas => ENOMEM,
+        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        Limit => ENOMEM,
+        /// No memory for records or tables.
+        OutOfMemory => ENOMEM,
+        /// More locked memory than RLIMIT_MEMLOCK.
+        LockLimit => EAGAIN,
+        /// A sealed VMA, or a target below the minimum address without privilege.
+        NotPermitted => EPERM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why an address space could not be copied.
+    ForkError {
+        /// No memory for records or tables.
+        OutOfMemory => ENOMEM,
+        /// The commit limit.
+        Limit => ENOMEM,
+        /// A fatal signal arrived while waiting for a lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why another's memory could not be read or written; nothing was.
+    AccessError {
+        /// Nothing is mapped there, it does not allow this, or its page could not be had.
+        BadAddress => EFAULT,
+        /// The lengths add up to more than a call can report.
+        TooLong => EINVAL,
+        /// No memory.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for a lock.
+        Killed => EINTR,
+    }
+}

@@ -189,6 +189,11 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }
 
+    /// Takes the mmap lock of a child in fork for writing, the parent's being held.
+    pub(super) fn write_nested(&self) -> WriteGuard<'_, P> {
+        self.writer(self.mmap_lock.write_nested())
+    }
+
     /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is still closing.
     ///
     /// # Errors

@@ -243,10 +243,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        if addr != 0 && self.hint_is_free(addr, len) {
-            return Ok(addr);
+        self.place_free(addr, len, matches!(request.object, Object::Anonymous))
+    }
+
+    /// Where `len` bytes fit: at the hint, unless it is zero, or wherever there is room.
+    pub(super) fn place_free(&self, hint: u64, len: u64, anonymous: bool) -> Result<u64, MmapError> {
+        if hint != 0 && self.hint_is_free(hint, len) {
+            return Ok(hint);
         }
-        let huge = addr == 0 && matches!(request.object, Object::Anonymous) && len.is_multiple_of(HUGE);
+        let huge = hint == 0 && anonymous && len.is_multiple_of(HUGE);
         self.find_gap(len, if huge { HUGE } else { PAGE_SIZE })
     }
 

@@ -16,6 +16,7 @@ pub mod maps;
 mod mincore;
 mod mlock;
 mod mmap;
+mod move_tables;
 mod mprotect;
 mod mremap;
 mod msync;

@@ -104,7 +104,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    fn alloc<'g>(&'g self, range: Range<u64>, attrs: &Attrs<'_, P>) -> Result<OwnedVma<'g, P>, NoMemory> {
+    /// A VMA of this space, detached.
+    pub(super) fn alloc<'g>(&'g self, range: Range<u64>, attrs: &Attrs<'_, P>) -> Result<OwnedVma<'g, P>, NoMemory> {
         self.space.engine.slab.alloc(VmaInit {
             range,
             pgoff: attrs.pgoff,

@@ -110,6 +110,19 @@ impl<P: Platform> VmaList<P> {
         self.tail = link;
     }
 
+    /// Puts `other` behind this list.
+    fn append(&mut self, other: Self) {
+        match self.tail.is_null() {
+            true => *self = other,
+            false if other.head.is_null() => {}
+            false => {
+                // SAFETY: a member is a live VMA.
+                unsafe { &*self.tail }.chain().store(other.head.cast_mut(), Relaxed);
+                self.tail = other.tail;
+            }
+        }
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
         let mut at = self.head;
         core::iter::from_fn(move || {
@@ -388,6 +401,12 @@ impl<'s, P: Platform> Detached<'s, P> {
 }
 
 impl<P: Platform> Unmapped<'_, P> {
+    /// Both in one.
+    pub fn join(mut self, mut other: Self) -> Self {
+        self.owned.list.append(core::mem::replace(&mut other.owned.list, VmaList::new()));
+        self
+    }
+
     /// Step 5: drops what the VMAs held and gives them back.
     pub fn retire(self) {
         drop(self.owned);
@@ -439,6 +458,16 @@ impl<P: Platform> AddressSpace<P> {
         let range = VaRange::of(span.start, span.end);
         // SAFETY: the caller's promise; the gather's tables come from this space's platform.
         unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
+    }
+
+    /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
+    pub(super) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: &Range<u64>) {
+        let tlb = SpaceTlb { space: self };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let free = guard.free_span(range);
+        // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
+        unsafe { self.unlink_tables(range, free, &mut gather) };
+        gather.finish();
     }
 
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else needs by now

@@ -1,0 +1,484 @@
+//! mremap: resizing and moving, D.5 of the semantics reference.
+//!
+//! ```text
+//!   shrink in place   |-- kept --|xxxxxxx|        the tail goes as munmap's would, lock and all
+//!   grow in place     |---- vma ----|+++++|       the extension is a new mapping that joins the VMA
+//!   move              |---- vma ----|      ->     |---- vma' ----|+++++|
+//! ```
+//!
+//! A move is prepared completely before anything changes: the source is cut out of its VMA and locked, the target's VMA
+//! and tables are allocated. Then the target enters the tree, the entries move, and the source, empty now, is unmapped;
+//! none of that can fail, so nothing ever has to be moved back (hazard C-47). The target of `FIXED` is unmapped before,
+//! and a failure leaves it so.
+
+use super::{
+    AddressSpace, TASK_SIZE,
+    limits::Replaced,
+    locking::WriteGuard,
+    move_tables::MoveGather,
+    reshape::{NewMapping, ReshapeError},
+    unmap::{Decoded, Unmapped},
+    zap::SpaceTlb,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    error::{MmapError, MremapError, MunmapError},
+    object::Object,
+    platform::Platform,
+    vma::{AnonId, Vma, flags::VmFlags, merge::Attrs},
+};
+use bitflags::bitflags;
+use core::ops::Range;
+use freehold_pagetable::Gather;
+
+bitflags! {
+    /// Flags of mremap, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RemapFlags: u64 {
+        /// MREMAP_MAYMOVE
+        const MAYMOVE = 1;
+        /// MREMAP_FIXED
+        const FIXED = 2;
+        /// MREMAP_DONTUNMAP
+        const DONTUNMAP = 4;
+    }
+}
+
+impl From<MunmapError> for MremapError {
+    fn from(error: MunmapError) -> Self {
+        match error {
+            MunmapError::Sealed => MremapError::NotPermitted,
+            MunmapError::Invalid | MunmapError::NotSplittable => MremapError::Invalid,
+            MunmapError::TooManyVmas => MremapError::TooManyVmas,
+            MunmapError::OutOfMemory => MremapError::OutOfMemory,
+            MunmapError::Killed => MremapError::Killed,
+        }
+    }
+}
+
+impl From<ReshapeError> for MremapError {
+    fn from(error: ReshapeError) -> Self {
+        MunmapError::from(error).into()
+    }
+}
+
+impl From<MmapError> for MremapError {
+    fn from(error: MmapError) -> Self {
+        match error {
+            MmapError::OutOfMemory => MremapError::OutOfMemory,
+            _ => MremapError::NoSpace,
+        }
+    }
+}
+
+/// The arguments, lengths in whole pages. A move of several VMAs makes one such request for each.
+#[derive(Clone, Copy)]
+struct Remap {
+    addr: u64,
+    old_len: u64,
+    new_len: u64,
+    flags: RemapFlags,
+    new_addr: u64,
+}
+
+impl Remap {
+    /// Whether the caller says where the result shall be.
+    fn has_target(&self) -> bool {
+        self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
+    }
+
+    fn fixed(&self) -> bool {
+        self.flags.contains(RemapFlags::FIXED)
+    }
+
+    fn keeps_source(&self) -> bool {
+        self.flags.contains(RemapFlags::DONTUNMAP)
+    }
+
+    fn grows(&self) -> bool {
+        self.new_len > self.old_len
+    }
+
+    /// Bytes by which it grows.
+    fn growth(&self) -> u64 {
+        self.new_len - self.old_len
+    }
+
+    /// Step 1: what can be said without looking at the address space.
+    fn decode(addr: u64, old_len: u64, new_len: u64, flags: RemapFlags, new_addr: u64) -> Result<Self, MremapError> {
+        let pages = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+        let request = Remap { addr, old_len: pages(old_len), new_len: pages(new_len), flags, new_addr };
+        let unknown = !RemapFlags::all().contains(flags);
+        if unknown || !addr.is_multiple_of(PAGE_SIZE) || request.new_len == 0 || request.new_len > TASK_SIZE {
+            return Err(MremapError::Invalid);
+        }
+        match request.has_target() && !request.target_is_sane() {
+            true => Err(MremapError::Invalid),
+            false => Ok(request),
+        }
+    }
+
+    fn target_is_sane(&self) -> bool {
+        let ends_after = |start: u64, len: u64, other: u64| start.wrapping_add(len) > other;
+        let overlap = ends_after(self.addr, self.old_len, self.new_addr)
+            && ends_after(self.new_addr, self.new_len, self.addr);
+        self.new_addr <= TASK_SIZE - self.new_len
+            && self.new_addr.is_multiple_of(PAGE_SIZE)
+            && self.flags.contains(RemapFlags::MAYMOVE)
+            && !(self.keeps_source() && self.old_len != self.new_len)
+            && !overlap
+    }
+
+    /// The addresses it may need: the source with what it grows into, and a target that is given.
+    fn ranges(&self) -> [Range<u64>; 2] {
+        let clip = |start: u64, len: u64| start..start.saturating_add(len).clamp(start, TASK_SIZE.max(start));
+        let target = if self.fixed() { clip(self.new_addr, self.new_len) } else { 0..0 };
+        [clip(self.addr, self.old_len.max(self.new_len)), target]
+    }
+}
+
+/// What goes once the lock is gone.
+struct Leftovers<'s, P: Platform>(Option<Unmapped<'s, P>>);
+
+impl<'s, P: Platform> Leftovers<'s, P> {
+    fn add(&mut self, unmapped: Unmapped<'s, P>) {
+        self.0 = Some(match self.0.take() {
+            Some(before) => before.join(unmapped),
+            None => unmapped,
+        });
+    }
+
+    fn retire(self) {
+        if let Some(unmapped) = self.0 {
+            unmapped.retire();
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`] allow or demand
+    /// it, and returns where it is now. The whole of D.5 of the semantics reference, in its order of checks.
+    ///
+    /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With equal lengths
+    /// and `FIXED` the range may span several VMAs, which move one after the other, keeping the gaps between them.
+    ///
+    /// # Errors
+    ///
+    /// See [`MremapError`]. What was at a fixed target is gone if the error is found after it was cleared; of several VMAs
+    /// those before the failing one have moved.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then, to populate
+    /// what grew of a locked mapping, the locks of faults. Waits for munmaps of the same ranges to end.
+    pub fn mremap(
+        &self,
+        addr: u64,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        new_addr: u64,
+    ) -> Result<u64, MremapError> {
+        let request = Remap::decode(addr, old_len, new_len, flags, new_addr)?;
+        let guard = self.lock_for_remap(&request)?;
+        if request.new_len < request.old_len && !request.has_target() {
+            return guard.shrink_in_place(&request);
+        }
+        let mut leftovers = Leftovers(None);
+        let result = guard.remap(request, &mut leftovers);
+        drop(guard);
+        leftovers.retire();
+        let (at, populate) = result?;
+        if populate {
+            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            let _ = self.populate(at + request.old_len..at + request.new_len);
+        }
+        Ok(at)
+    }
+
+    /// The mmap lock for writing, at a moment when none of the addresses concerned is still closing.
+    fn lock_for_remap(&self, request: &Remap) -> Result<WriteGuard<'_, P>, MremapError> {
+        loop {
+            let guard = self.write_killable()?;
+            if request.ranges().into_iter().all(|range| !guard.is_closing(range)) {
+                return Ok(guard);
+            }
+            self.closings.wait_after(guard)?;
+        }
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// The tail goes; like munmap, this may let go of the lock early.
+    fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
+        self.check_source(request)?;
+        let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
+        self.unmap_unlocking(&tail).map_err(|(_, error)| error)?;
+        Ok(request.addr)
+    }
+
+    /// Everything else. Returns the address and whether what grew wants populating.
+    fn remap(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<(u64, bool), MremapError> {
+        if request.has_target() {
+            // Each of source and target may be cut in three before either goes.
+            let counts = self.space.counters.counts();
+            if counts.map_count + 2 >= self.space.engine.config().max_map_count.saturating_sub(3) {
+                return Err(MremapError::TooManyVmas);
+            }
+        }
+        if request.fixed() && request.old_len == request.new_len {
+            return self.remap_several(request, leftovers).map(|at| (at, false));
+        }
+        let populate = self.check_source(&request)?;
+        let at = match (request.has_target(), request.grows()) {
+            (true, _) => self.remap_to(request, leftovers)?,
+            (false, true) => self.expand(request, leftovers)?,
+            (false, false) => request.addr,
+        };
+        Ok((at, populate))
+    }
+
+    /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
+    fn remap_several(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+        let end = request.addr.saturating_add(request.old_len);
+        let (mut at, mut target, mut last_end) = (request.addr, request.new_addr, None);
+        let mut result = Err(MremapError::NotMapped);
+        while let Some(vma) = self.next(at).filter(|vma| vma.start() < end) {
+            let gap = match last_end {
+                None if request.addr < vma.start() => return Err(MremapError::NotMapped),
+                None => 0,
+                Some(last) => vma.start() - last,
+            };
+            last_end = Some(vma.end());
+            let part = vma.start().max(request.addr)..vma.end().min(end);
+            let len = part.end - part.start;
+            let one = Remap { addr: part.start, old_len: len, new_len: len, new_addr: target + gap, ..request };
+            self.check_source(&one)?;
+            let moved = self.remap_to(one, leftovers)?;
+            result = result.or(Ok(moved));
+            target = moved + len;
+            at = part.end;
+        }
+        result
+    }
+
+    /// The checks on the VMA at the address; tells whether it is locked and grows, and so wants populating.
+    fn check_source(&self, request: &Remap) -> Result<bool, MremapError> {
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let flags = vma.flags();
+        if flags.contains(VmFlags::SEALED) {
+            return Err(MremapError::NotPermitted);
+        }
+        if !request.grows() && !request.has_target() {
+            return Ok(false);
+        }
+        let fixed_size = flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
+        // Nothing would be in a duplicate of private memory.
+        let duplicates_private = request.old_len == 0 && !flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        if duplicates_private || (request.keeps_source() && fixed_size) {
+            return Err(MremapError::Invalid);
+        }
+        if request.old_len.min(request.new_len) > vma.end() - request.addr {
+            return Err(MremapError::NotMapped);
+        }
+        if !request.grows() {
+            return Ok(false);
+        }
+        if vma.pgoff_of(request.addr).checked_add(request.new_len >> PAGE_SHIFT).is_none() {
+            return Err(MremapError::Invalid);
+        }
+        if fixed_size {
+            return Err(MremapError::NotExpandable);
+        }
+        let growth = request.growth() >> PAGE_SHIFT;
+        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(growth) {
+            return Err(MremapError::LockLimit);
+        }
+        if !self.space.may_expand(flags, growth, Replaced::default()) {
+            return Err(MremapError::Limit);
+        }
+        Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
+    }
+
+    /// To a given address: what is there goes first, and the source's excess too.
+    fn remap_to(&self, mut request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+        if request.fixed() {
+            leftovers.add(self.unmap(&Decoded::new(request.new_addr, request.new_len)?)?);
+        }
+        if request.new_len < request.old_len {
+            let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
+            leftovers.add(self.unmap(&tail)?);
+            request.old_len = request.new_len;
+        }
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let pages = request.old_len >> PAGE_SHIFT;
+        if request.keeps_source() && !self.space.may_expand(vma.flags(), pages, Replaced::default()) {
+            return Err(MremapError::Limit);
+        }
+        if !request.fixed() {
+            request.new_addr = self.place_free(request.new_addr, request.new_len, vma.is_anonymous())?;
+        } else if !self.space.may_map_at(request.new_addr) {
+            return Err(MremapError::NotPermitted);
+        }
+        self.move_vma(&request, leftovers)
+    }
+
+    /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
+    fn expand(&self, mut request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let extension = vma.end()..vma.end().saturating_add(request.growth());
+        let free = self.next_slot(extension.start).is_none_or(|slot| extension.end <= slot.range().start);
+        if vma.end() - request.addr == request.old_len && free && extension.end <= TASK_SIZE {
+            self.extend_in_place(vma, extension)?;
+            return Ok(request.addr);
+        }
+        if !request.flags.contains(RemapFlags::MAYMOVE) {
+            return Err(MremapError::NoSpace);
+        }
+        request.new_addr = self.place_free(0, request.new_len, vma.is_anonymous())?;
+        self.move_vma(&request, leftovers)
+    }
+
+    /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
+    fn extend_in_place(&self, vma: &Vma<P>, extension: Range<u64>) -> Result<(), MremapError> {
+        let pages = (extension.end - extension.start) >> PAGE_SHIFT;
+        self.check_commit(vma.flags(), pages)?;
+        let attrs = Attrs { pgoff: vma.pgoff() + vma.pages(), ..vma.attrs() };
+        let new = self.prepare_new(extension.clone(), &attrs)?;
+        if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
+            // The VMA does not even go with its own continuation: a special one.
+            return Err(MremapError::NoSpace);
+        }
+        let flags = attrs.flags;
+        self.insert(extension, new, &attrs);
+        self.count_mapped(flags, pages);
+        Ok(())
+    }
+
+    fn check_commit(&self, flags: VmFlags, pages: u64) -> Result<(), MremapError> {
+        match flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.config().commit_pages {
+            true => Err(MremapError::Limit),
+            false => Ok(()),
+        }
+    }
+
+    fn count_mapped(&self, flags: VmFlags, pages: u64) {
+        self.space.counters.account(self, flags, pages as i64);
+        if flags.contains(VmFlags::LOCKED) {
+            self.space.counters.count_locked(self, pages as i64);
+        }
+    }
+
+    /// Moves the mapping to `new_addr`, where there is room.
+    fn move_vma(&self, request: &Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+        let source = self.prepare_source(request)?;
+        let from = request.addr..request.addr + request.old_len;
+        let target = request.new_addr..request.new_addr + request.new_len;
+        let attrs = moved_attrs(source, request);
+        // One for the target, one for the source.
+        self.reserve(2)?;
+        let new = self.prepare_target(source, request, target.clone(), &attrs)?;
+        if let Err(error) = self.space.prepare_entries(from.clone(), target.start) {
+            self.space.drop_tables(self, &target);
+            return Err(error.into());
+        }
+        // Nothing can fail from here on.
+        let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
+        let landing = self.insert(target.clone(), new, &attrs);
+        // A merge may have swallowed the VMA that the source was.
+        let source = self.find(request.addr).expect("the source is mapped");
+        self.move_pages(source, (landing, fresh), from.clone(), target.start);
+        self.count_mapped(flags, request.new_len >> PAGE_SHIFT);
+        if request.keeps_source() {
+            self.empty_source(source, landing, &from);
+        } else if !from.is_empty() {
+            let unmapped = self.unmap(&Decoded::trusted(from));
+            leftovers.add(unmapped.expect("the source was split off and the tree's change reserved before"));
+        }
+        Ok(target.start)
+    }
+
+    /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The VMA is
+    /// locked for writing: no more faults.
+    fn prepare_source(&self, request: &Remap) -> Result<&Vma<P>, MremapError> {
+        let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let end = request.addr + request.old_len;
+        let counts = self.space.counters.counts();
+        if counts.map_count >= self.space.engine.config().max_map_count.saturating_sub(3) {
+            return Err(MremapError::TooManyVmas);
+        }
+        let object = source.object();
+        if !object.may_split(source, request.addr) || !object.may_split(source, end) {
+            return Err(MremapError::Invalid);
+        }
+        let charge = if request.keeps_source() { request.new_len } else { request.growth() };
+        self.check_commit(source.flags(), charge >> PAGE_SHIFT)?;
+        if !request.keeps_source() && request.old_len != 0 {
+            if source.start() < request.addr {
+                source = self.split(source, request.addr)?;
+            }
+            if end < source.end() {
+                self.split(source, end)?;
+            }
+        }
+        Ok(self.lock_vma(source).vma())
+    }
+
+    /// How the target enters the tree. It does not join a source that is about to go.
+    fn prepare_target<'g>(
+        &'g self,
+        source: &Vma<P>,
+        request: &Remap,
+        target: Range<u64>,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<NewMapping<'g, P>, MremapError> {
+        let goes = |vma: &Vma<P>| {
+            core::ptr::eq(vma, source) && !request.keeps_source() && request.old_len != 0
+        };
+        Ok(match self.prepare_new(target.clone(), attrs)? {
+            NewMapping::Bridge(prev, next) if goes(prev) => NewMapping::Prepend(next),
+            NewMapping::Bridge(prev, next) if goes(next) => NewMapping::Append(prev),
+            NewMapping::Append(vma) | NewMapping::Prepend(vma) if goes(vma) => {
+                NewMapping::Fresh(self.alloc(target, attrs)?)
+            }
+            other => other,
+        })
+    }
+
+    /// Moves the entries; the source's translations are flushed when this returns.
+    fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: Range<u64>, to: u64) {
+        // A walker of the file's tree comes to the source first, and to a fresh target later. Where a merge has put the
+        // target into a VMA before the source, it has to be kept out.
+        let exposed = source.object().file().filter(|_| !fresh && landing.pgoff() <= source.pgoff());
+        let tlb = SpaceTlb { space: self.space };
+        let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &self.space.gathers);
+        let exclude = || exposed.map(|file| file.mapping().edit());
+        self.space.move_entries(from, to, &mut gather, exclude);
+        gather.finish();
+    }
+
+    /// DONTUNMAP: what stays is mapped, empty and unlocked, and has no anonymous pages any more if it moved whole.
+    fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: &Range<u64>) {
+        let right = self.lock_vma(source);
+        let flags = source.flags();
+        if flags.contains(VmFlags::LOCKED) {
+            self.space.counters.count_locked(self, -(source.pages() as i64));
+        }
+        right.set_flags(flags - VmFlags::LOCK_MASK);
+        if !core::ptr::eq(source, landing) && source.range() == *from {
+            right.set_anon(AnonId::NONE);
+            if source.is_anonymous() {
+                // As any anonymous VMA without pages, so that it merges like one.
+                right.set_bounds(source.range(), source.start() >> PAGE_SHIFT);
+            }
+        }
+    }
+}
+
+/// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place, so that it
+/// can merge there; what had pages keeps the offsets by which these are known.
+fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
+    let unfaulted = matches!(source.object(), Object::Anonymous) && !source.anon().is_some();
+    let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
+    Attrs { pgoff, ..source.attrs() }
+}
