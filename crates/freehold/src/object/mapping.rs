@@ -361,11 +361,6 @@ impl<P: Platform> Mapping<P> {
         self.edit().remove(vma);
     }
 
-    /// Changes a VMA's bounds; the caller holds its write lock.
-    pub(crate) fn rekey(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
-        self.edit().rekey(vma, range, pgoff);
-    }
-
     /// Verifies the tree of VMAs.
     ///
     /// # Panics

@@ -19,7 +19,7 @@
 use super::AddressSpace;
 use crate::{
     error::NoMemory,
-    object::Object,
+    object::ObjectEdit,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
@@ -436,10 +436,12 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
     ///
     /// The file's i_mmap lock for writing.
     pub fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
-        match self.vma.object() {
-            Object::File(file) => file.mapping().rekey(self.vma, range, pgoff),
-            _ => self.vma.set_bounds(range, pgoff),
-        }
+        self.set_bounds_within(&mut self.vma.object().edit(), range, pgoff);
+    }
+
+    /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same object's tree.
+    pub fn set_bounds_within(&self, edit: &mut ObjectEdit<'_, P>, range: Range<u64>, pgoff: u64) {
+        edit.rekey(self.vma, range, pgoff);
     }
 
     /// The VMA.

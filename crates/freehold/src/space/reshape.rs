@@ -113,7 +113,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             anon: attrs.anon,
             policy: attrs.policy,
             object: attrs.object,
-            owner: core::ptr::from_ref(self.space).addr(),
+            // Exposed: the reverse map comes back from the VMA to its space.
+            owner: core::ptr::from_ref(self.space).expose_provenance(),
         })
     }
 
@@ -163,13 +164,16 @@ impl<P: Platform> WriteGuard<'_, P> {
             let _ = self.lock_vma(vma);
             flags |= vma.flags() & VmFlags::STICKY;
             anon = if anon.is_some() { anon } else { vma.anon() };
-            if let Object::File(file) = vma.object() {
-                file.mapping().unlink(vma);
-            }
         }
         right.set_flags(flags);
         right.set_anon(anon);
-        right.set_bounds(range.clone(), pgoff);
+        // One edit, here and below: no walk over the file's VMAs may miss a page while it passes from one to another.
+        let mut edit = survivor.object().edit();
+        for vma in gone {
+            edit.remove(vma);
+        }
+        right.set_bounds_within(&mut edit, range.clone(), pgoff);
+        drop(edit);
         self.replace(range.clone(), &[entry(survivor)]);
         for vma in gone {
             self.discard(vma);
@@ -215,14 +219,19 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut entries = ArrayVec::<_, 3>::new();
         entries.push(entry_at(vma, pieces[0].clone()));
         let mut result = vma;
-        self.lock_vma(vma).set_bounds(pieces[0].clone(), attrs.pgoff);
+        let right = self.lock_vma(vma);
+        let fresh: ArrayVec<&Vma<P>, 2> = fresh.into_iter().map(OwnedVma::into_ref).collect();
+        for piece in &fresh {
+            self.attach(piece);
+        }
+        let mut edit = vma.object().edit();
+        right.set_bounds_within(&mut edit, pieces[0].clone(), attrs.pgoff);
+        for piece in &fresh {
+            edit.insert(piece);
+        }
+        drop(edit);
         self.space.counters.count_vmas(self, fresh.len() as i64);
         for piece in fresh {
-            let piece = piece.into_ref();
-            self.attach(piece);
-            if let Object::File(file) = piece.object() {
-                file.mapping().link(piece);
-            }
             if piece.start() == part.start {
                 result = piece;
             }
@@ -316,8 +325,10 @@ impl<P: Platform> WriteGuard<'_, P> {
             right.set_anon(loser.anon());
         }
         right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
-        other.set_bounds(loser_range.clone(), loser_pgoff);
-        right.set_bounds(winner_range.clone(), winner_pgoff);
+        let mut edit = winner.object().edit();
+        other.set_bounds_within(&mut edit, loser_range.clone(), loser_pgoff);
+        right.set_bounds_within(&mut edit, winner_range.clone(), winner_pgoff);
+        drop(edit);
         let mut entries = [entry(winner), entry(loser)];
         entries.sort_unstable_by_key(|entry| entry.start);
         let union = winner_range.start.min(loser_range.start)..winner_range.end.max(loser_range.end);
