@@ -164,7 +164,10 @@ fn contents_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, w: &World, repo
                         let n = l.iter().zip(r).position(|(l, r)| l != r).unwrap_or(0);
                         format!("byte {n}: left {:#x}, right {:#x}", l[n], r[n])
                     }
-                    _ => format!("left {}, right {}", text::outcome(w, l), text::outcome(w, r)),
+                    _ => {
+                        let brief = |o| text::outcome(w, o).chars().take(60).collect::<String>();
+                        format!("left {}, right {}", brief(l), brief(r))
+                    }
                 };
                 return Some(format!("contents: {}: {at}", text::op(w, op)));
             }

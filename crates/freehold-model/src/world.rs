@@ -88,7 +88,7 @@ impl World {
             outside: Counters::default(),
             outside_lockable: 0,
             may_lock: false,
-            guards: GuardMark::AnonVma,
+            guards: GuardMark::Flag,
         }
     }
 

@@ -116,7 +116,7 @@ pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
             let cmd = channel.cmds[n];
             let room = &mut channel.bytes[used..];
             let mut answer = match cmd.what {
-                FORK => match fork() {
+                FORK => match fork(cmd.args[1]) {
                     0 => {
                         forked = Some(cmd.args[0] as usize);
                         break;
@@ -139,8 +139,9 @@ pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
     }
 }
 
-fn fork() -> i64 {
-    let pid = call(libc::SYS_clone as u64, &[libc::SIGCHLD as u64, 0, 0, 0, 0, 0]);
+/// All processes are children of the template (`CLONE_PARENT`), and end with it.
+fn fork(flags: u64) -> i64 {
+    let pid = call(libc::SYS_clone as u64, &[flags | libc::SIGCHLD as u64, 0, 0, 0, 0, 0]);
     if pid == 0 {
         call(libc::SYS_prctl as u64, &[libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0]);
     }

@@ -95,8 +95,9 @@ impl Linux {
         self.apply(&op(Call::Mmap { addr, len, prot: 3, flags: 0x32, file: None, off: 0 }));
         self.apply(&op(Call::Madvise { addr, len, advice: 102 }));
         if self.maps(0).iter().any(|m| m.flags & vmflag::MAYBE_GUARD != 0) {
-            self.world.guards = GuardMark::Flag;
+            return;
         }
+        self.world.guards = GuardMark::AnonVma;
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -131,7 +132,8 @@ impl Linux {
         channel.asked.store(0, Ordering::Relaxed);
         channel.answered.store(0, Ordering::Relaxed);
         let mut bytes = Vec::new();
-        let cmd = Cmd { what: child::FORK, args: [to as u64, 0, 0, 0, 0, 0] };
+        let flags = if from == TEMPLATE { 0 } else { libc::CLONE_PARENT as u64 };
+        let cmd = Cmd { what: child::FORK, args: [to as u64, flags, 0, 0, 0, 0] };
         let answers = self.batch(from, &[cmd], &mut bytes).ok_or("the child died")?;
         if answers[0].value <= 0 { Err("cannot fork".into()) } else { Ok(answers[0].value as i32) }
     }

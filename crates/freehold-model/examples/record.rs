@@ -1,0 +1,29 @@
+//! Reads lines of calls (outcomes and maps on them are ignored) and prints them as a case, answered by the
+//! running kernel, or by the model with `--model`.
+//!
+//! `cargo run -p freehold-model --example record < calls.txt > cases/name.txt`
+
+use std::io::Read as _;
+
+use freehold_model::linux::Linux;
+use freehold_model::{Model, World, cases, text};
+
+fn main() {
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input).expect("text");
+    let world = World::bare();
+    let comments: String = input.lines().take_while(|l| l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    let calls = input.lines().filter(|l| l.starts_with('p'));
+    let ops: Vec<_> = calls
+        .map(|l| {
+            let call = l.split(" -> ").next().unwrap_or(l).split('#').next().unwrap_or(l);
+            text::parse_op(&world, call).unwrap_or_else(|| panic!("cannot read {l:?}"))
+        })
+        .collect();
+    let case = if std::env::args().any(|a| a == "--model") {
+        cases::record(&mut Model::new(world), &ops)
+    } else {
+        cases::record(&mut Linux::new(false).expect("the kernel can be driven here"), &ops)
+    };
+    print!("{comments}{case}");
+}

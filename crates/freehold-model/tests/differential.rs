@@ -1,0 +1,84 @@
+//! The model against the running kernel: ten thousand random calls in every test run.
+
+use freehold_model::compare::{self, Plan, Report};
+use freehold_model::linux::Linux;
+use freehold_model::{Model, Subject, text};
+
+fn linux(may_lock: bool) -> Option<Linux> {
+    match Linux::new(may_lock) {
+        Ok(linux) => Some(linux),
+        Err(why) => {
+            // Seen without --nocapture too: written past the test harness.
+            use std::io::Write as _;
+            let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel cannot be driven here: {why}");
+            None
+        }
+    }
+}
+
+fn check(report: &Report, subject: &dyn Subject) {
+    if let Some(d) = &report.difference {
+        let ops: String = d.ops.iter().map(|op| text::op(&subject.world(), op) + "\n").collect();
+        panic!("model (left) and kernel (right) differ in run {}:\n{ops}=> {}", d.seed, d.what);
+    }
+}
+
+fn compare(plan: &Plan, may_lock: bool) {
+    let Some(mut linux) = linux(may_lock) else { return };
+    let mut model = Model::new(linux.world());
+    let report = compare::run(&mut model, &mut linux, plan);
+    check(&report, &model);
+    model.check();
+    assert!(report.calls >= plan.calls);
+    // A generator that only draws refusals would compare nothing.
+    assert!(report.succeeded * 3 > report.calls, "few calls succeed: {report:?}");
+    assert!(report.failed > 0 && report.signals > 0 && report.pages > 0, "nothing of a kind: {report:?}");
+}
+
+#[test]
+fn model_agrees_with_the_kernel() {
+    compare(&Plan { seed: 1, calls: 8_000, per_run: 256, between_maps: 16 }, false);
+}
+
+#[test]
+fn model_agrees_with_the_kernel_without_lock_limit() {
+    compare(&Plan { seed: 77, calls: 2_000, per_run: 400, between_maps: 16 }, true);
+}
+
+#[test]
+#[ignore = "a million calls: a minute on an idle machine"]
+fn model_agrees_with_the_kernel_for_a_million_calls() {
+    compare(&Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 }, false);
+}
+
+/// The comparison must be able to fail: a model with another idea of one constant is found out.
+#[test]
+fn a_difference_is_found_and_made_small() {
+    let mut right = Model::new(freehold_model::World::bare());
+    let mut left = Crooked(right.clone());
+    let plan = Plan { seed: 5, calls: 100_000, per_run: 256, between_maps: 16 };
+    let found = compare::run(&mut left, &mut right, &plan).difference.expect("the model is crooked");
+    assert!(found.ops.len() <= 3, "not small: {:?}", found.ops);
+}
+
+/// Answers one errno wrongly.
+struct Crooked(Model);
+
+impl Subject for Crooked {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+    fn world(&self) -> freehold_model::World {
+        self.0.world()
+    }
+    fn apply(&mut self, op: &freehold_model::Op) -> freehold_model::Outcome {
+        use freehold_model::{Call, Outcome};
+        match (self.0.apply(op), &op.call) {
+            (Outcome::Err(12), Call::Mprotect { .. }) => Outcome::Err(14),
+            (outcome, _) => outcome,
+        }
+    }
+    fn maps(&mut self, proc: u8) -> Vec<freehold_model::MapLine> {
+        self.0.maps(proc)
+    }
+}
