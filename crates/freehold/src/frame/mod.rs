@@ -102,6 +102,22 @@ impl Frame {
         }
     }
 
+    /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
+    /// The frame is not exclusive any more.
+    pub(crate) fn share(&self) {
+        if self.refs.load(Relaxed) == 1 {
+            // The entry that is being copied holds the only reference: whoever wants another has to wait for its table.
+            self.refs.store(2, Relaxed);
+            self.maps.store(2, Relaxed);
+        } else {
+            self.get();
+            self.add_map();
+        }
+        if self.is_exclusive() {
+            self.clear_exclusive();
+        }
+    }
+
     /// Entries that map it.
     pub(crate) fn maps(&self) -> u32 {
         self.maps.load(Relaxed)

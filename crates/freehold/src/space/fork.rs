@@ -1,0 +1,235 @@
+//! fork: a copy of an address space, whose private pages both sides share until one writes.
+//!
+//! ```text
+//! parent  mmap lock for writing, and each VMA's write lock before it is looked at (hazard C-21)
+//! child   built in private: nobody but the reverse maps of files can find it
+//! ```
+//!
+//! For each VMA, in order: its record in the child; its place in the file's interval tree, right behind the parent's; its
+//! entries. An entry that allowed a store loses that right on both sides, under both tables' locks; the parent's
+//! processors may still store through what their TLBs remember, but only until the flush, and the flush comes before any
+//! of the parent's locks is let go. What faults would bring back by themselves is not copied: pages of files, and the
+//! zero page, in VMAs that never had an anonymous page.
+//!
+//! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space, and the
+//! parent's pages are its own again as soon as the references are gone (hazard C-64).
+
+use super::{
+    AddressSpace, Rss, RssKind, SpaceConfig,
+    locking::{WriteGuard, entry},
+    zap::SpaceTlb,
+};
+use crate::{
+    VirtAddr,
+    counted::Counted,
+    error::{ForkError, NoMemory},
+    object::Object,
+    platform::Platform,
+    vma::{AnonId, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
+use freehold_sync::atomic::Ordering::Relaxed;
+
+type ForkGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Makes a copy of this address space: what a forked child starts with. What is written on one side afterwards is not
+    /// seen on the other, except in shared mappings.
+    ///
+    /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory (those of mlockall
+    /// for the future as well).
+    ///
+    /// # Errors
+    ///
+    /// See [`ForkError`]; there is no child, and nothing else has changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's; the i_mmap lock
+    /// of each file.
+    pub fn fork(&self) -> Result<Counted<Self>, ForkError> {
+        let child = self.new_child()?;
+        let guard = self.write_killable()?;
+        let copied = guard.copy_into(&child);
+        // A child that is not wanted is dropped without the parent's lock.
+        drop(guard);
+        copied.map(|()| child)
+    }
+
+    /// An empty address space with the same settings.
+    fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
+        let config = SpaceConfig {
+            mmap_base: self.mmap_base,
+            brk: self.start_brk,
+            data: self.data.clone(),
+            limits: self.limits.get(),
+            locking: self.locking,
+            lock_stats: self.mmap_lock.stats().is_some(),
+        };
+        AddressSpace::new(&self.engine, &config)
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Copies everything into `child`, which is empty.
+    fn copy_into(&self, child: &AddressSpace<P>) -> Result<(), ForkError> {
+        let copy = child.write_nested();
+        child.brk.store(self.space.brk.load(Relaxed), Relaxed);
+        let tlb = SpaceTlb { space: self.space };
+        let mut gather = Gather::new(&tlb, &self.space.gathers);
+        let copied = self.vmas(0..u64::MAX).try_for_each(|vma| self.copy_vma(vma, &copy, &mut gather));
+        // Whether or not it went well: entries have lost rights.
+        gather.finish();
+        copied
+    }
+
+    fn copy_vma(
+        &self,
+        vma: &Vma<P>,
+        copy: &WriteGuard<'_, P>,
+        gather: &mut ForkGather<'_, '_, P>,
+    ) -> Result<(), ForkError> {
+        self.lock_vma_killable(vma)?;
+        let flags = vma.flags();
+        if flags.contains(VmFlags::DONTCOPY) {
+            return Ok(());
+        }
+        if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.config().commit_pages {
+            return Err(ForkError::Limit);
+        }
+        let wiped = flags.contains(VmFlags::WIPEONFORK);
+        let anon = match vma.anon().is_some() && !wiped {
+            true => self.space.engine.new_anon().forked(),
+            false => AnonId::NONE,
+        };
+        let attrs = Attrs { flags: flags - VmFlags::LOCK_MASK, anon, ..vma.attrs() };
+        copy.reserve(1)?;
+        let child = copy.alloc(vma.range(), &attrs)?;
+        copy.insert_copy(vma, child);
+        match !wiped && has_entries_to_copy(vma) {
+            true => self.space.copy_entries(vma, copy.space, gather).map_err(ForkError::from),
+            false => Ok(()),
+        }
+    }
+
+    /// Stores the child's VMA. It is complete when the file's walkers can find it (hazard C-18).
+    fn insert_copy(&self, parent: &Vma<P>, child: OwnedVma<'_, P>) {
+        let child = child.into_ref();
+        self.attach(child);
+        self.replace(child.range(), &[entry(child)]);
+        self.space.counters.count_vmas(self, 1);
+        self.space.counters.account(self, child.flags(), child.pages() as i64);
+        if let Object::File(file) = child.object() {
+            file.mapping().link_after(parent, child);
+        }
+    }
+}
+
+/// Whether a VMA has entries that faults of the child could not make as well.
+fn has_entries_to_copy<P: Platform>(vma: &Vma<P>) -> bool {
+    let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP;
+    vma.anon().is_some() || vma.flags().intersects(kept)
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Copies what is mapped in `vma` to `child`, table by table.
+    fn copy_entries(
+        &self,
+        vma: &Vma<P>,
+        child: &AddressSpace<P>,
+        gather: &mut ForkGather<'_, '_, P>,
+    ) -> Result<(), NoMemory> {
+        let mut copier = Copier { platform: self.platform(), private: vma.flags().is_cow(), rss: Rss::default() };
+        let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
+        // A child that stays incomplete has these pages too.
+        child.counters.count_rss(&copier.rss);
+        copied
+    }
+
+    fn copy_tables(
+        &self,
+        range: Range<u64>,
+        child: &AddressSpace<P>,
+        gather: &mut ForkGather<'_, '_, P>,
+        copier: &mut Copier<'_, P>,
+    ) -> Result<(), NoMemory> {
+        let mut at = range.start;
+        while let Some((source, part)) = self.next_table(at..range.end)? {
+            let address = VirtAddr::new(part.start);
+            let target = child.table.pte_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
+            let (mut source, target) = source.lock_two(target);
+            let mut target = target.expect("two address spaces share no table");
+            copier.copy_table(&mut source, &mut target, VaRange::of(part.start, part.end), gather);
+            at = part.end;
+        }
+        Ok(())
+    }
+}
+
+/// How the entries of one VMA are copied, and what was.
+struct Copier<'p, P: Platform> {
+    platform: &'p P,
+    /// Stores make private copies here.
+    private: bool,
+    /// Resident pages that the child now has.
+    rss: Rss,
+}
+
+impl<P: Platform> Copier<'_, P> {
+    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write.
+    fn copy_table(
+        &mut self,
+        source: &mut PteGuard<'_, P::Format, P>,
+        target: &mut PteGuard<'_, P::Format, P>,
+        range: VaRange,
+        gather: &mut ForkGather<'_, '_, P>,
+    ) {
+        if self.private {
+            source.change_each(range, gather, |_, pte| protected(pte));
+        }
+        let _: ControlFlow<()> = source.for_each(range, |address, pte| {
+            if let Some(copy) = self.share(pte) {
+                target.set(address, copy);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The child's entry for what the parent has, counted.
+    fn share(&mut self, pte: Pte<P::Format>) -> Option<Pte<P::Format>> {
+        match pte.kind(Level::Pte) {
+            Kind::Leaf { pfn, flags } => {
+                if !flags.contains(PteFlags::SPECIAL) {
+                    let frame = self.platform.frame(pfn);
+                    frame.share();
+                    let kind = match (frame.is_anon(), frame.is_shmem()) {
+                        (true, _) => RssKind::Anon,
+                        (false, true) => RssKind::Shmem,
+                        (false, false) => RssKind::File,
+                    };
+                    self.rss.add(kind, 1);
+                }
+                // The child has not used the page yet, nor written to a shared one.
+                let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
+                lost.set(PteFlags::DIRTY, !self.private);
+                Some(pte.with_flags(Level::Pte, flags - lost))
+            }
+            Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
+            // userfaultfd does not follow into the child; nothing swaps or migrates yet.
+            Kind::Marker { kind: MarkerKind::UffdWp | MarkerKind::Migration | MarkerKind::Swap, .. }
+            | Kind::None
+            | Kind::Table { .. } => None,
+        }
+    }
+}
+
+/// The entry without the right to write.
+fn protected<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
+    match pte.kind(Level::Pte) {
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => {
+            pte.with_flags(Level::Pte, flags - PteFlags::WRITE)
+        }
+        Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
+    }
+}
