@@ -66,25 +66,18 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         below: &impl Fn(&Entry) -> u64,
     ) -> Option<u64> {
         let word = node.word();
-        // The gap that contains `high` is in front of the first entry that ends at or above it.
-        let mut at = node.search(request.high - 1).min(word.count().checked_sub(1)?) + 1;
-        let mut end = node.end(at - 1);
-        while at > 0 && end > request.low {
-            at -= 1;
-            let before = if at == 0 { lo } else { node.end(at - 1) };
-            let found = if word.is_leaf() {
-                fit_in_front(node, at, before, request, below)
-            } else if node.datum(at) >= request.len {
-                self.top_down(self.child(node, at), before, request, below)
-            } else {
-                None
-            };
-            if found.is_some() {
-                return found;
-            }
-            end = before;
+        // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front of
+        // entries that end at or below `low` are out of bounds.
+        let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
+        let first = node.search(request.low);
+        let before = |at: usize| if at == 0 { lo } else { node.end(at - 1) };
+        if word.is_leaf() {
+            return (first..=last).rev().find_map(|at| fit_in_front(node, at, before(at), request, below));
         }
-        None
+        (first..=last)
+            .rev()
+            .filter(|&at| node.datum(at) >= request.len)
+            .find_map(|at| self.top_down(self.child(node, at), before(at), request, below))
     }
 
     /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
@@ -96,25 +89,15 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         below: &impl Fn(&Entry) -> u64,
     ) -> Option<u64> {
         let word = node.word();
+        let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
         let first = node.search(request.low);
-        let mut before = if first == 0 { lo } else { node.end(first - 1) };
-        for at in first..word.count() {
-            if before >= request.high {
-                return None;
-            }
-            let found = if word.is_leaf() {
-                fit_in_front(node, at, before, request, below)
-            } else if node.datum(at) >= request.len {
-                self.bottom_up(self.child(node, at), before, request, below)
-            } else {
-                None
-            };
-            if found.is_some() {
-                return found;
-            }
-            before = node.end(at);
+        let before = |at: usize| if at == 0 { lo } else { node.end(at - 1) };
+        if word.is_leaf() {
+            return (first..=last).find_map(|at| fit_in_front(node, at, before(at), request, below));
         }
-        None
+        (first..=last)
+            .filter(|&at| node.datum(at) >= request.len)
+            .find_map(|at| self.bottom_up(self.child(node, at), before(at), request, below))
     }
 }
 

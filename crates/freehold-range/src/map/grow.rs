@@ -14,7 +14,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        let mut path = self.descend(with[0].start);
+        let mut path = Path::new();
+        self.descend(with[0].start, &mut path);
         let mut items = slots(with);
         let mut len = with.len();
         let mut at = path.step(0).at;

@@ -187,50 +187,55 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// Beware of taking an entry that starts above `key` for one that contains it: that is what [`RangeMap::lookup`]
     /// is for.
-    #[inline]
+    #[inline(always)]
     pub fn next(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
-        if let Some(found) = self.attempt(key) {
-            return found;
+        match self.attempt(key) {
+            Lookup::Contended => self.retry(key),
+            found => found,
         }
-        self.retry(key)
     }
 
     #[cold]
+    #[inline(never)]
     fn retry(&self, key: u64) -> Lookup {
         for _ in 1..Self::ATTEMPTS {
             H::relax();
-            if let Some(found) = self.attempt(key) {
+            let found = self.attempt(key);
+            if found != Lookup::Contended {
                 return found;
             }
         }
         Lookup::Contended
     }
 
-    /// One descent; `None` when it met a node that was busy or changed under it.
-    #[inline]
-    fn attempt(&self, key: u64) -> Option<Lookup> {
+    /// One descent; `Contended` when it met a node that was busy or changed under it.
+    #[inline(always)]
+    fn attempt(&self, key: u64) -> Lookup {
         let mut node = &self.root;
-        let mut word = node.begin()?;
+        let Some(mut word) = node.begin() else { return Lookup::Contended };
         loop {
             let at = node.search(key);
             if at >= word.count() {
                 // Only the root can hold nothing above the key: everywhere else the parent's end says otherwise.
-                return node.unchanged(word).then_some(Lookup::Hole);
+                return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
             }
             if word.is_leaf() {
-                let slot = node.slot(at);
-                return if node.unchanged(word) { slot.entry().map(Lookup::Found) } else { None };
+                let entry = node.slot(at).entry();
+                return match entry {
+                    Some(entry) if node.unchanged(word) => Lookup::Found(entry),
+                    _ => Lookup::Contended,
+                };
             }
             let child = node.child(at);
             if !node.unchanged(word) {
-                return None;
+                return Lookup::Contended;
             }
             // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller's guard keeps
             // it allocated even when it was unlinked since (pairing B: its contents are visible).
             let child = unsafe { &*child };
-            let below = child.begin()?;
+            let Some(below) = child.begin() else { return Lookup::Contended };
             if !node.unchanged(word) {
-                return None;
+                return Lookup::Contended;
             }
             (node, word) = (child, below);
         }

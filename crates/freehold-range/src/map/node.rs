@@ -2,6 +2,8 @@
 //!
 //! The pairings A, B and C are those of the [module documentation](super).
 
+#![expect(unsafe_code, reason = "the index checks of the hottest loops are left out")]
+
 use core::num::NonZeroU64;
 use core::ptr;
 
@@ -136,20 +138,22 @@ impl<const SLOTS: usize> Node<SLOTS> {
     // ---- anyone; beside a writer the results count for nothing until `unchanged` ----
 
     /// The number of ends not above `key`, hence the index of the first slot whose end lies above it, or the number
-    /// of slots in use. Two rounds: first every fourth end, then the three in between.
+    /// of slots in use (`SLOTS` for the largest of all keys). Two rounds: first every fourth end, then the three
+    /// between two of those.
     #[inline(always)]
     pub(super) fn search(&self, key: u64) -> usize {
         const STRIDE: usize = 4;
-        let mut base = 0;
+        let mut strides = 0;
         let mut pivot = STRIDE - 1;
         while pivot < SLOTS {
-            base += (self.end(pivot) <= key) as usize * STRIDE;
+            strides += !(key < self.end(pivot)) as usize;
             pivot += STRIDE;
         }
+        let base = strides * STRIDE;
         let mut at = base;
         for step in 0..STRIDE - 1 {
             if base + step < SLOTS {
-                at += (self.end(base + step) <= key) as usize;
+                at += !(key < self.end(base + step)) as usize;
             }
         }
         at
@@ -159,12 +163,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     #[inline(always)]
     pub(super) fn end(&self, at: usize) -> u64 {
-        self.ends[at].load(Ordering::Relaxed)
+        get(&self.ends, at).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn child(&self, at: usize) -> *mut Node<SLOTS> {
-        self.links[at].load(Ordering::Relaxed)
+        get(&self.links, at).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -174,7 +178,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     #[inline(always)]
     pub(super) fn datum(&self, at: usize) -> u64 {
-        self.data[at].load(Ordering::Relaxed)
+        get(&self.data, at).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -272,28 +276,36 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     #[inline(always)]
     pub(super) fn set_end(&self, at: usize, end: u64) {
-        self.ends[at].store(end, Ordering::Relaxed);
+        get(&self.ends, at).store(end, Ordering::Relaxed);
     }
 
     /// Sets a child's gap; needs no `hold`, since readers without the lock do not look at it.
     #[inline(always)]
     pub(super) fn set_gap(&self, at: usize, gap: u64) {
-        self.data[at].store(gap, Ordering::Relaxed);
+        get(&self.data, at).store(gap, Ordering::Relaxed);
     }
 
     #[inline(always)]
     pub(super) fn set(&self, at: usize, slot: Slot<SLOTS>) {
-        self.ends[at].store(slot.end, Ordering::Relaxed);
-        self.links[at].store(slot.link, Ordering::Relaxed);
-        self.data[at].store(slot.datum, Ordering::Relaxed);
+        get(&self.ends, at).store(slot.end, Ordering::Relaxed);
+        get(&self.links, at).store(slot.link, Ordering::Relaxed);
+        get(&self.data, at).store(slot.datum, Ordering::Relaxed);
     }
 
     /// Replaces `gone` slots at `at` by `with`; the node is held or not yet reachable, and has the room.
-    #[inline]
     pub(super) fn splice(&self, at: usize, gone: usize, with: &[Slot<SLOTS>]) {
+        self.open(at, gone, with.len());
+        for (index, slot) in with.iter().enumerate() {
+            self.set(at + index, *slot);
+        }
+    }
+
+    /// Replaces `gone` slots at `at` by `room` slots of undefined contents, to be `set`.
+    #[inline(always)]
+    pub(super) fn open(&self, at: usize, gone: usize, room: usize) {
         let count = self.count();
-        let (from, to) = (at + gone, at + with.len());
-        let now = count - gone + with.len();
+        let (from, to) = (at + gone, at + room);
+        assert!(from <= count && count - gone + room <= SLOTS);
         if to > from {
             for tail in (from..count).rev() {
                 self.set(tail + (to - from), self.slot(tail));
@@ -302,15 +314,20 @@ impl<const SLOTS: usize> Node<SLOTS> {
             for tail in from..count {
                 self.set(tail - (from - to), self.slot(tail));
             }
-            for unused in now..count {
+            for unused in count - (from - to)..count {
                 self.set_end(unused, u64::MAX);
             }
         }
-        for (index, slot) in with.iter().enumerate() {
-            self.set(at + index, *slot);
-        }
-        if now != count {
-            self.set_count(now);
-        }
+        self.set_count(count - gone + room);
     }
+}
+
+/// `slots[at]`.
+#[inline(always)]
+fn get<T, const SLOTS: usize>(slots: &[T; SLOTS], at: usize) -> &T {
+    debug_assert!(at < SLOTS);
+    // SAFETY: every caller's index is below the number of slots in use of some version of a node, or was compared with
+    // `SLOTS`; no version of a node has more than `SLOTS` slots in use (`open` asserts it, the other changes copy whole
+    // nodes).
+    unsafe { slots.get_unchecked(at) }
 }

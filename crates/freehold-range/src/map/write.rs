@@ -99,23 +99,23 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// The path to the first entry whose end lies above `key`, or behind the last entry.
+    /// Fills in the path to the first entry whose end lies above `key`, or behind the last entry.
     #[inline(always)]
-    pub(super) fn descend<'n>(&self, key: u64) -> Path<'n, SLOTS>
+    pub(super) fn descend<'n>(&self, key: u64, path: &mut Path<'n, SLOTS>)
     where
         'a: 'n,
     {
         let mut node: &'n Node<SLOTS> = &self.map.root;
         let mut lo = 0;
         let mut level = node.level();
-        let mut path = Path { steps: [MaybeUninit::uninit(); _], top: level };
+        path.top = level;
         loop {
             let count = node.count();
             let found = node.search(key);
             let at = if level > 0 { found.min(count - 1) } else { found.min(count) };
             path.set(level, Step { node, at, lo });
             if level == 0 {
-                return path;
+                return;
             }
             if at > 0 {
                 lo = node.end(at - 1);
@@ -137,37 +137,67 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         unsafe { &*node.child(at) }
     }
 
-    /// The common case: the range lies inside one leaf, which has the room, keeps its last end and does not become
-    /// sparse. Returns whether it was.
-    #[inline]
+    /// The common case: the range lies inside one leaf, which has the room and does not become sparse. Returns whether
+    /// it was.
+    #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
-        let path = self.descend(start);
+        let mut path = Path::new();
+        self.descend(start, &mut path);
         let Step { node: leaf, at: from, lo } = path.step(0);
         let is_root = path.top == 0;
         let count = leaf.count();
         let last = leaf.last_end();
-        if end > last && !is_root {
+        if end > last && !path.is_last() {
             return false;
         }
         let to = first_behind(leaf, from, start, end);
-        let now = count - (to - from) + with.len();
-        if now > SLOTS {
+        let gone = to - from;
+        let now = count - gone + with.len();
+        if now > SLOTS || (now < count && now < Node::<SLOTS>::SPARSE && !is_root) {
             return false;
         }
         if is_root {
-            edit(leaf, from, to - from, with);
-        } else {
-            let keeps_last = to < count || with.last().is_some_and(|entry| entry.end == last);
-            if !keeps_last || (now < count && now < Node::<SLOTS>::SPARSE) {
-                return false;
-            }
-            let before = gaps(leaf, from, to, lo);
-            edit(leaf, from, to - from, with);
-            let after = gaps(leaf, from, from + with.len(), lo);
+            edit(leaf, from, gone, with);
+        } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
+            let before = gaps(leaf, from, to.min(count - 1), lo);
+            edit(leaf, from, gone, with);
+            let after = gaps(leaf, from, (from + with.len()).min(now - 1), lo);
             gap_changed(&path, before, after);
+        } else {
+            self.replace_at_end(&path, gone, with);
+            self.refresh_gaps(end);
         }
-        self.map.add_len(with.len(), to - from);
+        self.map.add_len(with.len(), gone);
         true
+    }
+
+    /// The same where the end of the leaf changes: so do the ends that its ancestors keep, and the gap of the leaf
+    /// behind, which is left to `refresh_gaps`.
+    #[inline(never)]
+    fn replace_at_end(&self, path: &Path<'_, SLOTS>, gone: usize, with: &[Entry]) {
+        let Step { node: leaf, at: from, lo } = path.step(0);
+        let mut top = 1;
+        while top < path.top && path.step(top).at + 1 == path.step(top).node.count() {
+            top += 1;
+        }
+        for level in 0..=top {
+            path.step(level).node.hold();
+        }
+        leaf.open(from, gone, with.len());
+        fill(leaf, from, with);
+        let end = leaf.last_end();
+        for level in 1..=top {
+            path.step(level).node.set_end(path.step(level).at, end);
+        }
+        for level in 0..=top {
+            path.step(level).node.release();
+        }
+        let (mut below, mut lo) = (leaf, lo);
+        for level in 1..=path.top {
+            let step = path.step(level);
+            step.node.set_gap(step.at, below.max_gap(lo));
+            (below, lo) = (step.node, step.lo);
+        }
     }
 
     /// The general case: cut the range out, put the new entries into the gap, and let no reader in between.
@@ -190,7 +220,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a changed
     /// range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
-        let path = self.descend(key);
+        let mut path = Path::new();
+        self.descend(key, &mut path);
         for level in 1..=path.top {
             let below = path.step(level - 1);
             let Step { node, at, .. } = path.step(level);
@@ -218,6 +249,18 @@ pub(super) struct Path<'n, const SLOTS: usize> {
 }
 
 impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
+    /// To be filled in by `descend`.
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { steps: [MaybeUninit::uninit(); _], top: 0 }
+    }
+
+    /// Whether the path leads to the last leaf.
+    #[inline]
+    fn is_last(&self) -> bool {
+        (1..=self.top).all(|level| self.step(level).at + 1 == self.step(level).node.count())
+    }
+
     #[inline(always)]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
@@ -261,18 +304,25 @@ pub(super) fn first_behind<const SLOTS: usize>(
 
 #[inline(always)]
 fn edit<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize, with: &[Entry]) {
-    let slots = slots(with);
     leaf.hold();
-    leaf.splice(at, gone, &slots[..with.len()]);
+    leaf.open(at, gone, with.len());
+    fill(leaf, at, with);
     leaf.release();
 }
 
-/// The largest of the gaps in front of the leaf's entries `from..=to`, as far as they exist.
+#[inline(always)]
+fn fill<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
+    for (index, entry) in with.iter().enumerate() {
+        leaf.set(at + index, Slot::of(entry));
+    }
+}
+
+/// The largest of the gaps in front of the leaf's entries `from..=to`.
 #[inline(always)]
 fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64) -> u64 {
     let mut before = if from == 0 { lo } else { leaf.end(from - 1) };
     let mut max = 0;
-    for at in from..leaf.count().min(to + 1) {
+    for at in from..=to {
         max = max.max(leaf.start(at) - before);
         before = leaf.end(at);
     }
