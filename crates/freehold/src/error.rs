@@ -186,3 +186,153 @@ verb_error! {
         Killed => EINTR,
     }
 }
+
+verb_error! {
+    /// Why access rights could not be changed.
+    MprotectError {
+        /// Unaligned start, unknown rights, both directions of growth, or growth where nothing grows that way.
+        Invalid => EINVAL,
+        /// A hole in the range, or a range beyond the last address.
+        NotMapped => ENOMEM,
+        /// A right that the mapping may not have.
+        AccessDenied => EACCES,
+        /// A VMA in the range is sealed.
+        Sealed => EPERM,
+        /// RLIMIT_DATA or the commit limit.
+        Limit => ENOMEM,
+        /// Cutting a VMA would exceed the limit on VMAs.
+        TooManyVmas => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why an advice was not followed.
+    MadviseError {
+        /// Unknown advice, unaligned start, a range beyond the last address, or an advice that this kind of mapping cannot take.
+        Invalid => EINVAL,
+        /// A hole in the range; everything else was dealt with, except where pages were to be populated.
+        NotMapped => ENOMEM,
+        /// A VMA could not be cut: the limit on VMAs, or no memory.
+        NotCut => EAGAIN,
+        /// No memory for pages or tables.
+        OutOfMemory => ENOMEM,
+        /// A sealed VMA that cannot be written cannot be emptied either.
+        Sealed => EPERM,
+        /// A hole cannot be punched through a private or read-only mapping.
+        AccessDenied => EACCES,
+        /// A page to populate cannot be accessed.
+        BadAccess => EFAULT,
+        /// The file failed.
+        Io => EIO,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why memory could not be locked or unlocked.
+    MlockError {
+        /// Unknown flags, a range beyond the last address, or a VMA that must not be cut.
+        Invalid => EINVAL,
+        /// RLIMIT_MEMLOCK is zero, and no privilege.
+        NotPermitted => EPERM,
+        /// More than RLIMIT_MEMLOCK.
+        LockLimit => ENOMEM,
+        /// A hole in the range; what lies before it was done.
+        NotMapped => ENOMEM,
+        /// Cutting a VMA would exceed the limit on VMAs.
+        TooManyVmas => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// Locked, but a page cannot be accessed and so not be brought in.
+        NotAccessible => ENOMEM,
+        /// Locked, but there is no memory for a page.
+        OutOfFrames => EAGAIN,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why pages could not be faulted in beforehand.
+    PopulateError {
+        /// A hole in the range.
+        NotMapped => ENOMEM,
+        /// The mapping does not allow the access that was asked for.
+        NotPermitted => EINVAL,
+        /// No access allowed, a guard, or beyond the end of a file.
+        BadAccess => EFAULT,
+        /// No memory for pages or tables.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why a file was not written back.
+    MsyncError {
+        /// Unknown or contradictory flags, or an unaligned start.
+        Invalid => EINVAL,
+        /// A hole in the range, or a range beyond the last address.
+        NotMapped => ENOMEM,
+        /// To be invalidated, but locked.
+        Locked => EBUSY,
+        /// The file could not be written.
+        Io => EIO,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why it is not known which pages are in memory.
+    MincoreError {
+        /// Unaligned start.
+        Invalid => EINVAL,
+        /// A hole in the range, or a range beyond the end of user space.
+        NotMapped => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why a NUMA policy was not set.
+    MbindError {
+        /// Unaligned start, a range beyond the last address, or a VMA that must not be cut.
+        Invalid => EINVAL,
+        /// A hole in the range.
+        NotMapped => EFAULT,
+        /// Cutting a VMA would exceed the limit on VMAs.
+        TooManyVmas => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why mappings were not sealed.
+    MsealError {
+        /// Unaligned start, a range beyond the last address, or a VMA that must not be cut.
+        Invalid => EINVAL,
+        /// A hole in the range; nothing was sealed.
+        NotMapped => ENOMEM,
+        /// Cutting a VMA would exceed the limit on VMAs.
+        TooManyVmas => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}

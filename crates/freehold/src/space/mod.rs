@@ -13,14 +13,18 @@ pub mod limits;
 pub mod locking;
 mod madvise;
 pub mod maps;
+mod mbind;
 mod mincore;
 mod mlock;
 mod mmap;
 mod move_tables;
 mod mprotect;
 mod mremap;
+mod mseal;
 mod msync;
 mod munmap;
+mod parts;
+mod populate;
 mod reshape;
 mod stack;
 mod unmap;
@@ -29,8 +33,10 @@ pub(crate) mod zap;
 pub use counters::{Counts, Rss, RssKind};
 pub use limits::Limits;
 pub use madvise::Advice;
+pub use mlock::{LockAllFlags, LockFlags};
 pub use mmap::{MapFlags, Prot};
 pub use mremap::RemapFlags;
+pub use msync::SyncFlags;
 
 use crate::{
     PAGE_SIZE,

@@ -197,6 +197,8 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
     fn cut<'g>(&'g self, vma: &'g Vma<P>, part: Range<u64>) -> Result<&'g Vma<P>, ReshapeError> {
+        // Readers out before the flags are copied: they may add MAYBE_GUARD.
+        let right = self.lock_vma(vma);
         let whole = vma.range();
         let attrs = vma.attrs();
         if !vma.object().may_split(vma, part.start) || !vma.object().may_split(vma, part.end) {
@@ -219,7 +221,6 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut entries = ArrayVec::<_, 3>::new();
         entries.push(entry_at(vma, pieces[0].clone()));
         let mut result = vma;
-        let right = self.lock_vma(vma);
         let fresh: ArrayVec<&Vma<P>, 2> = fresh.into_iter().map(OwnedVma::into_ref).collect();
         for piece in &fresh {
             self.attach(piece);

@@ -185,6 +185,13 @@ impl<P: Platform> Vma<P> {
         let _ = self.anon.compare_exchange(0, anon.0, Relaxed, Relaxed);
     }
 
+    /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is only ever
+    /// added, and by one instruction.
+    pub(crate) fn note_guards(&self) {
+        // Relaxed: ordered by the locks; a writer, who stores the whole word, keeps the holders of those locks out.
+        self.flags.fetch_or(VmFlags::MAYBE_GUARD.bits(), Relaxed);
+    }
+
     /// Everything a merge compares, for the part that begins at `start`.
     pub(crate) fn attrs(&self) -> merge::Attrs<'_, P> {
         merge::Attrs {

@@ -1,0 +1,163 @@
+//! brk: the heap, one growing area behind the program's data.
+
+use super::{
+    AddressSpace, TASK_SIZE,
+    limits::Replaced,
+    locking::{Slot, WriteGuard},
+    reshape::NewMapping,
+    unmap::Decoded,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    error::NoMemory,
+    object::Object,
+    platform::Platform,
+    vma::{AnonId, flags::VmFlags, merge::Attrs},
+};
+use core::ops::Range;
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
+
+/// What the heap is, besides what mlockall adds.
+const HEAP: VmFlags = VmFlags::READ
+    .union(VmFlags::WRITE)
+    .union(VmFlags::MAYREAD)
+    .union(VmFlags::MAYWRITE)
+    .union(VmFlags::MAYEXEC)
+    .union(VmFlags::ACCOUNT)
+    .union(VmFlags::SOFTDIRTY);
+
+/// The end of the last page that a break at `brk` needs; `None` beyond the last address.
+fn page_end(brk: u64) -> Option<u64> {
+    brk.checked_next_multiple_of(PAGE_SIZE)
+}
+
+/// The heap may not grow; nobody is told why.
+struct Refused;
+
+impl From<NoMemory> for Refused {
+    fn from(_: NoMemory) -> Self {
+        Refused
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Asks for the break, the end of the heap, to be at `to`. Returns where it is: at `to`, or, when that cannot be, where it
+    /// was. It never lies below where it started.
+    ///
+    /// # Errors
+    ///
+    /// Only a fatal signal.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of faults.
+    pub fn brk(&self, to: u64) -> Result<u64, Killed> {
+        let (guard, now) = loop {
+            let guard = self.write_killable()?;
+            // Relaxed: under the mmap lock, like every access.
+            let now = self.brk.load(Relaxed);
+            let range = now.min(to) & !(PAGE_SIZE - 1)..now.max(to).saturating_add(PAGE_SIZE);
+            if !guard.is_closing(range) {
+                break (guard, now);
+            }
+            self.closings.wait_after(guard)?;
+        };
+        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Ok(now) };
+        if to < self.start_brk || !self.may_have_data(to) {
+            return Ok(now);
+        }
+        if new_end == old_end {
+            self.brk.store(to, Relaxed);
+            return Ok(to);
+        }
+        if to <= now {
+            return Ok(self.shrink_heap(guard, now, to, new_end..old_end));
+        }
+        if guard.grow_heap(old_end..new_end).is_err() {
+            return Ok(now);
+        }
+        self.brk.store(to, Relaxed);
+        let locked = guard.default_flags().contains(VmFlags::LOCKED);
+        drop(guard);
+        if locked {
+            self.populate_leniently(old_end..new_end);
+        }
+        Ok(to)
+    }
+
+    /// RLIMIT_DATA, which counts the program's data with the heap.
+    fn may_have_data(&self, brk: u64) -> bool {
+        let data = self.data.end - self.data.start;
+        (brk - self.start_brk).saturating_add(data) <= self.limits.get().data
+    }
+
+    /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
+    fn shrink_heap(&self, guard: WriteGuard<'_, P>, now: u64, to: u64, gone: Range<u64>) -> u64 {
+        if guard.vmas(gone.clone()).next().is_none() {
+            return now;
+        }
+        // Set first: on success the lock is gone.
+        self.brk.store(to, Relaxed);
+        match guard.unmap_unlocking(&Decoded::trusted(gone)) {
+            Ok(()) => to,
+            Err((guard, _)) => {
+                self.brk.store(now, Relaxed);
+                drop(guard);
+                now
+            }
+        }
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// What mlockall(MCL_FUTURE) adds to new mappings.
+    fn default_flags(&self) -> VmFlags {
+        // Relaxed: under the mmap lock, like every access.
+        VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))
+    }
+
+    /// Maps `range`, which starts at the end of the heap.
+    fn grow_heap(&self, range: Range<u64>) -> Result<(), Refused> {
+        let space = self.space;
+        let flags = HEAP | self.default_flags();
+        let pages = (range.end - range.start) >> PAGE_SHIFT;
+        if range.end > TASK_SIZE
+            || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(pages))
+            || !self.is_clear_for_heap(&range)
+            || !space.may_expand(flags, pages, Replaced::default())
+            || space.counters.counts().map_count > space.engine.config().max_map_count
+            || pages > space.engine.config().commit_pages
+        {
+            return Err(Refused);
+        }
+        let pgoff = range.start >> PAGE_SHIFT;
+        let attrs = Attrs { flags, object: &Object::Anonymous, pgoff, anon: AnonId::NONE, policy: 0 };
+        // The first page of the heap never joins what lies before it, even if that looks alike.
+        let new = match range.start > space.start_brk {
+            true => self.prepare_new(range.clone(), &attrs)?,
+            false => {
+                self.reserve(1)?;
+                NewMapping::Fresh(self.alloc(range.clone(), &attrs)?)
+            }
+        };
+        let _ = self.insert(range, new, &attrs);
+        space.counters.account(self, flags, pages as i64);
+        if flags.contains(VmFlags::LOCKED) {
+            space.counters.count_locked(self, pages as i64);
+        }
+        Ok(())
+    }
+
+    /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself.
+    fn is_clear_for_heap(&self, range: &Range<u64>) -> bool {
+        self.next_slot(range.start).is_none_or(|slot| {
+            let gap = match &slot {
+                Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
+                    self.space.engine.config().stack_gap
+                }
+                _ => 0,
+            };
+            range.end + PAGE_SIZE <= slot.range().start.saturating_sub(gap)
+        })
+    }
+}

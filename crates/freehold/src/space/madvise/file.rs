@@ -1,0 +1,72 @@
+//! Advice about the file behind a mapping.
+
+use super::{
+    super::{AddressSpace, parts::Parts},
+    Advice, check_seal, whole,
+};
+use crate::{
+    PAGE_SHIFT,
+    counted::Counted,
+    error::MadviseError,
+    object::{File, FillError},
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+
+impl<P: Platform> AddressSpace<P> {
+    /// The file is at work without any lock of the address space, so each part is looked up anew at the address where the
+    /// last one ended, and nothing found before is used again (hazard C-69).
+    pub(super) fn advise_file(&self, mut range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
+        let mut no_holes = true;
+        while range.start < range.end {
+            let guard = self.read_killable()?;
+            let Some((vma, part)) = guard.first_part(&range) else {
+                no_holes = false;
+                break;
+            };
+            no_holes &= part.start == range.start;
+            range.start = part.end;
+            check_seal(vma, advice)?;
+            let target = match advice {
+                Advice::Remove => Some(removable(vma)?.clone()),
+                _ => vma.object().file().cloned(),
+            };
+            let Some(file) = target else { continue };
+            let first = vma.pgoff_of(part.start);
+            let pages = first..first + ((part.end - part.start) >> PAGE_SHIFT);
+            drop(guard);
+            match advice {
+                Advice::Remove => punch(&file, pages)?,
+                _ => read_ahead(&file, pages),
+            }
+        }
+        whole(no_holes)
+    }
+}
+
+/// The file behind `vma`, if a hole may be punched into it through this mapping.
+fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseError> {
+    let flags = vma.flags();
+    let file =
+        vma.object().file().filter(|_| !flags.contains(VmFlags::LOCKED)).ok_or(MadviseError::Invalid)?;
+    let writes_reach_it = flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE);
+    if writes_reach_it { Ok(file) } else { Err(MadviseError::AccessDenied) }
+}
+
+fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseError> {
+    let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
+    file.mapping().punch(bytes).map_err(|error| match error {
+        FillError::NoMemory => MadviseError::OutOfMemory,
+        FillError::BeyondEnd | FillError::Io => MadviseError::Io,
+    })
+}
+
+/// Brings pages into the cache; the first failure ends it, and nobody is told: it was a hint.
+fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
+    for index in pages {
+        if file.mapping().fill(index).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Advice that is a flag of the VMA.
+
+use super::{
+    super::{
+        AddressSpace,
+        parts::{Holes, Parts},
+        reshape::Change,
+    },
+    Advice, check_seal, whole,
+};
+use crate::{
+    error::MadviseError,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+
+/// VMAs whose pages are never compared with others.
+const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
+    .union(VmFlags::SHARED)
+    .union(VmFlags::MAYSHARE)
+    .union(VmFlags::HUGETLB)
+    .union(VmFlags::DROPPABLE);
+
+impl<P: Platform> AddressSpace<P> {
+    pub(super) fn advise_flags(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
+        let guard = self.write_range(range.clone())?;
+        whole(guard.each_part(range, Holes::Skip, |vma, part| {
+            check_seal(vma, advice)?;
+            let flags = advised(vma, advice)?;
+            if flags != vma.flags() {
+                let _ = guard.modify(vma, part, Change { flags, policy: vma.policy() })?;
+            }
+            Ok::<(), MadviseError>(())
+        })?)
+    }
+}
+
+/// The flags of `vma` after it was advised.
+fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
+    let flags = vma.flags();
+    let special = flags.intersects(VmFlags::SPECIAL);
+    let refused = match advice {
+        Advice::DoFork => special,
+        Advice::WipeOnFork => !vma.is_anonymous() || flags.contains(VmFlags::SHARED),
+        Advice::KeepOnFork => flags.contains(VmFlags::DROPPABLE),
+        Advice::DoDump => {
+            (special && !flags.contains(VmFlags::HUGETLB)) || flags.contains(VmFlags::DROPPABLE)
+        }
+        _ => false,
+    };
+    if refused {
+        return Err(MadviseError::Invalid);
+    }
+    let order = flags - VmFlags::RAND_READ - VmFlags::SEQ_READ;
+    Ok(match advice {
+        Advice::Normal => order,
+        Advice::Random => order | VmFlags::RAND_READ,
+        Advice::Sequential => order | VmFlags::SEQ_READ,
+        Advice::DontFork => flags | VmFlags::DONTCOPY,
+        Advice::DoFork => flags - VmFlags::DONTCOPY,
+        Advice::Mergeable if flags.intersects(NOT_MERGEABLE) => flags,
+        Advice::Mergeable => flags | VmFlags::MERGEABLE,
+        Advice::Unmergeable => flags - VmFlags::MERGEABLE,
+        Advice::HugePage => (flags - VmFlags::NOHUGEPAGE) | VmFlags::HUGEPAGE,
+        Advice::NoHugePage => (flags - VmFlags::HUGEPAGE) | VmFlags::NOHUGEPAGE,
+        Advice::DontDump => flags | VmFlags::DONTDUMP,
+        Advice::DoDump => flags - VmFlags::DONTDUMP,
+        Advice::WipeOnFork => flags | VmFlags::WIPEONFORK,
+        Advice::KeepOnFork => flags - VmFlags::WIPEONFORK,
+        _ => flags,
+    })
+}

@@ -1,0 +1,171 @@
+//! madvise: what a program expects of a range, and what it does not need any more.
+//!
+//! Three kinds of advice, by what they need:
+//!
+//! | advice | file | lock |
+//! | --- | --- | --- |
+//! | changes flags, and so may cut and merge VMAs | `flags.rs` | mmap lock for writing |
+//! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
+//! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
+//!
+//! All pass over holes and report them at the end; a real error ends the call at once, with what lies before it done.
+
+mod file;
+mod flags;
+mod guard;
+mod pages;
+
+use super::{AddressSpace, reshape::ReshapeError};
+use crate::{
+    PAGE_SIZE,
+    error::{MadviseError, PopulateError},
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+
+macro_rules! advice {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What madvise can be told, with Linux's numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Advice { $($(#[$doc])* $name = $number,)* }
+
+        impl Advice {
+            /// Every advice that is understood.
+            pub const ALL: &[Advice] = &[$(Advice::$name,)*];
+
+            /// The advice with this number.
+            ///
+            /// # Errors
+            ///
+            /// There is none, or none that this engine understands: memory failures and collapsing into huge pages.
+            pub fn from_raw(number: u64) -> Result<Self, MadviseError> {
+                match number {
+                    $($number => Ok(Advice::$name),)*
+                    _ => Err(MadviseError::Invalid),
+                }
+            }
+        }
+    };
+}
+
+advice! {
+    /// MADV_NORMAL: no particular order of access.
+    Normal = 0,
+    /// MADV_RANDOM: accesses in no order.
+    Random = 1,
+    /// MADV_SEQUENTIAL: accesses in order.
+    Sequential = 2,
+    /// MADV_WILLNEED: will be accessed soon; brings pages of files into their cache.
+    WillNeed = 3,
+    /// MADV_DONTNEED: pages go; private anonymous memory reads as zeroes afterwards. Not of locked memory.
+    DontNeed = 4,
+    /// MADV_FREE: pages may go when memory is short, which this engine never says.
+    Free = 8,
+    /// MADV_REMOVE: punches a hole into the file behind a shared mapping.
+    Remove = 9,
+    /// MADV_DONTFORK: absent in a forked child.
+    DontFork = 10,
+    /// MADV_DOFORK: undoes `DontFork`.
+    DoFork = 11,
+    /// MADV_MERGEABLE: equal pages may become one. Only noted, and not of shared memory.
+    Mergeable = 12,
+    /// MADV_UNMERGEABLE: undoes `Mergeable`.
+    Unmergeable = 13,
+    /// MADV_HUGEPAGE: huge pages wanted.
+    HugePage = 14,
+    /// MADV_NOHUGEPAGE: no huge pages.
+    NoHugePage = 15,
+    /// MADV_DONTDUMP: left out of core dumps.
+    DontDump = 16,
+    /// MADV_DODUMP: undoes `DontDump`.
+    DoDump = 17,
+    /// MADV_WIPEONFORK: empty in a forked child; only of private anonymous memory.
+    WipeOnFork = 18,
+    /// MADV_KEEPONFORK: undoes `WipeOnFork`.
+    KeepOnFork = 19,
+    /// MADV_COLD: not needed soon. Checked, without effect: nothing here takes pages back.
+    Cold = 20,
+    /// MADV_PAGEOUT: not needed now. As `Cold`.
+    PageOut = 21,
+    /// MADV_POPULATE_READ: makes every page readable without a fault.
+    PopulateRead = 22,
+    /// MADV_POPULATE_WRITE: makes every page writable without a fault.
+    PopulateWrite = 23,
+    /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
+    DontNeedLocked = 24,
+    /// MADV_GUARD_INSTALL: pages go, and an access is a segmentation fault from now on.
+    GuardInstall = 102,
+    /// MADV_GUARD_REMOVE: undoes `GuardInstall`; the pages read as fresh ones.
+    GuardRemove = 103,
+}
+
+impl From<ReshapeError> for MadviseError {
+    fn from(error: ReshapeError) -> Self {
+        match error {
+            ReshapeError::TooManyVmas | ReshapeError::NoMemory => MadviseError::NotCut,
+            ReshapeError::NotSplittable => MadviseError::Invalid,
+        }
+    }
+}
+
+impl From<PopulateError> for MadviseError {
+    fn from(error: PopulateError) -> Self {
+        match error {
+            PopulateError::NotMapped => MadviseError::NotMapped,
+            PopulateError::NotPermitted => MadviseError::Invalid,
+            PopulateError::BadAccess => MadviseError::BadAccess,
+            PopulateError::OutOfMemory => MadviseError::OutOfMemory,
+            PopulateError::Killed => MadviseError::Killed,
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Follows an advice about `len` bytes at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// See [`MadviseError`]. What is mapped has been dealt with when only a hole is reported.
+    ///
+    /// # Locks
+    ///
+    /// By the kind of advice: see the table at the top of `madvise/mod.rs`.
+    pub fn madvise(&self, addr: u64, len: u64, advice: Advice) -> Result<(), MadviseError> {
+        use Advice::*;
+        let range = decode(addr, len)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        match advice {
+            PopulateRead | PopulateWrite => Ok(self.populate_with(range, advice == PopulateWrite)?),
+            DontNeed | DontNeedLocked | Free | Cold | PageOut | GuardInstall | GuardRemove => {
+                self.advise_pages(range, advice)
+            }
+            WillNeed | Remove => self.advise_file(range, advice),
+            _ => self.advise_flags(range, advice),
+        }
+    }
+}
+
+fn decode(addr: u64, len: u64) -> Result<Range<u64>, MadviseError> {
+    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
+    let end = end.filter(|_| addr.is_multiple_of(PAGE_SIZE)).ok_or(MadviseError::Invalid)?;
+    Ok(addr..end)
+}
+
+/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where stores went to a file.
+fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
+    use Advice::*;
+    let discards =
+        matches!(advice, DontNeed | DontNeedLocked | Free | Remove | DontFork | WipeOnFork | GuardInstall);
+    let flags = vma.flags();
+    let refused = flags.contains(VmFlags::SEALED) && !flags.intersects(VmFlags::SHARED | VmFlags::WRITE);
+    if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
+}
+
+/// How a call ends that went over all parts: holes are an error.
+fn whole(no_holes: bool) -> Result<(), MadviseError> {
+    if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
+}

@@ -1,0 +1,100 @@
+//! mincore: which pages an access would find without waiting for a file.
+
+use super::{AddressSpace, TASK_SIZE, parts::Parts};
+use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, platform::Platform, vma::Vma};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Kind, LargeGuard, Level, PteGuard, VaRange, Visitor};
+
+/// Pages that are looked at under one hold of the lock.
+const BATCH: usize = 4096;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a byte a page.
+    ///
+    /// In memory is what is mapped, and of a file also what its page cache holds.
+    ///
+    /// # Errors
+    ///
+    /// See [`MincoreError`]; `out` may be written in part.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for reading, killably, again and again.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is shorter than the range has pages and no other error comes first.
+    pub fn mincore(&self, addr: u64, len: u64, out: &mut [u8]) -> Result<(), MincoreError> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(MincoreError::Invalid);
+        }
+        if addr.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+            return Err(MincoreError::NotMapped);
+        }
+        let pages = len.div_ceil(PAGE_SIZE) as usize;
+        let mut at = addr;
+        for batch in out[..pages].chunks_mut(BATCH) {
+            let end = at + batch.len() as u64 * PAGE_SIZE;
+            let guard = self.read_killable()?;
+            while at < end {
+                let rest = at..end;
+                let (vma, part) = guard
+                    .first_part(&rest)
+                    .filter(|(_, part)| part.start == at)
+                    .ok_or(MincoreError::NotMapped)?;
+                let done = batch.len() - ((end - at) >> PAGE_SHIFT) as usize;
+                let pages = ((part.end - part.start) >> PAGE_SHIFT) as usize;
+                self.resident(vma, &part, &mut batch[done..done + pages]);
+                at = part.end;
+            }
+        }
+        Ok(())
+    }
+
+    /// One VMA's part.
+    fn resident(&self, vma: &Vma<P>, part: &Range<u64>, out: &mut [u8]) {
+        out.fill(0);
+        let mut marker = Marker { start: part.start, out };
+        let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
+        debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
+        let Some(file) = vma.object().file() else { return };
+        let first = vma.pgoff_of(part.start);
+        for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
+            *page = u8::from(file.mapping().has_page(index));
+        }
+    }
+}
+
+/// Sets the byte of every page that is mapped.
+struct Marker<'m> {
+    start: u64,
+    out: &'m mut [u8],
+}
+
+impl Marker<'_> {
+    fn mark(&mut self, range: VaRange) {
+        let first = (range.start().get() - self.start) >> PAGE_SHIFT;
+        let pages = range.len() >> PAGE_SHIFT;
+        self.out[first as usize..(first + pages) as usize].fill(1);
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
+    const LARGE: freehold_pagetable::Large = freehold_pagetable::Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |address, pte| {
+            if matches!(pte.kind(Level::Pte), Kind::Leaf { .. }) {
+                self.mark(VaRange::entry(address, Level::Pte));
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        if matches!(leaf.kind(), Kind::Leaf { .. }) {
+            self.mark(range);
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,291 @@
+//! mprotect: other access rights for what is mapped.
+//!
+//! VMAs change from left to right, and a failure leaves what was done before it done. Entries of the page tables change in
+//! place: they are never empty in between, so that a DONTNEED or a fault that comes by sees a page where there is one.
+//! Rights that are taken away are gone from every TLB before the lock is let go; rights that are given need no flush, for a
+//! processor that still has the old ones faults once and looks again.
+
+use super::{
+    AddressSpace, Prot,
+    limits::Replaced,
+    locking::WriteGuard,
+    mmap::access_flags,
+    parts::{Holes, Parts},
+    reshape::{Change, ReshapeError},
+    zap::SpaceTlb,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
+    error::MprotectError,
+    fault::vma_pte_flags,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Gather, Kind, Large, LargeGuard, Level, NotCached, OutOfTables, Pte, PteFlags, PteGuard, Stale, VaRange,
+    Visitor,
+};
+
+impl From<ReshapeError> for MprotectError {
+    fn from(error: ReshapeError) -> Self {
+        match error {
+            ReshapeError::TooManyVmas => MprotectError::TooManyVmas,
+            ReshapeError::NoMemory => MprotectError::OutOfMemory,
+            ReshapeError::NotSplittable => MprotectError::Invalid,
+        }
+    }
+}
+
+/// Decoded arguments.
+struct Request {
+    range: Range<u64>,
+    /// The new rights.
+    access: VmFlags,
+    grows_down: bool,
+    grows_up: bool,
+}
+
+impl Request {
+    /// Checks the arguments in Linux's order; `None`: nothing to do.
+    fn new(addr: u64, len: u64, prot: Prot) -> Result<Option<Self>, MprotectError> {
+        let (grows_down, grows_up) = (prot.contains(Prot::GROWSDOWN), prot.contains(Prot::GROWSUP));
+        if (grows_down && grows_up) || !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(MprotectError::Invalid);
+        }
+        if len == 0 {
+            return Ok(None);
+        }
+        let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
+        let end = end.ok_or(MprotectError::NotMapped)?;
+        if !Prot::all().contains(prot) {
+            return Err(MprotectError::Invalid);
+        }
+        Ok(Some(Request { range: addr..end, access: access_flags(prot), grows_down, grows_up }))
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives `len` bytes at `addr` other access rights. Pages stay, even where nothing may be accessed any more.
+    ///
+    /// # Errors
+    ///
+    /// What lies left of the cause has the new rights already. See [`MprotectError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of faults.
+    pub fn mprotect(&self, addr: u64, len: u64, prot: Prot) -> Result<(), MprotectError> {
+        let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
+        let guard = self.write_range(request.range.clone())?;
+        let tlb = SpaceTlb { space: self };
+        let gather = Gather::new(&tlb, &self.gathers);
+        let mut protecting = Protecting { guard: &guard, gather, access: request.access, opened: None };
+        let done = protecting.start(&request).and_then(|range| protecting.go(range));
+        let Protecting { mut gather, opened, .. } = protecting;
+        gather.finish();
+        drop(guard);
+        if let Some(opened) = opened {
+            // Copies in advance, so that locked memory does not fault later; what fails shows at the next access.
+            let _ = self.populate_locked(opened);
+        }
+        done
+    }
+}
+
+/// One call under way.
+struct Protecting<'g, 't, 's, P: Platform> {
+    guard: &'g WriteGuard<'s, P>,
+    /// No frames go, so it need not hold any.
+    gather: Gather<'t, SpaceTlb<'s, P>, 1>,
+    access: VmFlags,
+    /// Locked private memory that became writable lies in here.
+    opened: Option<Range<u64>>,
+}
+
+impl<P: Platform> Protecting<'_, '_, '_, P> {
+    /// The range to change, from what lies at its start.
+    fn start(&self, request: &Request) -> Result<Range<u64>, MprotectError> {
+        let range = request.range.clone();
+        let (vma, part) = self.guard.first_part(&range).ok_or(MprotectError::NotMapped)?;
+        if request.grows_down {
+            let grows = vma.flags().contains(VmFlags::GROWSDOWN);
+            return if grows { Ok(vma.start()..range.end) } else { Err(MprotectError::Invalid) };
+        }
+        if part.start > range.start {
+            return Err(MprotectError::NotMapped);
+        }
+        // Nothing grows upwards on this machine.
+        if request.grows_up { Err(MprotectError::Invalid) } else { Ok(range) }
+    }
+
+    fn go(&mut self, range: Range<u64>) -> Result<(), MprotectError> {
+        let guard = self.guard;
+        let whole = guard.each_part(range, Holes::Stop, |vma, part| self.part(vma, part))?;
+        if whole { Ok(()) } else { Err(MprotectError::NotMapped) }
+    }
+
+    /// Changes `part`, which lies in `vma`.
+    fn part(&mut self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MprotectError> {
+        let (old, policy) = (vma.flags(), vma.policy());
+        let wanted = (old - VmFlags::ACCESS) | self.access;
+        if !may_have(wanted) {
+            return Err(MprotectError::AccessDenied);
+        }
+        if old.contains(VmFlags::SEALED) {
+            return Err(MprotectError::Sealed);
+        }
+        if wanted == old {
+            return Ok(());
+        }
+        let pages = (part.end - part.start) >> PAGE_SHIFT;
+        let new = self.settle_account(vma, wanted, pages)?;
+        let space = self.guard.space;
+        // Readers out: from here on no large leaf can come, and what is split at the edges stays split.
+        let _ = self.guard.lock_vma(vma);
+        space.split_leaves_at(part.start)?;
+        space.split_leaves_at(part.end)?;
+        let _ = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
+        space.counters.account(self.guard, old, -(pages as i64));
+        space.counters.account(self.guard, new, pages as i64);
+        self.change_entries(&part, old, new);
+        self.note_opened(&part, old, new);
+        Ok(())
+    }
+
+    /// The limits on writable memory, and whether the part counts towards committed memory from now on.
+    ///
+    /// Private memory counts once it may have been written, and keeps counting when it becomes read-only; only anonymous memory
+    /// that no page was ever made for stops counting. The flag decides merges, so this is visible in maps.
+    fn settle_account(&self, vma: &Vma<P>, mut new: VmFlags, pages: u64) -> Result<VmFlags, MprotectError> {
+        let (old, space) = (vma.flags(), self.guard.space);
+        if new.contains(VmFlags::WRITE) {
+            let fits = |flags| space.may_expand(flags, pages, Replaced::default());
+            if !fits(new) && fits(old) {
+                return Err(MprotectError::Limit);
+            }
+            let counted =
+                VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::HUGETLB | VmFlags::SHARED | VmFlags::NORESERVE;
+            if !old.intersects(counted) {
+                if pages > space.engine.config().commit_pages {
+                    return Err(MprotectError::Limit);
+                }
+                new |= VmFlags::ACCOUNT;
+            }
+        } else if vma.is_anonymous() && !vma.anon().is_some() {
+            new -= VmFlags::ACCOUNT;
+        }
+        Ok(new)
+    }
+
+    /// Gives the entries of `part` the rights of `new`.
+    fn change_entries(&mut self, part: &Range<u64>, old: VmFlags, new: VmFlags) {
+        let space = self.guard.space;
+        let range = VaRange::of(part.start, part.end);
+        let platform = space.platform();
+        let walked = if (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS) {
+            // Rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
+            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut NotCached })
+        } else {
+            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut self.gather })
+        };
+        // Leaves were split at the edges before, and a change allocates nothing.
+        debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
+    }
+
+    fn note_opened(&mut self, part: &Range<u64>, old: VmFlags, new: VmFlags) {
+        let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED);
+        if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
+            let start = self.opened.as_ref().map_or(part.start, |opened| opened.start);
+            self.opened = Some(start..part.end);
+        }
+    }
+}
+
+/// Whether every right in `flags` is one that the VMA may have.
+fn may_have(flags: VmFlags) -> bool {
+    [
+        (VmFlags::READ, VmFlags::MAYREAD),
+        (VmFlags::WRITE, VmFlags::MAYWRITE),
+        (VmFlags::EXEC, VmFlags::MAYEXEC),
+    ]
+    .into_iter()
+    .all(|(right, may)| !flags.contains(right) || flags.contains(may))
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Splits a leaf above 4 KiB that `at` lies inside of.
+    fn split_leaves_at(&self, at: u64) -> Result<(), OutOfTables> {
+        let (memory, address) = (self.platform(), VirtAddr::new(at));
+        if address.span_down(Level::Pmd) == address {
+            return Ok(());
+        }
+        if address.span_down(Level::Pud) != address
+            && let Some(table) = self.table.pud_table(memory, address)
+        {
+            table.split(address)?;
+        }
+        if let Some(table) = self.table.pmd_table(memory, address) {
+            table.split(address)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<OutOfTables> for MprotectError {
+    fn from(_: OutOfTables) -> Self {
+        MprotectError::OutOfMemory
+    }
+}
+
+/// Gives every leaf it is shown the rights that `flags` allow.
+struct Changer<'c, P, S> {
+    platform: &'c P,
+    flags: VmFlags,
+    stale: &'c mut S,
+}
+
+/// The flags of an entry that follow from its VMA; all others stay as they are.
+const RIGHTS: PteFlags =
+    PteFlags::WRITE.union(PteFlags::USER).union(PteFlags::EXEC).union(PteFlags::NO_ACCESS);
+
+/// What becomes of an entry in a VMA with these flags.
+fn with_rights<P: Platform>(
+    platform: &P,
+    flags: VmFlags,
+    level: Level,
+    pte: Pte<P::Format>,
+) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags: old } = pte.kind(level) else { return pte };
+    let mut new = (old - RIGHTS) | (vma_pte_flags(flags) & RIGHTS);
+    let write = flags.contains(VmFlags::WRITE)
+        && (old.contains(PteFlags::WRITE) || is_own(platform, flags, pfn, old));
+    new.set(PteFlags::WRITE, write);
+    pte.with_flags(level, new)
+}
+
+/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to hear of the
+/// write. In all other cases the first write faults and decides.
+fn is_own<P: Platform>(platform: &P, flags: VmFlags, pfn: Pfn, entry: PteFlags) -> bool {
+    if flags.contains(VmFlags::SHARED) || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
+        return false;
+    }
+    let frame = platform.frame(pfn);
+    frame.is_anon() && frame.is_exclusive()
+}
+
+impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let (platform, flags) = (self.platform, self.flags);
+        table.change_each(range, self.stale, |_, pte| with_rights(platform, flags, Level::Pte, pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        let (platform, flags, level) = (self.platform, self.flags, leaf.level());
+        leaf.change(self.stale, |pte| with_rights(platform, flags, level, pte));
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,51 @@
+//! mseal: mappings that nobody can take away or change any more.
+
+use super::{
+    AddressSpace,
+    parts::{Holes, Parts},
+    reshape::{Change, ReshapeError},
+};
+use crate::{PAGE_SIZE, error::MsealError, platform::Platform, vma::flags::VmFlags};
+
+impl From<ReshapeError> for MsealError {
+    fn from(error: ReshapeError) -> Self {
+        match error {
+            ReshapeError::TooManyVmas => MsealError::TooManyVmas,
+            ReshapeError::NoMemory => MsealError::OutOfMemory,
+            ReshapeError::NotSplittable => MsealError::Invalid,
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights, nor emptied
+    /// where they cannot be written. Sealing again is fine.
+    ///
+    /// # Errors
+    ///
+    /// See [`MsealError`]. With a hole in the range nothing is sealed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn mseal(&self, addr: u64, len: u64) -> Result<(), MsealError> {
+        let whole = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
+        let end = whole.filter(|_| addr.is_multiple_of(PAGE_SIZE)).ok_or(MsealError::Invalid)?;
+        let range = addr..end;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let guard = self.write_range(range.clone())?;
+        if !guard.each_part(range.clone(), Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
+            return Err(MsealError::NotMapped);
+        }
+        guard.each_part(range, Holes::Stop, |vma, part| {
+            if !vma.flags().contains(VmFlags::SEALED) {
+                let change = Change { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
+                let _ = guard.modify(vma, part, change)?;
+            }
+            Ok::<(), MsealError>(())
+        })?;
+        Ok(())
+    }
+}

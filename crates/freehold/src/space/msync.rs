@@ -1,0 +1,103 @@
+//! msync: stores through shared mappings reach the store behind the file.
+
+use super::{AddressSpace, parts::Parts};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    counted::Counted,
+    error::MsyncError,
+    object::File,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use bitflags::bitflags;
+use core::ops::Range;
+
+bitflags! {
+    /// Flags of msync, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SyncFlags: u64 {
+        /// MS_ASYNC: nothing is written now; dirty pages are written in their time anyway.
+        const ASYNC = 1;
+        /// MS_INVALIDATE: other mappings see the same pages anyway; refused where memory is locked.
+        const INVALIDATE = 2;
+        /// MS_SYNC: returns when everything is written.
+        const SYNC = 4;
+    }
+}
+
+/// What one look under the lock found.
+enum Next<P: Platform> {
+    /// These pages of a file are to be written, and then it goes on at this address.
+    Write(Counted<File<P>>, Range<u64>, u64),
+    /// All seen.
+    End,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Writes back what was stored through shared mappings in `len` bytes at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// See [`MsyncError`]. Holes are reported at the end, after everything mapped was written; with
+    /// [`SyncFlags::ASYNC`] alone, at once.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for reading, killably, let go of while a file is written; the file's locks.
+    pub fn msync(&self, addr: u64, len: u64, flags: SyncFlags) -> Result<(), MsyncError> {
+        let both = SyncFlags::ASYNC | SyncFlags::SYNC;
+        if !SyncFlags::all().contains(flags) || !addr.is_multiple_of(PAGE_SIZE) || flags.contains(both) {
+            return Err(MsyncError::Invalid);
+        }
+        // A length that overflows becomes a small one, as on Linux.
+        let len = len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+        let end = addr.checked_add(len).ok_or(MsyncError::NotMapped)?;
+        let (mut at, mut hole) = (addr, false);
+        while at < end {
+            match self.sync_next(at..end, flags, &mut hole)? {
+                Next::Write(file, pages, next) => {
+                    file.mapping().write_back(pages).map_err(|_| MsyncError::Io)?;
+                    at = next;
+                }
+                Next::End => break,
+            }
+        }
+        if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
+    }
+
+    /// Looks for the next part of `range` that has something to write.
+    fn sync_next(
+        &self,
+        mut range: Range<u64>,
+        flags: SyncFlags,
+        hole: &mut bool,
+    ) -> Result<Next<P>, MsyncError> {
+        let guard = self.read_killable()?;
+        while range.start < range.end {
+            let (vma, part) = guard.first_part(&range).ok_or(MsyncError::NotMapped)?;
+            if part.start > range.start {
+                if flags == SyncFlags::ASYNC {
+                    return Err(MsyncError::NotMapped);
+                }
+                *hole = true;
+            }
+            if flags.contains(SyncFlags::INVALIDATE) && vma.flags().contains(VmFlags::LOCKED) {
+                return Err(MsyncError::Locked);
+            }
+            if flags.contains(SyncFlags::SYNC)
+                && let Some((file, pages)) = stores_to(vma, &part)
+            {
+                return Ok(Next::Write(file, pages, part.end));
+            }
+            range.start = part.end;
+        }
+        Ok(Next::End)
+    }
+}
+
+/// The pages of a file that stores to `part` of `vma` go to.
+fn stores_to<P: Platform>(vma: &Vma<P>, part: &Range<u64>) -> Option<(Counted<File<P>>, Range<u64>)> {
+    let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
+    let first = vma.pgoff_of(part.start);
+    Some((file.clone(), first..first + ((part.end - part.start) >> PAGE_SHIFT)))
+}

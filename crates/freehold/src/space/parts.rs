@@ -1,0 +1,64 @@
+//! Going over a range VMA by VMA, left to right, while the set of VMAs may change under way.
+
+use super::locking::{ReadGuard, WriteGuard};
+use crate::{platform::Platform, vma::Vma};
+use core::ops::Range;
+
+/// What a call does about addresses where nothing is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holes {
+    /// Goes on behind them.
+    Skip,
+    /// Ends there.
+    Stop,
+}
+
+/// A guard that shows VMAs in order.
+pub(super) trait Parts<P: Platform> {
+    /// The first VMA that ends above `addr`.
+    fn above(&self, addr: u64) -> Option<&Vma<P>>;
+
+    /// The first VMA that overlaps `range`, and the part of it inside.
+    fn first_part(&self, range: &Range<u64>) -> Option<(&Vma<P>, Range<u64>)> {
+        let vma = self.above(range.start).filter(|vma| vma.start() < range.end)?;
+        Some((vma, range.start.max(vma.start())..range.end.min(vma.end())))
+    }
+
+    /// Calls `f` with each VMA in `range` and the part of it inside; `f` may cut and merge that VMA, and join it to its
+    /// neighbours, which is why each step looks up what now lies behind the part before. Returns whether there was no hole.
+    fn each_part<'g, E>(
+        &'g self,
+        mut range: Range<u64>,
+        holes: Holes,
+        mut f: impl FnMut(&'g Vma<P>, Range<u64>) -> Result<(), E>,
+    ) -> Result<bool, E>
+    where
+        P: 'g,
+    {
+        let mut whole = true;
+        while range.start < range.end {
+            let Some((vma, part)) = self.first_part(&range) else { return Ok(false) };
+            if part.start > range.start {
+                whole = false;
+                if holes == Holes::Stop {
+                    break;
+                }
+            }
+            range.start = part.end;
+            f(vma, part)?;
+        }
+        Ok(whole)
+    }
+}
+
+impl<P: Platform> Parts<P> for ReadGuard<'_, P> {
+    fn above(&self, addr: u64) -> Option<&Vma<P>> {
+        self.next(addr)
+    }
+}
+
+impl<P: Platform> Parts<P> for WriteGuard<'_, P> {
+    fn above(&self, addr: u64) -> Option<&Vma<P>> {
+        self.next(addr)
+    }
+}
