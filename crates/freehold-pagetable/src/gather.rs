@@ -237,13 +237,10 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     /// Pays everything: flushes, releases the frames, frees the tables. Where nothing was changed and no
     /// other gather is under way, that costs one load.
-    #[inline]
-    pub fn finish(mut self) {
-        // Nothing else here: inlined, the move of a few KiB into this call vanishes.
-        self.settle();
-    }
-
-    fn settle(&mut self) {
+    ///
+    /// The gather owes nothing afterwards, like a new one. (It is not taken by value because moving its few
+    /// KiB costs more than all the rest of a small change.)
+    pub fn finish(&mut self) {
         if self.state.is_some_and(|state| state.others(u32::from(self.entered))) {
             self.tlb.flush(&Flush {
                 start: VirtAddr::new(0),
@@ -310,7 +307,7 @@ impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
         let owes = self.entered || self.owes_flush() || !self.frames.is_empty() || !self.tables.is_empty();
         if owes && !self.tlb.is_unwinding() {
             debug_assert!(false, "a gather was dropped before it was finished");
-            self.settle();
+            self.finish();
         }
     }
 }
