@@ -242,6 +242,7 @@ proptest! {
         let everything = VaRange::of(0, 1 << 47);
         prop_assert_eq!(world.tables.walk(&memory, everything, &mut Zap(&mut gather)), Ok(Walked::All));
         gather.finish();
+        drop(gather);
         world.count_released();
         prop_assert_eq!(world.released, world.mapped, "every frame comes back once");
         tear_down(world.tables, &memory, &world.tlb);
