@@ -61,6 +61,7 @@ mod machine;
 mod mmu;
 mod oracle;
 mod pool;
+mod process;
 mod report;
 mod tlb;
 
@@ -75,4 +76,5 @@ pub use inject::{
 pub use machine::Machine;
 pub use mmu::Mmu;
 pub use pool::PoolCounts;
+pub use process::Process;
 pub use report::{Accounting, MachineStats};
