@@ -5,14 +5,15 @@
 
 use std::io::Read as _;
 
-use freehold_model::linux::Linux;
+use freehold_model::linux::{Linux, Options};
 use freehold_model::{Model, World, cases, text};
 
 fn main() {
     let mut input = String::new();
     std::io::stdin().read_to_string(&mut input).expect("text");
     let world = World::bare();
-    let comments: String = input.lines().take_while(|l| l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    let comments: String =
+        input.lines().take_while(|l| l.starts_with('#')).map(|l| format!("{l}\n")).collect();
     let calls = input.lines().filter(|l| l.starts_with('p'));
     let ops: Vec<_> = calls
         .map(|l| {
@@ -23,7 +24,7 @@ fn main() {
     let case = if std::env::args().any(|a| a == "--model") {
         cases::record(&mut Model::new(world), &ops)
     } else {
-        cases::record(&mut Linux::new(false).expect("the kernel can be driven here"), &ops)
+        cases::record(&mut Linux::new(Options::default()).expect("the kernel can be driven here"), &ops)
     };
     print!("{comments}{case}");
 }

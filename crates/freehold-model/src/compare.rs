@@ -2,7 +2,10 @@
 //!
 //! What is *not* compared, because Linux is free to choose or the choice is not the address space's:
 //! - `mincore` of pages of files: whether the page cache holds them.
-//! - Contents after `MADV_FREE` once `MADV_PAGEOUT` comes: the generator uses one of them per run.
+//! - Contents after `MADV_FREE`, and of droppable memory, once `MADV_PAGEOUT` comes: the generator uses either
+//!   it or those in a run.
+
+use std::collections::BTreeMap;
 
 use crate::escape::escapes;
 use crate::generate::Generator;
@@ -45,6 +48,8 @@ pub struct Report {
     pub failed: u64,
     /// Answered by a signal.
     pub signals: u64,
+    /// How often each call came to each end: 0 success, an errno, or -1 a signal.
+    pub ends: BTreeMap<(&'static str, i32), u64>,
     /// Comparisons of a process's maps and counters.
     pub maps: u64,
     /// Pages whose contents were compared at the end of a run.
@@ -95,16 +100,28 @@ pub fn run_ops<A: Subject, B: Subject>(
         let (left, right) = (a.apply_all(chunk), b.apply_all(chunk));
         for ((op, left), right) in chunk.iter().zip(&left).zip(&right) {
             report.calls += 1;
-            match left {
-                Outcome::Err(_) => report.failed += 1,
-                Outcome::Signal(_) => report.signals += 1,
-                _ => report.succeeded += 1,
-            }
+            let end = match left {
+                Outcome::Err(e) => {
+                    report.failed += 1;
+                    *e
+                }
+                Outcome::Signal(_) => {
+                    report.signals += 1;
+                    -1
+                }
+                _ => {
+                    report.succeeded += 1;
+                    0
+                }
+            };
+            *report.ends.entry((text::name(&op.call), end)).or_default() += 1;
             if !same(&op.call, left, right) {
                 let (l, r) = (text::outcome(&world, left), text::outcome(&world, right));
                 return Some(format!("{}\n  left:  {l}\n  right: {r}", text::op(&world, op)));
             }
         }
+        a.check();
+        b.check();
         for proc in living(a) {
             report.maps += 1;
             if let Some(what) = maps_differ(a, b, proc, &world) {
@@ -147,7 +164,12 @@ fn maps_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, proc: Proc, w: &Wor
 }
 
 /// Reads every page.
-fn contents_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, w: &World, report: &mut Report) -> Option<String> {
+fn contents_differ<A: Subject, B: Subject>(
+    a: &mut A,
+    b: &mut B,
+    w: &World,
+    report: &mut Report,
+) -> Option<String> {
     for proc in living(a) {
         let mut ops = Vec::new();
         for m in a.maps(proc) {

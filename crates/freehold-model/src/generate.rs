@@ -24,7 +24,8 @@ struct Mix {
     heap: bool,
     /// Odd values per hundred.
     odd: u64,
-    /// MADV_PAGEOUT may drop what MADV_FREE has released at its own pleasure: one of the two in a run.
+    /// MADV_PAGEOUT drops what MADV_FREE has released, and droppable memory, at its own pleasure: a run has
+    /// either it or those.
     free: bool,
 }
 
@@ -37,12 +38,20 @@ pub struct Generator {
     world: World,
 }
 
+/// Spreads a small number over all bits (the finalizer of SplitMix64): neighbouring seeds, unrelated runs.
+fn scatter(seed: u64) -> u64 {
+    let x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 impl Generator {
     /// A generator of the run number `seed`.
     pub fn new(world: World, seed: u64) -> Generator {
-        let mut rng = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5851_f42d_4c95_7f2d_1405_7b7e_f767_814f);
+        let mut rng = Pcg64Mcg::new(u128::from(scatter(seed)) << 64 | u128::from(scatter(!seed)));
         let shadow = Model::new(world.clone());
-        let mut coin = |n: u64| rng.next_u64() % n == 0;
+        let mut coin = |n: u64| rng.next_u64().is_multiple_of(n);
         let small = coin(2);
         let mut mix = Mix {
             window: if small { 16 } else { 64 },
@@ -85,7 +94,7 @@ impl Generator {
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.rng.next_u64()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
     }
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
@@ -98,8 +107,21 @@ impl Generator {
         let w = self.world.clone();
         if self.below(100) < self.mix.odd {
             let odd = [
-                0, 1, PAGE - 1, PAGE, w.start - PAGE, w.end, w.end - PAGE, w.task_size, w.task_size - PAGE,
-                w.task_size + PAGE, u64::MAX, u64::MAX - PAGE + 1, 1 << 63, w.start + 1, w.start + 65 * PAGE + 7,
+                0,
+                1,
+                PAGE - 1,
+                PAGE,
+                w.start - PAGE,
+                w.end,
+                w.end - PAGE,
+                w.task_size,
+                w.task_size - PAGE,
+                w.task_size + PAGE,
+                u64::MAX,
+                u64::MAX - PAGE + 1,
+                1 << 63,
+                w.start + 1,
+                w.start + 65 * PAGE + 7,
             ];
             return self.pick(&odd);
         }
@@ -108,7 +130,8 @@ impl Generator {
             if !maps.is_empty() {
                 let m = maps[self.below(maps.len() as u64) as usize];
                 let at = if self.one_in(2) { m.start } else { m.end };
-                return at.wrapping_add((self.below(5).wrapping_sub(2)).wrapping_mul(PAGE * (self.below(4) / 3)));
+                return at
+                    .wrapping_add((self.below(5).wrapping_sub(2)).wrapping_mul(PAGE * (self.below(4) / 3)));
             }
         }
         w.start + (self.mix.base + self.below(self.mix.window)) * PAGE
@@ -117,8 +140,20 @@ impl Generator {
     fn len(&mut self) -> u64 {
         if self.below(100) < self.mix.odd {
             let odd = [
-                0, 1, PAGE - 1, PAGE + 1, u64::MAX, u64::MAX - PAGE + 1, u64::MAX - PAGE, 1 << 47, (1 << 47) - PAGE,
-                (1 << 47) - 2 * PAGE, 1 << 63, 2 << 20, 256 * PAGE, 300 * PAGE,
+                0,
+                1,
+                PAGE - 1,
+                PAGE + 1,
+                u64::MAX,
+                u64::MAX - PAGE + 1,
+                u64::MAX - PAGE,
+                1 << 47,
+                (1 << 47) - PAGE,
+                (1 << 47) - 2 * PAGE,
+                1 << 63,
+                2 << 20,
+                256 * PAGE,
+                300 * PAGE,
             ];
             return self.pick(&odd);
         }
@@ -166,9 +201,13 @@ impl Generator {
         if self.one_in(40) {
             flags = flags & !0xf | 0x28;
         }
+        if flags & 0xf == 8 && !self.mix.free {
+            flags ^= 0xa;
+        }
         let mut off = if file.is_some() { self.below(24) * PAGE } else { 0 };
         if self.below(100) < self.mix.odd {
-            off = self.pick(&[1, PAGE - 1, 1 << 43, u64::MAX - PAGE + 1, 1 << 63, (1 << 63) - PAGE, 40 * PAGE]);
+            off =
+                self.pick(&[1, PAGE - 1, 1 << 43, u64::MAX - PAGE + 1, 1 << 63, (1 << 63) - PAGE, 40 * PAGE]);
         }
         let addr = if flags & 0x10_0010 == 0 && self.one_in(2) { 0 } else { self.addr(proc) };
         Call::Mmap { addr, len: self.len(), prot: self.prot(), flags, file, off }
@@ -201,6 +240,9 @@ impl Generator {
         let mut off = self.below(24 * PAGE);
         if self.one_in(3) {
             off &= !(PAGE - 1);
+        }
+        if self.one_in(40) {
+            off = self.pick(&[u64::MAX, 1 << 63]);
         }
         match self.below(4) {
             0 => Call::Ftruncate { file, len: if self.one_in(30) { u64::MAX } else { off } },

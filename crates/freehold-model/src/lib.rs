@@ -20,5 +20,7 @@ pub mod text;
 pub mod world;
 
 pub use model::Model;
-pub use op::{Call, Counters, FileId, Limit, MapFile, MapLine, Op, Outcome, PAGE, Signal, SignalKind, Subject};
+pub use op::{
+    Call, Counters, FileId, Limit, MapFile, MapLine, Op, Outcome, PAGE, Signal, SignalKind, Subject,
+};
 pub use world::World;

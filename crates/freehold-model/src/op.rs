@@ -23,35 +23,101 @@ pub struct Op {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields carry the names of the manual pages.
 pub enum Call {
-    Mmap { addr: u64, len: u64, prot: u64, flags: u64, file: Option<FileId>, off: u64 },
-    Munmap { addr: u64, len: u64 },
-    Mprotect { addr: u64, len: u64, prot: u64 },
-    Mremap { old: u64, old_len: u64, new_len: u64, flags: u64, new_addr: u64 },
-    Madvise { addr: u64, len: u64, advice: u64 },
-    Mlock { addr: u64, len: u64 },
-    Mlock2 { addr: u64, len: u64, flags: u64 },
-    Munlock { addr: u64, len: u64 },
-    Mlockall { flags: u64 },
+    Mmap {
+        addr: u64,
+        len: u64,
+        prot: u64,
+        flags: u64,
+        file: Option<FileId>,
+        off: u64,
+    },
+    Munmap {
+        addr: u64,
+        len: u64,
+    },
+    Mprotect {
+        addr: u64,
+        len: u64,
+        prot: u64,
+    },
+    Mremap {
+        old: u64,
+        old_len: u64,
+        new_len: u64,
+        flags: u64,
+        new_addr: u64,
+    },
+    Madvise {
+        addr: u64,
+        len: u64,
+        advice: u64,
+    },
+    Mlock {
+        addr: u64,
+        len: u64,
+    },
+    Mlock2 {
+        addr: u64,
+        len: u64,
+        flags: u64,
+    },
+    Munlock {
+        addr: u64,
+        len: u64,
+    },
+    Mlockall {
+        flags: u64,
+    },
     Munlockall,
-    Brk { addr: u64 },
-    Msync { addr: u64, len: u64, flags: u64 },
+    Brk {
+        addr: u64,
+    },
+    Msync {
+        addr: u64,
+        len: u64,
+        flags: u64,
+    },
     /// Success yields one byte (0 or 1) per page.
-    Mincore { addr: u64, len: u64 },
+    Mincore {
+        addr: u64,
+        len: u64,
+    },
     /// Loads `len` bytes one by one; ends at the first that faults. At most a page.
-    Read { addr: u64, len: u64 },
+    Read {
+        addr: u64,
+        len: u64,
+    },
     /// Stores one byte.
-    Write { addr: u64, value: u8 },
+    Write {
+        addr: u64,
+        value: u8,
+    },
     /// Success yields the index of the new process.
     Fork,
     /// The process ends; its later calls yield `ESRCH`.
     Exit,
-    Ftruncate { file: FileId, len: u64 },
+    Ftruncate {
+        file: FileId,
+        len: u64,
+    },
     /// `pwrite` of `len` bytes `seed, seed+1, ..`.
-    FileWrite { file: FileId, off: u64, len: u64, seed: u8 },
+    FileWrite {
+        file: FileId,
+        off: u64,
+        len: u64,
+        seed: u8,
+    },
     /// `pread`.
-    FileRead { file: FileId, off: u64, len: u64 },
+    FileRead {
+        file: FileId,
+        off: u64,
+        len: u64,
+    },
     /// Sets a soft limit, in pages. `As` and `Data` count what the arena holds; `Lock` and `Stack` are absolute.
-    Setrlimit { limit: Limit, pages: u64 },
+    Setrlimit {
+        limit: Limit,
+        pages: u64,
+    },
 }
 
 /// The limits that matter to an address space.
@@ -151,6 +217,8 @@ pub trait Subject {
     fn known_flags(&self) -> u32 {
         u32::MAX
     }
+    /// Panics when the subject's own invariants do not hold.
+    fn check(&mut self) {}
     /// The counters, where the subject has them.
     fn counters(&mut self, _proc: Proc) -> Option<Counters> {
         None

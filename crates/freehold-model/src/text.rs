@@ -36,16 +36,33 @@ fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
     match *call {
         Call::Mmap { addr, len, prot, flags, file, off } => {
             let file = file.map_or(NONE, u64::from);
-            let args = vec![("addr", addr), ("len", len), ("prot", prot), ("flags", flags), ("file", file), ("off", off)];
+            let args = vec![
+                ("addr", addr),
+                ("len", len),
+                ("prot", prot),
+                ("flags", flags),
+                ("file", file),
+                ("off", off),
+            ];
             ("mmap", args)
         }
         Call::Munmap { addr, len } => ("munmap", vec![("addr", addr), ("len", len)]),
-        Call::Mprotect { addr, len, prot } => ("mprotect", vec![("addr", addr), ("len", len), ("prot", prot)]),
+        Call::Mprotect { addr, len, prot } => {
+            ("mprotect", vec![("addr", addr), ("len", len), ("prot", prot)])
+        }
         Call::Mremap { old, old_len, new_len, flags, new_addr } => {
-            let args = vec![("old", old), ("len", old_len), ("new_len", new_len), ("flags", flags), ("new", new_addr)];
+            let args = vec![
+                ("old", old),
+                ("len", old_len),
+                ("new_len", new_len),
+                ("flags", flags),
+                ("new", new_addr),
+            ];
             ("mremap", args)
         }
-        Call::Madvise { addr, len, advice } => ("madvise", vec![("addr", addr), ("len", len), ("advice", advice)]),
+        Call::Madvise { addr, len, advice } => {
+            ("madvise", vec![("addr", addr), ("len", len), ("advice", advice)])
+        }
         Call::Mlock { addr, len } => ("mlock", vec![("addr", addr), ("len", len)]),
         Call::Mlock2 { addr, len, flags } => ("mlock2", vec![("addr", addr), ("len", len), ("flags", flags)]),
         Call::Munlock { addr, len } => ("munlock", vec![("addr", addr), ("len", len)]),
@@ -62,9 +79,16 @@ fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
         Call::FileWrite { file, off, len, seed } => {
             ("pwrite", vec![("file", file.into()), ("off", off), ("len", len), ("seed", seed.into())])
         }
-        Call::FileRead { file, off, len } => ("pread", vec![("file", file.into()), ("off", off), ("len", len)]),
+        Call::FileRead { file, off, len } => {
+            ("pread", vec![("file", file.into()), ("off", off), ("len", len)])
+        }
         Call::Setrlimit { limit, pages } => ("setrlimit", vec![("limit", limit as u64), ("pages", pages)]),
     }
+}
+
+/// The call's name.
+pub fn name(call: &Call) -> &'static str {
+    parts(call).0
 }
 
 fn build(name: &str, a: &[u64]) -> Option<Call> {
@@ -109,7 +133,11 @@ pub fn op(w: &World, op: &Op) -> String {
     let (name, args) = parts(&op.call);
     let mut s = format!("p{} {name}", op.proc);
     for (key, value) in args {
-        let _ = write!(s, " {key}={}", if key == "file" && value == NONE { "none".into() } else { number(w, value) });
+        let _ = write!(
+            s,
+            " {key}={}",
+            if key == "file" && value == NONE { "none".into() } else { number(w, value) }
+        );
     }
     s
 }

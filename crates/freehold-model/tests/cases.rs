@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use freehold_model::linux::Linux;
+use freehold_model::linux::{Linux, Options};
 use freehold_model::{Model, Subject, World, cases};
 
 fn files() -> Vec<PathBuf> {
@@ -33,7 +33,7 @@ fn the_model_passes() {
 
 #[test]
 fn the_kernel_passes() {
-    match Linux::new(false) {
+    match Linux::new(Options::default()) {
         Ok(mut linux) => run_all(&mut linux),
         Err(why) => {
             use std::io::Write as _;

@@ -1,11 +1,11 @@
 //! The model against the running kernel: ten thousand random calls in every test run.
 
 use freehold_model::compare::{self, Plan, Report};
-use freehold_model::linux::Linux;
+use freehold_model::linux::{Linux, Options};
 use freehold_model::{Model, Subject, text};
 
-fn linux(may_lock: bool) -> Option<Linux> {
-    match Linux::new(may_lock) {
+fn linux(options: Options) -> Option<Linux> {
+    match Linux::new(options) {
         Ok(linux) => Some(linux),
         Err(why) => {
             // Seen without --nocapture too: written past the test harness.
@@ -23,8 +23,8 @@ fn check(report: &Report, subject: &dyn Subject) {
     }
 }
 
-fn compare(plan: &Plan, may_lock: bool) {
-    let Some(mut linux) = linux(may_lock) else { return };
+fn compare(plan: &Plan, options: Options) {
+    let Some(mut linux) = linux(options) else { return };
     let mut model = Model::new(linux.world());
     let report = compare::run(&mut model, &mut linux, plan);
     check(&report, &model);
@@ -37,18 +37,29 @@ fn compare(plan: &Plan, may_lock: bool) {
 
 #[test]
 fn model_agrees_with_the_kernel() {
-    compare(&Plan { seed: 1, calls: 8_000, per_run: 256, between_maps: 16 }, false);
+    compare(&Plan { seed: 1, calls: 8_000, per_run: 256, between_maps: 16 }, Options::default());
 }
 
 #[test]
 fn model_agrees_with_the_kernel_without_lock_limit() {
-    compare(&Plan { seed: 77, calls: 2_000, per_run: 400, between_maps: 16 }, true);
+    compare(
+        &Plan { seed: 77, calls: 2_000, per_run: 400, between_maps: 16 },
+        Options { may_lock: true, ..Options::default() },
+    );
+}
+
+#[test]
+fn model_agrees_with_the_kernel_at_the_limit_of_mappings() {
+    compare(
+        &Plan { seed: 99, calls: 2_000, per_run: 1000, between_maps: 16 },
+        Options { room: Some(9), ..Options::default() },
+    );
 }
 
 #[test]
 #[ignore = "a million calls: a minute on an idle machine"]
 fn model_agrees_with_the_kernel_for_a_million_calls() {
-    compare(&Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 }, false);
+    compare(&Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 }, Options::default());
 }
 
 /// The comparison must be able to fail: a model with another idea of one constant is found out.

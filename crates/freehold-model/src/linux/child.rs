@@ -156,7 +156,7 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
             while n < a[1] {
                 let at = a[0] + n;
                 let to = n as usize;
-                let done = if at % 8 == 0 && a[1] - n >= 8 {
+                let done = if at.is_multiple_of(8) && a[1] - n >= 8 {
                     n += 8;
                     load_word(at).map(|word| room[to..to + 8].copy_from_slice(&word.to_le_bytes()))
                 } else {
@@ -171,8 +171,8 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
         }
         WRITE => store(a[0], a[1] as u8).map_or_else(|()| signal(), |()| plain(0)),
         PWRITE => {
-            for n in 0..a[2] as usize {
-                room[n] = (a[3] as u8).wrapping_add(n as u8);
+            for (n, byte) in room[..a[2] as usize].iter_mut().enumerate() {
+                *byte = (a[3] as u8).wrapping_add(n as u8);
             }
             plain(call(libc::SYS_pwrite64 as u64, &[a[0], room.as_ptr() as u64, a[2], a[1], 0, 0]))
         }
@@ -235,7 +235,10 @@ fn mm_map(heap: u64) -> [u64; 13] {
 /// Opens the files of [`World::FILES`] afresh. `room` is used for their contents.
 fn files(room: &mut [u8]) -> i64 {
     for (inode, &size) in World::INODES.iter().enumerate() {
-        let fd = call(libc::SYS_memfd_create as u64, &[[c"model0", c"model1"][inode].as_ptr() as u64, 0, 0, 0, 0, 0]);
+        let fd = call(
+            libc::SYS_memfd_create as u64,
+            &[[c"model0", c"model1"][inode].as_ptr() as u64, 0, 0, 0, 0, 0],
+        );
         let mut done = 0;
         while done < size {
             let len = (size - done).min(room.len() as u64) as usize;

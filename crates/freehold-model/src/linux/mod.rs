@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;
+mod query;
 mod smaps;
 mod wire;
 
@@ -18,6 +19,16 @@ use crate::op::*;
 use crate::world::{GuardMark, World};
 use wire::{Answer, BATCH, BYTES, Channel, Cmd};
 
+/// How the processes are set up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// They may lock without limit.
+    pub may_lock: bool,
+    /// Fill the space outside the arena with small mappings until only this many more are allowed. `maps`
+    /// then knows rights and sharing only (reading all flags of so many mappings takes too long).
+    pub room: Option<u64>,
+}
+
 /// The kernel this program runs on.
 pub struct Linux {
     world: World,
@@ -26,6 +37,7 @@ pub struct Linux {
     /// Process ids; `None` after an exit.
     procs: Vec<Option<i32>>,
     text: Vec<u8>,
+    options: Options,
 }
 
 /// The template's channel.
@@ -33,7 +45,7 @@ const TEMPLATE: usize = MAX_PROCS;
 
 impl Linux {
     /// Prepares a template. An error says which step the environment forbids.
-    pub fn new(may_lock: bool) -> Result<Linux, String> {
+    pub fn new(options: Options) -> Result<Linux, String> {
         let len = size_of::<Channel>() * (MAX_PROCS + 1);
         // SAFETY: a fresh mapping; zeros are a valid Channel.
         let at = unsafe {
@@ -44,7 +56,7 @@ impl Linux {
             return Err("no shared memory".into());
         }
         let channels = at.cast::<Channel>();
-        let world = World { may_lock, ..World::bare() };
+        let world = World { may_lock: options.may_lock, ..World::bare() };
         // SAFETY: the child runs only `child::run`, which neither allocates nor returns.
         let template = unsafe {
             let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
@@ -57,7 +69,7 @@ impl Linux {
         if template < 0 {
             return Err("cannot fork".into());
         }
-        let mut linux = Linux { world, channels, template, procs: Vec::new(), text: Vec::new() };
+        let mut linux = Linux { world, channels, template, procs: Vec::new(), text: Vec::new(), options };
         linux.prepare()?;
         Ok(linux)
     }
@@ -79,6 +91,9 @@ impl Linux {
                 return Err(format!("filling {start:#x}..{end:#x} failed with errno {}", -done));
             }
         }
+        if let Some(room) = self.options.room {
+            self.crowd(room)?;
+        }
         self.start()?;
         let pid = self.procs[0].expect("just started");
         let (count, lockable) = smaps::outside(pid)?;
@@ -88,13 +103,44 @@ impl Linux {
         self.start()
     }
 
+    /// Puts pages of alternating rights far outside the arena until the limit is near.
+    fn crowd(&mut self, room: u64) -> Result<(), String> {
+        let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").map_err(|e| e.to_string())?;
+        let limit: u64 = limit.trim().parse().map_err(|_| "max_map_count is not a number")?;
+        if limit > 200_000 {
+            return Err(format!("max_map_count is {limit}: too many mappings to make"));
+        }
+        self.world.max_map_count = limit;
+        let have = smaps::outside(self.template)?.0.map_count as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
+        let pages = limit - have - room;
+        let base = self.world.start + (16 << 30);
+        let map = |at: u64, len: u64, prot: u64| Cmd {
+            what: libc::SYS_mmap as u64,
+            args: [base + at * PAGE, len * PAGE, prot, flags, u64::MAX, 0],
+        };
+        // The first mapping cuts the filler (one more, and itself); then every second page is readable.
+        let pages = pages - 1;
+        let mut cmds = vec![map(0, pages, 0)];
+        cmds.extend((1..pages).step_by(2).map(|at| map(at, 1, 1)));
+        for chunk in cmds.chunks(BATCH) {
+            let answers = self.batch(TEMPLATE, chunk, &mut Vec::new()).ok_or("the child died")?;
+            if let Some(bad) = answers.iter().find(|a| a.value < 0) {
+                return Err(format!("cannot make mappings: errno {}", -bad.value));
+            }
+        }
+        Ok(())
+    }
+
     /// Installs a guard and looks how the kernel marks its VMA.
     fn probe_guards(&mut self) {
         let (addr, len) = (self.world.start, PAGE);
         let op = |call| Op { proc: 0, call };
         self.apply(&op(Call::Mmap { addr, len, prot: 3, flags: 0x32, file: None, off: 0 }));
         self.apply(&op(Call::Madvise { addr, len, advice: 102 }));
-        if self.maps(0).iter().any(|m| m.flags & vmflag::MAYBE_GUARD != 0) {
+        let pid = self.pid(0);
+        let maps = smaps::arena(pid, &self.world, &mut self.text);
+        if maps.iter().any(|m| m.flags & vmflag::MAYBE_GUARD != 0) {
             return;
         }
         self.world.guards = GuardMark::AnonVma;
@@ -341,8 +387,15 @@ impl Subject for Linux {
     }
     fn maps(&mut self, proc: Proc) -> Vec<MapLine> {
         match self.procs.get(proc as usize) {
+            Some(Some(pid)) if self.options.room.is_some() => query::arena(*pid, &self.world),
             Some(Some(pid)) => smaps::arena(*pid, &self.world, &mut self.text),
             _ => Vec::new(),
+        }
+    }
+    fn known_flags(&self) -> u32 {
+        match self.options.room {
+            Some(_) => vmflag::ACCESS | vmflag::MAYSHARE,
+            None => u32::MAX,
         }
     }
     fn counters(&mut self, proc: Proc) -> Option<Counters> {

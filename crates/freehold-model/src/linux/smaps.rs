@@ -90,7 +90,8 @@ pub(super) fn status(pid: i32) -> Result<Counters, String> {
     read(pid, "status", &mut text)?;
     let field = |name: &str| {
         let line = lines(&text).find_map(|l| l.strip_prefix(name)).unwrap_or("0");
-        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) as i64 * 1024 / PAGE as i64
+        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) as i64 * 1024
+            / PAGE as i64
     };
     Ok(Counters {
         map_count: 0,

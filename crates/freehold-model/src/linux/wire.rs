@@ -44,7 +44,8 @@ pub(super) struct Channel {
 
 /// Sleeps while the word holds `value`, at most `timeout`.
 pub(super) fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
-    let spec = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos() as i64 });
+    let spec =
+        timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos() as i64 });
     let spec = spec.as_ref().map_or(std::ptr::null(), |s| s as *const libc::timespec);
     // SAFETY: the word outlives the call; the kernel only reads it.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, spec) };

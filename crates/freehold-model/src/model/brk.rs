@@ -8,7 +8,14 @@ impl Model {
         let w = self.world.clone();
         let pr = self.proc(p);
         let now = pr.brk;
-        if to < w.heap || pr.limits.data.checked_add(w.outside.data_vm as u64).and_then(|l| l.checked_mul(PAGE)).is_some_and(|l| to - w.heap > l) {
+        if to < w.heap
+            || pr
+                .limits
+                .data
+                .checked_add(w.outside.data_vm as u64)
+                .and_then(|l| l.checked_mul(PAGE))
+                .is_some_and(|l| to - w.heap > l)
+        {
             return Ok(now);
         }
         let (old_end, new_end) = (page_up(now), page_up(to));
@@ -69,15 +76,7 @@ impl Process {
         let extended = heap && self.merge_new(&c).is_some();
         if !extended {
             let i = self.vmas.partition_point(|v| v.end <= start);
-            let v = Vma {
-                start,
-                end,
-                flags,
-                pgoff: c.pgoff,
-                back: Backing::Anon,
-                anon: None,
-                forked: false,
-            };
+            let v = Vma { start, end, flags, pgoff: c.pgoff, back: Backing::Anon, anon: None, forked: false };
             self.vmas.insert(i, v);
             self.count.map_count += 1;
         }

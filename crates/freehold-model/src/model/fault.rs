@@ -54,7 +54,8 @@ impl Model {
             Some(Page::Zero) => &zeros,
             _ => {
                 let v = &pr.vmas[pr.at(addr).expect("touched")];
-                let inode = self.inode_of(v.back).expect("only a file's pages are not in the process's own map");
+                let inode =
+                    self.inode_of(v.back).expect("only a file's pages are not in the process's own map");
                 self.inodes[inode].page(v.pgoff_at(addr)).unwrap_or(&zeros)
             }
         };

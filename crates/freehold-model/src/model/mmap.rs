@@ -74,7 +74,8 @@ impl Model {
         if len == 0 || pr.count.map_count as u64 > w.max_map_count {
             return Err(libc::ENOMEM);
         }
-        let mut flags = (a.prot & 7) as u32 | vmflag::MAYREAD | vmflag::MAYWRITE | vmflag::MAYEXEC | pr.def_flags;
+        let mut flags =
+            (a.prot & 7) as u32 | vmflag::MAYREAD | vmflag::MAYWRITE | vmflag::MAYEXEC | pr.def_flags;
         for (bit, flag) in [
             (MAP_GROWSDOWN, vmflag::GROWSDOWN),
             (MAP_LOCKED, vmflag::LOCKED),
@@ -114,7 +115,15 @@ impl Model {
     }
 
     /// Replaces what is in the range by the new mapping.
-    fn region(&mut self, p: usize, addr: u64, len: u64, mut flags: u32, pgoff: u64, file: Option<FileId>) -> Res<()> {
+    fn region(
+        &mut self,
+        p: usize,
+        addr: u64,
+        len: u64,
+        mut flags: u32,
+        pgoff: u64,
+        file: Option<FileId>,
+    ) -> Res<()> {
         let w = self.world.clone();
         let end = addr + len;
         let pr = self.proc(p);

@@ -78,7 +78,9 @@ impl Model {
         pr.count.add(old, -pages);
         pr.count.add(flags, pages);
         // A locked private area that becomes writable gets its copies in advance.
-        if old & (vmflag::WRITE | vmflag::SHARED | vmflag::LOCKED) == vmflag::LOCKED && flags & vmflag::WRITE != 0 {
+        if old & (vmflag::WRITE | vmflag::SHARED | vmflag::LOCKED) == vmflag::LOCKED
+            && flags & vmflag::WRITE != 0
+        {
             let i = self.proc(p).at(start).expect("still mapped");
             let _ = self.populate_part(p, i, start, end);
         }

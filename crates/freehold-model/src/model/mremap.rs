@@ -28,7 +28,15 @@ impl Move {
 }
 
 impl Model {
-    pub(super) fn mremap(&mut self, p: usize, addr: u64, old: u64, new: u64, flags: u64, new_addr: u64) -> Res {
+    pub(super) fn mremap(
+        &mut self,
+        p: usize,
+        addr: u64,
+        old: u64,
+        new: u64,
+        flags: u64,
+        new_addr: u64,
+    ) -> Res {
         let r = Move { addr, old_len: page_up(old), new_len: page_up(new), flags, new_addr };
         self.check_params(p, &r)?;
         if flags & FIXED != 0 && r.old_len == r.new_len {
@@ -54,8 +62,8 @@ impl Model {
         if !r.to() {
             return Ok(());
         }
-        let overlap = r.addr.wrapping_add(r.old_len) > r.new_addr
-            && r.new_addr.wrapping_add(r.new_len) > r.addr;
+        let overlap =
+            r.addr.wrapping_add(r.old_len) > r.new_addr && r.new_addr.wrapping_add(r.new_len) > r.addr;
         if r.new_addr > w.task_size - r.new_len
             || !aligned(r.new_addr)
             || r.flags & MAYMOVE == 0
