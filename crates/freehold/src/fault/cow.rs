@@ -23,6 +23,11 @@ use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteGuard, PteTable}
 /// What an entry gets when a store goes straight to its frame.
 const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
 
+/// What an entry gets when a store goes to its frame, in a VMA that may not allow stores to anybody but a debugger.
+fn written(flags: VmFlags) -> PteFlags {
+    if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
+}
+
 /// A page that is mapped without the right to write.
 #[derive(Clone, Copy)]
 struct ReadOnly {
@@ -41,14 +46,15 @@ fn read_only<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr)
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// A store to a page that is mapped without the right to write, in a VMA that allows stores.
+    /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by somebody who needs no
+    /// such permission.
     pub(super) fn write_protect_fault(&self, vma: &Vma<P>, page: u64, held: Held<'_, '_, P>) -> Step<P> {
         let address = VirtAddr::new(page);
         let Some(table) = self.table.pte_table(self.platform(), address) else { return Step::Retry };
         if vma.flags().contains(VmFlags::SHARED) {
             return self.write_shared(table, address);
         }
-        match self.reuse(table, address) {
+        match self.reuse(vma, table, address) {
             Ok(old) => {
                 let step = self.copy(vma, table, address, old, held);
                 if !old.special {
@@ -76,7 +82,12 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Lets the store go to the frame if it is ours alone. Else returns what has to be copied, with a reference.
-    fn reuse(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr) -> Result<ReadOnly, Step<P>> {
+    fn reuse(
+        &self,
+        vma: &Vma<P>,
+        table: PteTable<'_, P::Format, P>,
+        address: VirtAddr,
+    ) -> Result<ReadOnly, Step<P>> {
         let mut guard = table.lock();
         let found = read_only(&guard, address)?;
         if found.special {
@@ -88,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
             if !frame.is_exclusive() {
                 frame.set_exclusive();
             }
-            guard.grant(address, WRITTEN);
+            guard.grant(address, written(vma.flags()));
             return Err(Step::Done);
         }
         frame.get();
@@ -112,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
         if !zero {
             self.platform().copy_frame(new, old.pfn);
         }
-        let step = self.exchange(table, address, old, Pte::page(new, vma_pte_flags(vma.flags()) | WRITTEN));
+        let step = self.exchange(table, address, old, Pte::page(new, vma_pte_flags(vma.flags()) | written(vma.flags())));
         if !matches!(step, Step::Done) {
             self.engine.discard_anon(new);
         }

@@ -175,6 +175,12 @@ impl<P: Platform> AddressSpace<P> {
         if !permits(vma.flags(), access) {
             return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
+        self.resolve(vma, page, access, held)
+    }
+
+    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another way. It may ask
+    /// to write where the VMA does not permit it only if a page is there, and gets a private copy that stays read-only.
+    pub(crate) fn resolve(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
         match self.entry(page).kind(Level::Pte) {
             Kind::None => match vma.object() {
                 Object::Anonymous => self.anon_fault(vma, page, access, held),

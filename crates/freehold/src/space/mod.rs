@@ -26,6 +26,7 @@ mod munmap;
 mod parts;
 mod populate;
 mod reshape;
+pub mod smaps;
 mod stack;
 mod unmap;
 pub(crate) mod zap;
