@@ -374,7 +374,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
-            SHARED | SHARED_VALIDATE => {
+            SHARED => {
                 if request.vm_flags.contains(VmFlags::GROWSDOWN) {
                     return Err(MmapError::Invalid);
                 }
