@@ -22,6 +22,8 @@ struct Mix {
     stacks: bool,
     guards: bool,
     heap: bool,
+    /// Few calls unmap.
+    dense: bool,
     /// Odd values per hundred.
     odd: u64,
     /// MADV_PAGEOUT drops what MADV_FREE has released, and droppable memory, at its own pleasure: a run has
@@ -65,6 +67,7 @@ impl Generator {
             heap: coin(3),
             odd: if coin(2) { 2 } else { 10 },
             free: coin(2),
+            dense: coin(2),
         };
         if coin(6) {
             mix.base = if coin(2) { 0 } else { World::PAGES - mix.window };
@@ -271,7 +274,7 @@ impl Generator {
             1 => Call::Munlockall,
             2..=9 => Call::Mlock { addr, len },
             10..=14 => Call::Mlock2 { addr, len, flags: self.pick(&[0, 1, 1, 2]) },
-            _ => Call::Munlock { addr: addr + self.below(2) * self.below(PAGE), len },
+            _ => Call::Munlock { addr: addr.wrapping_add(self.below(2) * self.below(PAGE)), len },
         }
     }
 
@@ -314,7 +317,8 @@ impl Generator {
         let (addr, len) = (self.addr(proc), self.len());
         match self.below(100) {
             0..=17 => self.mmap(proc),
-            18..=24 => Call::Munmap { addr, len },
+            18..=24 if !self.mix.dense || self.one_in(4) => Call::Munmap { addr, len },
+            18..=24 => self.mmap(proc),
             25..=37 => Call::Mprotect { addr, len, prot: self.prot() | self.grows() },
             38..=48 => self.mremap(proc),
             49..=64 => Call::Madvise { addr, len, advice: self.advice() },

@@ -7,7 +7,7 @@ use crate::op::{Counters, PAGE};
 pub enum GuardMark {
     /// 6.13 to 6.18: installing guards prepares the VMA's anon_vma.
     AnonVma,
-    /// Later: a sticky flag that does not hinder merging.
+    /// Later: a sticky flag that does not hinder merging; only private anonymous memory gets an anon_vma too.
     Flag,
 }
 

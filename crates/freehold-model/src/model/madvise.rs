@@ -116,9 +116,12 @@ impl Model {
         if self.proc(p).vmas[i].has(vmflag::LOCKED) {
             return Err(libc::EINVAL);
         }
-        self.prepare_anon(p, i);
-        if self.world.guards == GuardMark::Flag {
+        let flag = self.world.guards == GuardMark::Flag;
+        if flag {
             self.proc(p).vmas[i].flags |= vmflag::MAYBE_GUARD;
+        }
+        if !flag || self.proc(p).vmas[i].back == Backing::Anon {
+            self.prepare_anon(p, i);
         }
         for n in start / PAGE..end / PAGE {
             self.proc(p).pages.insert(n, Page::Guard);
