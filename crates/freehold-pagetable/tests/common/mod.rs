@@ -7,9 +7,13 @@ use freehold_pagetable::{
     ENTRIES, Flush, Format, Gather, Kind, LargeGuard, Level, OutOfTables, PageTable, Pfn, PteGuard, Table,
     TableMemory, TableMeta, Tlb, Unmapped, VaRange, Visitor, Walked,
 };
+use freehold_sync::atomic::Ordering;
+#[cfg(loom)]
+use loom::sync::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+#[cfg(not(loom))]
 use std::sync::Mutex;
 
 struct Page {
@@ -34,8 +38,13 @@ impl Memory {
     /// Far from every frame that the tests map.
     pub const BASE: u64 = 1 << 30;
 
+    /// What the entries of a free table hold: to whoever still reads it, a page that nobody mapped.
+    const POISON: u64 = u64::MAX;
+
     pub fn new(tables: usize) -> Self {
-        let pages = (0..tables).map(|_| Page { table: Table::new(), meta: TableMeta::new() }).collect();
+        let pages: Vec<_> =
+            (0..tables).map(|_| Page { table: Table::new(), meta: TableMeta::new() }).collect();
+        pages.iter().for_each(|page| fill(&page.table, Self::POISON));
         let free = (0..tables as u64).rev().map(|i| Pfn::new(Self::BASE + i)).collect();
         Memory { pages, books: Mutex::new(Books { free, live: BTreeSet::new(), countdown: None }) }
     }
@@ -55,6 +64,10 @@ impl Memory {
     }
 }
 
+fn fill(table: &Table, raw: u64) {
+    (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
+}
+
 // SAFETY: a table is handed out once until it comes back, `free_table` checks that it comes back empty, and
 // the vector of pages never changes.
 unsafe impl TableMemory for Memory {
@@ -68,12 +81,14 @@ unsafe impl TableMemory for Memory {
         }
         let pfn = books.free.pop().ok_or(OutOfTables)?;
         books.live.insert(pfn);
+        fill(&self.page(pfn).table, 0);
         Ok(pfn)
     }
 
     unsafe fn free_table(&self, pfn: Pfn) {
         assert!(self.page(pfn).table.is_zero(), "a table came back with something in it");
         self.page(pfn).meta.reset();
+        fill(&self.page(pfn).table, Self::POISON);
         let mut books = self.books.lock().unwrap();
         assert!(books.live.remove(&pfn), "{pfn:?} was freed twice");
         books.free.push(pfn);
