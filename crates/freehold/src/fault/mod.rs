@@ -152,7 +152,20 @@ impl<P: Platform> AddressSpace<P> {
             Err(Killed) => return Step::Failed(FaultError::Killed),
         };
         if let Some(vma) = guard.find(page) {
-            return self.fault_in(vma, page, access, Held::Mmap(&guard));
+            if self.locking.fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
+                return self.fault_in(vma, page, access, Held::Mmap(&guard));
+            }
+            // The mmap lock is needed for the look-up, and to choose a family; what remains does with the VMA's own.
+            if access.write && !vma.flags().contains(VmFlags::SHARED) {
+                let _ = self.prepare_anon(vma, Held::Mmap(&guard));
+            }
+            return match guard.lock_vma(vma) {
+                Err(_) => self.fault_in(vma, page, access, Held::Mmap(&guard)),
+                Ok(vma) => {
+                    drop(guard);
+                    self.fault_in(&vma, page, access, Held::Vma)
+                }
+            };
         }
         drop(guard);
         // Growing needs the write lock, and everything is looked up again under it.

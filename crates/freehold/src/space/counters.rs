@@ -62,7 +62,18 @@ impl Rss {
     }
 }
 
-/// Sizes of an address space in pages, and faults, at one moment.
+/// Faults by how they ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Served under the VMA's own lock.
+    pub vma_lock: u64,
+    /// Served under the mmap lock.
+    pub mmap_lock: u64,
+    /// Ended in a signal, or without memory.
+    pub failed: u64,
+}
+
+/// Sizes of an address space in pages, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// VMAs.
@@ -180,10 +191,17 @@ impl<P: Platform> Counters<P> {
         Rss { file: sum[0], anon: sum[1], shmem: sum[2] }
     }
 
-    /// How often `event` happened.
-    pub fn events(&self, event: Event) -> u64 {
-        let sum: i64 = self.per_cpu.iter().map(|cell| cell.events[event as usize].load(Relaxed)).sum();
-        u64::try_from(sum).unwrap_or(0)
+    /// Faults by how they ended.
+    pub fn faults(&self) -> Faults {
+        let count = |event: Event| {
+            let sum: i64 = self.per_cpu.iter().map(|cell| cell.events[event as usize].load(Relaxed)).sum();
+            u64::try_from(sum).expect("an event was counted down")
+        };
+        Faults {
+            vma_lock: count(Event::FaultVmaLock),
+            mmap_lock: count(Event::FaultMmapLock),
+            failed: count(Event::FaultFailed),
+        }
     }
 
     /// Sizes.

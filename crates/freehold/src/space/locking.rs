@@ -119,7 +119,6 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
 
 /// The mmap lock held for reading (or downgraded).
 pub struct ReadGuard<'s, P: Platform> {
-    pub(crate) space: &'s AddressSpace<P>,
     tree: Reader<'s, P>,
     lock: MmapReadGuard<'s, P>,
 }
@@ -211,7 +210,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn reader<'s>(&'s self, lock: MmapReadGuard<'s, P>) -> ReadGuard<'s, P> {
         // SAFETY: the mmap lock is held for reading, so there is no writer while the guard lives.
-        ReadGuard { space: self, tree: unsafe { self.tree.locked() }, lock }
+        ReadGuard { tree: unsafe { self.tree.locked() }, lock }
     }
 
     fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {

@@ -31,7 +31,7 @@ mod stack;
 mod unmap;
 pub(crate) mod zap;
 
-pub use counters::{Counts, Rss, RssKind};
+pub use counters::{Counts, Faults, Rss, RssKind};
 pub use limits::Limits;
 pub use madvise::Advice;
 pub use mlock::{LockAllFlags, LockFlags};
@@ -53,6 +53,7 @@ use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock,
+    stats::{LockSnapshot, LockStats},
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use limits::LiveLimits;
@@ -194,6 +195,10 @@ impl<P: Platform> AddressSpace<P> {
     /// No memory for the record or the root table.
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
+        let mmap_lock = match config.lock_stats {
+            true => MmapLock::with_stats(LockStats::try_new()?),
+            false => MmapLock::new(),
+        };
         let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
         let Some(mmu) = engine.platform().space_created(table.root()) else {
             // SAFETY: made above, and no processor was told of it.
@@ -202,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         Ok(Counted::try_new(AddressSpace {
             engine: engine.clone(),
-            mmap_lock: MmapLock::new(),
+            mmap_lock,
             tree: RangeMap::new(),
             table: ManuallyDrop::new(table),
             mmu,
@@ -237,6 +242,26 @@ impl<P: Platform> AddressSpace<P> {
     /// Resource limits and privileges.
     pub fn limits(&self) -> &LiveLimits {
         &self.limits
+    }
+
+    /// Sizes in VMAs and pages.
+    pub fn counts(&self) -> Counts {
+        self.counters.counts()
+    }
+
+    /// Resident pages by kind; exact when nobody changes them meanwhile.
+    pub fn rss(&self) -> Rss {
+        self.counters.rss()
+    }
+
+    /// Faults so far, by the rung that served them.
+    pub fn faults(&self) -> Faults {
+        self.counters.faults()
+    }
+
+    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats).
+    pub fn lock_stats(&self) -> Option<LockSnapshot> {
+        self.mmap_lock.stats().map(LockStats::snapshot)
     }
 
     /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every

@@ -337,11 +337,6 @@ impl<P: Platform> WriteGuard<'_, P> {
         winner
     }
 
-    /// After `vma` changed in a way that may let it join a neighbour (a move, for instance): joins what may be joined.
-    pub(crate) fn merge_around<'g>(&'g self, vma: &'g Vma<P>) -> Result<&'g Vma<P>, ReshapeError> {
-        self.modify(vma, vma.range(), Change { flags: vma.flags(), policy: vma.policy() })
-    }
-
     /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved replace.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
         self.lock_vma(vma).set_bounds(range.clone(), pgoff);
