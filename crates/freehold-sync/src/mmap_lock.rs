@@ -14,7 +14,8 @@
 //! # Who pairs with whom
 //!
 //! - Leaving: the writer stores the even number with release, after all its changes and before the step on the lock;
-//!   `seq` and `speculate` load with acquire. Who sees the even number sees the changes.
+//!   `seq` and `speculate` load with acquire. Who sees the even number sees the changes. So does who sees the odd
+//!   number of the next writer, a reader of a VMA that was not locked again: that store is a release too.
 //! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores at least;
 //!   who speculates reads those, then an acquire fence, then the number ([`Speculation::valid`]). Who saw a change sees
 //!   the odd number or a later one.
@@ -88,7 +89,8 @@ impl<'a> WriteSection<'a> {
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even % 2 == 0, "the write lock is held twice");
-        seq.store(even.wrapping_add(1), Ordering::Relaxed);
+        // Release: pairs with the acquire in `seq`; who sees this number sees the changes of all sections before, too.
+        seq.store(even.wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `Speculation::valid`: see "entering".
         fence(Ordering::Release);
         WriteSection { seq }

@@ -51,6 +51,7 @@
 //! | `attach` stores 1 | the reader's raise | owner and bounds are those of this life or a later one |
 //! | the writer's exchange, or its taking bit 30 off | the reader's raise | the reader sees the VMA's number, and the mmap lock's number of that section or later |
 //! | the end of the write section | the reader's load of the mmap lock's number | who finds the numbers different sees the writer's changes |
+//! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for whom the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
 
 use crate::atomic::{AtomicU32, Ordering, VMA_COUNT_LIMIT, const_unless_loom};
@@ -181,9 +182,11 @@ impl VmaLock<'_> {
             self.lower::<H>();
             return Err(ReadFail::Foreign);
         }
-        // Relaxed: a number stored before the count allowed our raise is seen by the raise's acquire; a later store is
-        // followed by a wait for our count to go. The mmap lock's number: acquire, pairs with the end of a section.
-        if self.seq.0.load(Ordering::Relaxed) == lock.seq() {
+        // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section which waits
+        // for us to leave, and then the mmap lock's number must not be from before that section. The mmap lock's
+        // number pairs with the end of a section.
+        let marked = self.seq.0.load(Ordering::Acquire);
+        if marked == lock.seq() {
             self.lower::<H>();
             return Err(ReadFail::Locked);
         }
@@ -279,8 +282,8 @@ impl VmaLock<'_> {
         let before = self.mark(guard);
         if self.has_readers() {
             self.drain::<H>(ATTACHED, H::wait_killable).inspect_err(|_| {
-                // Relaxed: the readers need not know at once, see "may be told".
-                self.seq.0.store(before, Ordering::Relaxed);
+                // Release: as in `mark`.
+                self.seq.0.store(before, Ordering::Release);
             })?;
         }
         Ok(())
@@ -296,10 +299,12 @@ impl VmaLock<'_> {
     /// Makes the VMA's number that of the write section; returns what it was.
     #[inline]
     fn mark<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> u32 {
-        // Relaxed, both: written under the guard's lock; readers see it by way of the count.
+        // Relaxed: written under the guard's lock.
         let before = self.seq.0.load(Ordering::Relaxed);
         if before != guard.seq() {
-            self.seq.0.store(guard.seq(), Ordering::Relaxed);
+            // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the count
+            // would see it anyhow; this is for those before, who may find it too.
+            self.seq.0.store(guard.seq(), Ordering::Release);
         }
         before
     }

@@ -1,0 +1,164 @@
+//! The spin lock, and reading by speculation, under all schedules and all orders that the memory model allows.
+#![cfg(loom)]
+
+use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold_sync::testing::{LoomHost, model, model_bounded};
+use freehold_sync::{Host, MmapLock, Rank, RawSpin, RcuHead, SpinLock};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+/// A number that loom watches.
+struct Watched(UnsafeCell<u32>);
+
+impl Watched {
+    fn new() -> Self {
+        Watched(UnsafeCell::new(0))
+    }
+
+    fn add(&self) -> u32 {
+        // SAFETY: touched under a lock, and loom checks that this suffices.
+        self.0.with_mut(|value| unsafe {
+            *value += 1;
+            *value
+        })
+    }
+}
+
+#[test]
+fn a_spin_lock_excludes_and_orders() {
+    model(|| {
+        let lock = Arc::new(SpinLock::new(Watched::new(), Rank::Leaf));
+        let other = {
+            let lock = Arc::clone(&lock);
+            thread::spawn(move || {
+                lock.lock::<LoomHost>().add();
+            })
+        };
+        lock.lock::<LoomHost>().add();
+        if let Some(value) = lock.try_lock::<LoomHost>() {
+            value.add();
+        }
+        other.join().unwrap();
+        assert!(lock.lock::<LoomHost>().add() >= 3);
+    });
+}
+
+struct Pair {
+    lock: RawSpin,
+    value: Watched,
+}
+
+// SAFETY: the value is touched under the lock.
+unsafe impl Sync for Pair {}
+// SAFETY: a number.
+unsafe impl Send for Pair {}
+
+#[test]
+fn three_spinners() {
+    model_bounded(1, || {
+        let pair = Arc::new(Pair { lock: RawSpin::new(), value: Watched::new() });
+        let add = |pair: &Pair| {
+            let guard = pair.lock.lock::<LoomHost>(Rank::PageTable);
+            let value = pair.value.add();
+            drop(guard);
+            value
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let pair = Arc::clone(&pair);
+                thread::spawn(move || {
+                    add(&pair);
+                })
+            })
+            .collect();
+        add(&pair);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(add(&pair), 4);
+        assert!(!pair.lock.is_locked());
+    });
+}
+
+struct Mirror {
+    lock: MmapLock<LoomHost>,
+    a: AtomicU32,
+    b: AtomicU32,
+}
+
+/// What is found valid belongs together, and is not older than what was known before.
+#[test]
+fn a_speculation_never_spans_a_write() {
+    model_bounded(4, || {
+        let mirror = Arc::new(Mirror { lock: MmapLock::new(), a: AtomicU32::new(0), b: AtomicU32::new(0) });
+        let writer = {
+            let mirror = Arc::clone(&mirror);
+            thread::spawn(move || {
+                let guard = mirror.lock.write();
+                mirror.a.store(1, Relaxed);
+                mirror.b.store(1, Relaxed);
+                let guard = guard.downgrade();
+                drop(guard);
+                let guard = mirror.lock.write();
+                mirror.b.store(2, Relaxed);
+                mirror.a.store(2, Relaxed);
+                drop(guard);
+            })
+        };
+        let mut seen = 0;
+        for _ in 0..2 {
+            if let Some(speculation) = mirror.lock.speculate() {
+                let (a, b) = (mirror.a.load(Relaxed), mirror.b.load(Relaxed));
+                if speculation.valid(&mirror.lock) {
+                    assert_eq!(a, b, "from halfway through a change");
+                    assert!(a >= seen, "time went back");
+                    seen = a;
+                }
+            }
+        }
+        writer.join().unwrap();
+        let speculation = mirror.lock.speculate().expect("nobody writes");
+        assert_eq!((mirror.a.load(Relaxed), mirror.b.load(Relaxed)), (2, 2));
+        assert!(speculation.valid(&mirror.lock));
+    });
+}
+
+/// An object under the loom host's grace periods: proof that the stand-in itself waits, and orders.
+#[repr(C)]
+struct Object {
+    head: RcuHead,
+    value: Watched,
+}
+
+#[test]
+fn the_stand_in_waits_for_readers() {
+    use freehold_sync::atomic::{AtomicPtr, Ordering};
+    use std::ptr::{NonNull, null_mut};
+
+    unsafe fn free(head: NonNull<RcuHead>) {
+        // SAFETY: the head is the first field of the object that was deferred.
+        let object = unsafe { Box::from_raw(head.cast::<Object>().as_ptr()) };
+        object.value.add();
+    }
+
+    model(|| {
+        let object = Box::into_raw(Box::new(Object { head: RcuHead::new(), value: Watched::new() }));
+        let slot = Arc::new(AtomicPtr::new(object));
+        let reader = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let section = LoomHost::rcu_read();
+                // SAFETY: freed after our section at the earliest.
+                if let Some(object) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+                    // SAFETY: loom checks that the owner's access comes after it.
+                    object.value.0.with(|value| assert_eq!(unsafe { *value }, 0));
+                }
+                drop(section);
+            })
+        };
+        slot.store(null_mut(), Ordering::Release);
+        // SAFETY: unlinked; nobody else defers it.
+        unsafe { LoomHost::rcu_defer(NonNull::new(object).unwrap().cast(), free) };
+        LoomHost::rcu_barrier();
+        reader.join().unwrap();
+    });
+}
