@@ -1,0 +1,505 @@
+//! Mapped files: what programs see through their mappings, and what truncation, hole punching and copying on write do to
+//! it, on the machine with TLBs that remember.
+
+use freehold::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Config, Engine},
+    fault::FaultError,
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+    space::{Locking, MapFlags, Prot, SpaceConfig},
+};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process, fail_memory_once, stop_failing_memory};
+use freehold_pagetable::{Pfn, X86_4};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+type Vcpu = Cpu<X86_4>;
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+/// A disk with a number in every page, which remembers what is written to it.
+#[derive(Clone, Default)]
+struct Disk {
+    pages: Arc<Mutex<HashMap<u64, u64>>>,
+    writes: Arc<AtomicU64>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Disk {
+    /// What the disk holds at first.
+    fn number(index: u64) -> u64 {
+        index * 1000 + 7
+    }
+
+    fn page(&self, index: u64) -> u64 {
+        *self.pages.lock().unwrap().get(&index).unwrap_or(&Self::number(index))
+    }
+}
+
+impl Pager<Machine> for Disk {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if self.broken.load(SeqCst) {
+            return Err(IoError);
+        }
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &self.page(index).to_le_bytes());
+        Ok(())
+    }
+
+    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if self.broken.load(SeqCst) {
+            return Err(IoError);
+        }
+        let mut bytes = [0; 8];
+        platform.read_frame(frame, 0, &mut bytes);
+        self.pages.lock().unwrap().insert(index, u64::from_le_bytes(bytes));
+        self.writes.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    fn discard(&self, pages: Range<u64>) {
+        let mut on_disk = self.pages.lock().unwrap();
+        for index in pages {
+            on_disk.insert(index, 0);
+        }
+    }
+}
+
+/// A machine, its engine and a file. Everything must have been given back when it ends.
+struct World {
+    machine: Machine,
+    engine: Option<Counted<Engine<Machine>>>,
+    disk: Disk,
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        World { machine, engine: Some(engine), disk: Disk::default() }
+    }
+
+    fn engine(&self) -> &Counted<Engine<Machine>> {
+        self.engine.as_ref().unwrap()
+    }
+
+    fn process(&self, locking: Locking) -> Process {
+        Process::new(self.engine(), &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+    }
+
+    fn file(&self, bytes: u64) -> Counted<File<Machine>> {
+        let mapping = Mapping::new(self.engine(), self.disk.clone(), bytes, false).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
+    }
+
+    /// Ends the world; whoever still held something of it has leaked it.
+    fn end(mut self) {
+        self.engine = None;
+        self.machine.accounting().assert_clean();
+    }
+}
+
+fn map(process: &Process, pages: u64, flags: MapFlags, file: &Counted<File<Machine>>, first: u64) -> u64 {
+    process.mmap(0, pages * PAGE_SIZE, RW, flags, Some(file), first * PAGE_SIZE).unwrap()
+}
+
+fn load(process: &Process, cpu: &mut Vcpu, address: u64) -> u64 {
+    process.load(cpu, address).unwrap()
+}
+
+fn read_number(file: &File<Machine>, index: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(file.mapping().read_at(index * PAGE_SIZE, &mut bytes), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+/// Every design must look the same to a program.
+fn on_every_design(test: impl Fn(&World, &Process, &mut Vcpu)) {
+    for locking in Locking::ALL {
+        let world = World::new();
+        {
+            let process = world.process(locking);
+            let mut cpu = world.machine.cpu(0);
+            test(&world, &process, &mut cpu);
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn reads_show_the_file_up_to_its_end() {
+    on_every_design(|world, process, cpu| {
+        // Not a whole number of pages, mapped from the middle and beyond its end.
+        let file = world.file(40 * PAGE_SIZE + 100);
+        let at = map(process, 50, MapFlags::PRIVATE, &file, 3);
+        for page in [20, 0, 1, 37, 36, 5] {
+            assert_eq!(load(process, cpu, at + page * PAGE_SIZE), Disk::number(page + 3));
+        }
+        assert_eq!(load(process, cpu, at + 37 * PAGE_SIZE + 104), 0, "the last page ends in zeroes");
+        for page in [38, 49] {
+            let address = at + page * PAGE_SIZE + 8;
+            assert_eq!(process.load::<u64>(cpu, address), Err(FaultError::Bus { addr: address }));
+            assert_eq!(process.store(cpu, address, 1u64), Err(FaultError::Bus { addr: address }));
+        }
+    });
+}
+
+#[test]
+fn one_fault_maps_what_the_cache_has_around() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(64 * PAGE_SIZE);
+        for index in 0..64 {
+            file.mapping().fill(index).unwrap();
+        }
+        let at = map(process, 64, MapFlags::SHARED, &file, 0);
+        let mut faults = 0;
+        for page in 0..64 {
+            cpu.load::<u64, FaultError>(process.space().mmu(), at + page * PAGE_SIZE, |address, access| {
+                faults += 1;
+                process.handle_fault(address.get(), access)
+            })
+            .unwrap();
+        }
+        // Aligned windows of 16 pages; the mapping may begin inside one.
+        let windows = if at.is_multiple_of(16 * PAGE_SIZE) { 4 } else { 5 };
+        assert_eq!(faults, windows);
+    });
+}
+
+#[test]
+fn shared_stores_reach_the_file_and_private_ones_do_not() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(8 * PAGE_SIZE);
+        let other = world.process(Locking::default());
+        let shared = map(process, 8, MapFlags::SHARED, &file, 0);
+        let private = map(process, 8, MapFlags::PRIVATE, &file, 0);
+        let elsewhere = map(&other, 8, MapFlags::SHARED, &file, 0);
+        // Page 0: mapped by a read first. Page 1: not mapped at all before the store.
+        for page in [0, 1] {
+            let offset = page * PAGE_SIZE;
+            if page == 0 {
+                for at in [shared, private] {
+                    assert_eq!(load(process, cpu, at + offset), Disk::number(page));
+                }
+            }
+            process.store(cpu, private + offset, 5u64).unwrap();
+            process.store(cpu, shared + offset, 6u64).unwrap();
+            assert_eq!(load(process, cpu, private + offset), 5);
+            assert_eq!(load(process, cpu, shared + offset), 6);
+            assert_eq!(load(&other, cpu, elsewhere + offset), 6);
+            assert_eq!(read_number(&file, page), 6);
+        }
+        assert_eq!(file.mapping().write_at(2 * PAGE_SIZE, &9u64.to_le_bytes()), Ok(8));
+        for at in [shared, private] {
+            assert_eq!(load(process, cpu, at + 2 * PAGE_SIZE), 9, "a mapping shows what was written");
+        }
+    });
+}
+
+#[test]
+fn shared_memory_starts_as_zeroes_and_is_one_object() {
+    on_every_design(|_, process, cpu| {
+        let flags = MapFlags::SHARED | MapFlags::ANONYMOUS;
+        let at = process.mmap(0, 20 * PAGE_SIZE, RW, flags, None, 0).unwrap();
+        assert_eq!(load(process, cpu, at + 7 * PAGE_SIZE), 0);
+        process.store(cpu, at + 7 * PAGE_SIZE, 3u64).unwrap();
+        assert_eq!(load(process, cpu, at + 7 * PAGE_SIZE), 3);
+        assert_eq!(load(process, cpu, at + 19 * PAGE_SIZE), 0);
+    });
+}
+
+#[test]
+fn truncation_takes_private_copies_too() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(10 * PAGE_SIZE);
+        let shared = map(process, 10, MapFlags::SHARED, &file, 0);
+        let private = map(process, 10, MapFlags::PRIVATE, &file, 0);
+        for page in 0..10 {
+            process.store(cpu, shared + page * PAGE_SIZE, 100 + page).unwrap();
+            process.store(cpu, private + page * PAGE_SIZE, 200 + page).unwrap();
+        }
+        process.store(cpu, shared + 4 * PAGE_SIZE + 512, 1u64).unwrap();
+        file.mapping().truncate(4 * PAGE_SIZE + 512).unwrap();
+        assert_eq!(load(process, cpu, shared + 4 * PAGE_SIZE), 104);
+        assert_eq!(load(process, cpu, private + 4 * PAGE_SIZE), 204);
+        assert_eq!(load(process, cpu, shared + 4 * PAGE_SIZE + 512), 0);
+        for at in [shared, private] {
+            let address = at + 5 * PAGE_SIZE;
+            assert_eq!(process.load::<u64>(cpu, address), Err(FaultError::Bus { addr: address }));
+        }
+        file.mapping().truncate(10 * PAGE_SIZE).unwrap();
+        for at in [shared, private] {
+            assert_eq!(load(process, cpu, at + 5 * PAGE_SIZE), 0, "what comes back is zeroes");
+        }
+    });
+}
+
+#[test]
+fn growing_clears_what_was_stored_behind_the_end() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(PAGE_SIZE / 2);
+        let at = map(process, 1, MapFlags::SHARED, &file, 0);
+        for grow in [0, 1] {
+            file.mapping().truncate(PAGE_SIZE / 2).unwrap();
+            process.store(cpu, at + PAGE_SIZE - 8, 1u64).unwrap();
+            match grow {
+                0 => file.mapping().truncate(PAGE_SIZE).unwrap(),
+                _ => assert_eq!(file.mapping().write_at(3 * PAGE_SIZE, &[1]), Ok(1)),
+            }
+            assert_eq!(load(process, cpu, at + PAGE_SIZE - 8), 0);
+        }
+        assert_eq!(file.mapping().size(), 3 * PAGE_SIZE + 1);
+    });
+}
+
+#[test]
+fn a_hole_leaves_private_copies() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(10 * PAGE_SIZE);
+        let shared = map(process, 10, MapFlags::SHARED, &file, 0);
+        let private = map(process, 10, MapFlags::PRIVATE, &file, 0);
+        for page in 0..10 {
+            process.store(cpu, shared + page * PAGE_SIZE, 100 + page).unwrap();
+        }
+        process.store(cpu, private + 4 * PAGE_SIZE, 204u64).unwrap();
+        assert_eq!(load(process, cpu, private + 5 * PAGE_SIZE), 105);
+        // From inside page 2 to inside page 6.
+        file.mapping().punch(2 * PAGE_SIZE + 8..6 * PAGE_SIZE + 8).unwrap();
+        let found: Vec<u64> = (0..10).map(|page| load(process, cpu, shared + page * PAGE_SIZE)).collect();
+        assert_eq!(found, [100, 101, 102, 0, 0, 0, 0, 107, 108, 109]);
+        assert_eq!(load(process, cpu, private + 4 * PAGE_SIZE), 204);
+        assert_eq!(load(process, cpu, private + 5 * PAGE_SIZE), 0);
+        // Within one page, and behind the end.
+        file.mapping().punch(7 * PAGE_SIZE..7 * PAGE_SIZE + 8).unwrap();
+        file.mapping().punch(20 * PAGE_SIZE..30 * PAGE_SIZE).unwrap();
+        assert_eq!(read_number(&file, 7), 0);
+        assert_eq!(read_number(&file, 8), 108);
+    });
+}
+
+#[test]
+fn written_back_once_for_each_time_it_was_stored() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(10 * PAGE_SIZE);
+        let at = map(process, 10, MapFlags::SHARED, &file, 0);
+        let writes = || world.disk.writes.load(SeqCst);
+        load(process, cpu, at);
+        file.mapping().write_back(0..10).unwrap();
+        assert_eq!(writes(), 0, "nothing was stored");
+        for round in 1..4 {
+            process.store(cpu, at + PAGE_SIZE, round).unwrap();
+            process.store(cpu, at + 3 * PAGE_SIZE, round).unwrap();
+            file.mapping().write_back(0..3).unwrap();
+            assert_eq!((writes(), world.disk.page(1)), (round * 2 - 1, round));
+            world.disk.broken.store(true, SeqCst);
+            assert_eq!(file.mapping().write_back(0..10), Err(IoError));
+            world.disk.broken.store(false, SeqCst);
+            file.mapping().write_back(0..10).unwrap();
+            assert_eq!((writes(), world.disk.page(3)), (round * 2, round), "a page that failed stays dirty");
+        }
+        // A store whose mapping goes before it was written back.
+        process.store(cpu, at + 4 * PAGE_SIZE, 44u64).unwrap();
+        process.munmap(at, 10 * PAGE_SIZE).unwrap();
+        file.mapping().write_back(0..10).unwrap();
+        assert_eq!(world.disk.page(4), 44);
+    });
+}
+
+#[test]
+fn a_broken_disk_is_a_bus_error() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(4 * PAGE_SIZE);
+        let at = map(process, 4, MapFlags::SHARED, &file, 0);
+        world.disk.broken.store(true, SeqCst);
+        assert_eq!(process.load::<u64>(cpu, at + 8), Err(FaultError::Bus { addr: at + 8 }));
+        world.disk.broken.store(false, SeqCst);
+        assert_eq!(load(process, cpu, at), Disk::number(0));
+    });
+}
+
+#[test]
+fn out_of_frames_is_reported_and_leaves_nothing() {
+    for access in 0..3 {
+        for nth in 1.. {
+            let world = World::new();
+            let process = world.process(Locking::default());
+            let mut cpu = world.machine.cpu(0);
+            let file = world.file(4 * PAGE_SIZE);
+            let flags = if access == 2 { MapFlags::SHARED } else { MapFlags::PRIVATE };
+            let at = map(&process, 4, flags, &file, 0);
+            fail_memory_once(nth);
+            let result = match access {
+                0 => process.load::<u64>(&mut cpu, at).map(drop),
+                _ => process.store(&mut cpu, at, 1u64),
+            };
+            stop_failing_memory();
+            let failed = result.is_err();
+            assert!(matches!(result, Ok(()) | Err(FaultError::OutOfMemory)), "{result:?}");
+            // And then it works.
+            assert_eq!(load(&process, &mut cpu, at), if access == 0 || failed { Disk::number(0) } else { 1 });
+            drop((process, file, cpu));
+            world.end();
+            if !failed {
+                assert!(nth > 1, "no allocation was ever refused");
+                break;
+            }
+        }
+    }
+}
+
+/// Lets the thread that waits for this count go on when its own thread fails.
+struct NeverStuck<'a>(&'a AtomicU64);
+
+impl Drop for NeverStuck<'_> {
+    fn drop(&mut self) {
+        self.0.store(u64::MAX, SeqCst);
+    }
+}
+
+/// C-21 in the small: when one thread has stored to a page that was mapped read-only, no other thread still reads the old page.
+#[test]
+fn c21_no_cpu_reads_the_old_page_after_a_store() {
+    const PAGES: u64 = 200;
+    on_every_design(|world, process, _| {
+        let file = world.file(PAGES * PAGE_SIZE);
+        let from_file = map(process, PAGES, MapFlags::PRIVATE, &file, 0);
+        let anonymous =
+            process.mmap(0, PAGES * PAGE_SIZE, RW, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0).unwrap();
+        for at in [from_file, anonymous] {
+            let stored = AtomicU64::new(0);
+            let seen = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut cpu = world.machine.cpu(1);
+                    let _done = NeverStuck(&stored);
+                    for page in 0..PAGES {
+                        while seen.load(SeqCst) <= page {
+                            std::thread::yield_now();
+                        }
+                        process.store(&mut cpu, at + page * PAGE_SIZE, u64::MAX).unwrap();
+                        stored.store(page + 1, SeqCst);
+                    }
+                });
+                scope.spawn(|| {
+                    let mut cpu = world.machine.cpu(2);
+                    let _done = NeverStuck(&seen);
+                    for page in 0..PAGES {
+                        // The old page is in this CPU's TLB now.
+                        assert_ne!(load(process, &mut cpu, at + page * PAGE_SIZE), u64::MAX);
+                        seen.store(page + 1, SeqCst);
+                        while stored.load(SeqCst) <= page {
+                            std::thread::yield_now();
+                        }
+                        assert_eq!(
+                            load(process, &mut cpu, at + page * PAGE_SIZE),
+                            u64::MAX,
+                            "page {page} is stale"
+                        );
+                    }
+                });
+            });
+        }
+    });
+}
+
+/// Ends the other threads when its own is done or fails.
+struct StopOthers<'a>(&'a AtomicBool);
+
+impl Drop for StopOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// C-26, C-37: faults, splits, merges and munmaps beside truncation and hole punching. Whatever the schedule: a fault gives a
+/// page or a bus error, nobody reads a page that is gone, and in the end nothing is mapped behind the end of the file.
+#[test]
+fn c26_c37_faults_and_splits_beside_truncation() {
+    const PAGES: u64 = 64;
+    const ROUNDS: u64 = 40;
+    for locking in [Locking::default(), Locking::ALL[0], Locking::ALL[2]] {
+        let world = World::new();
+        let process = world.process(locking);
+        let file = world.file(PAGES * PAGE_SIZE);
+        let shared = map(&process, PAGES, MapFlags::SHARED, &file, 0);
+        let private = map(&process, PAGES, MapFlags::PRIVATE, &file, 0);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (world, process, stop) = (&world, &process, &stop);
+                scope.spawn(move || {
+                    let mut cpu = world.machine.cpu(thread);
+                    let mut n = thread as u64;
+                    while !stop.load(SeqCst) {
+                        n = n.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        let page = (n >> 33) % PAGES;
+                        let at = if n >> 62 & 1 == 0 { shared } else { private } + page * PAGE_SIZE;
+                        let result = match n >> 60 & 3 {
+                            0 => process.store(&mut cpu, at, page),
+                            _ => process.load::<u64>(&mut cpu, at).map(|found| {
+                                assert!(
+                                    [page, 0, Disk::number(page)].contains(&found),
+                                    "page {page} reads {found}"
+                                );
+                            }),
+                        };
+                        assert!(matches!(result, Ok(()) | Err(FaultError::Bus { .. })), "{result:?}");
+                    }
+                });
+            }
+            let (process, stop, file) = (&process, &stop, &file);
+            scope.spawn(move || {
+                // Splits, moves borders and merges again.
+                let mut n = 0;
+                while !stop.load(SeqCst) {
+                    n += 1;
+                    for at in [shared, private] {
+                        let (first, pages) = (n % 50, 3 + n % 11);
+                        let (start, len) = (at + first * PAGE_SIZE, pages * PAGE_SIZE);
+                        let flags = if at == shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+                        let flags = flags | MapFlags::FIXED;
+                        process.mmap(start, len, RW, flags, Some(file), first * PAGE_SIZE).unwrap();
+                    }
+                }
+            });
+            let machine = &world.machine;
+            scope.spawn(move || {
+                let _stop = StopOthers(stop);
+                let mut cpu = machine.cpu(3);
+                for round in 0..ROUNDS {
+                    let kept = round * 7 % PAGES;
+                    file.mapping().truncate(kept * PAGE_SIZE).unwrap();
+                    for page in kept..PAGES {
+                        for at in [shared, private] {
+                            let found = process.load::<u64>(&mut cpu, at + page * PAGE_SIZE);
+                            assert!(found.is_err(), "page {page} is still mapped, with {kept} left");
+                        }
+                    }
+                    file.mapping().truncate(PAGES * PAGE_SIZE).unwrap();
+                    let hole = round * 13 % PAGES * PAGE_SIZE;
+                    file.mapping().punch(hole..hole + 5 * PAGE_SIZE).unwrap();
+                }
+            });
+        });
+        let mut cpu = world.machine.cpu(0);
+        file.mapping().truncate(0).unwrap();
+        for page in 0..PAGES {
+            for at in [shared, private] {
+                let address = at + page * PAGE_SIZE;
+                assert_eq!(process.load::<u64>(&mut cpu, address), Err(FaultError::Bus { addr: address }));
+            }
+        }
+        process.space().check();
+        file.mapping().check();
+        drop((process, file, cpu));
+        world.end();
+    }
+}
