@@ -22,14 +22,14 @@ use freehold_sync::atomic::Ordering::Relaxed;
 bitflags! {
     /// Flags of mlock2, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LockFlags: u64 {
+    pub struct LockFlags: u32 {
         /// MLOCK_ONFAULT: lock pages as they come.
         const ONFAULT = 1;
     }
 
     /// Flags of mlockall, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LockAllFlags: u64 {
+    pub struct LockAllFlags: u32 {
         /// MCL_CURRENT: what is mapped now.
         const CURRENT = 1;
         /// MCL_FUTURE: what will be mapped.

@@ -305,7 +305,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             Object::File(file) => self.settle_file(request, &file)?,
             _ => self.settle_anonymous(request, start)?,
         }
-        let private = !request.vm_flags.contains(VmFlags::SHARED);
+        let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
             request.vm_flags |= VmFlags::NORESERVE;
         } else if private && request.vm_flags.contains(VmFlags::WRITE) {

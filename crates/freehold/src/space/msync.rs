@@ -15,7 +15,7 @@ use core::ops::Range;
 bitflags! {
     /// Flags of msync, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct SyncFlags: u64 {
+    pub struct SyncFlags: u32 {
         /// MS_ASYNC: nothing is written now; dirty pages are written in their time anyway.
         const ASYNC = 1;
         /// MS_INVALIDATE: other mappings see the same pages anyway; refused where memory is locked.

@@ -40,7 +40,7 @@ macro_rules! advice {
             /// # Errors
             ///
             /// There is none, or none that this engine understands: memory failures and collapsing into huge pages.
-            pub fn from_raw(number: u64) -> Result<Self, MadviseError> {
+            pub fn from_raw(number: u32) -> Result<Self, MadviseError> {
                 match number {
                     $($number => Ok(Advice::$name),)*
                     _ => Err(MadviseError::Invalid),

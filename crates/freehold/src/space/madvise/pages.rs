@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::MadviseError,
+    fault::{Held, Step},
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
@@ -21,28 +22,49 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_pages(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start)
             && range.end <= vma.end()
+            && !(advice == Advice::GuardInstall && lacks_family(&vma))
         {
-            return self.advise_part(&vma, range, advice);
+            return self.advise_part(&vma, range, advice, Held::Vma);
         }
         let guard = self.read_killable()?;
-        whole(guard.each_part(range, Holes::Skip, |vma, part| self.advise_part(vma, part, advice))?)
+        let advise = |vma: &Vma<P>, part| self.advise_part(vma, part, advice, Held::Mmap(&guard));
+        whole(guard.each_part(range, Holes::Skip, advise)?)
     }
 
     /// The caller holds the lock of `vma`, or the mmap lock.
-    fn advise_part(&self, vma: &Vma<P>, part: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
+    fn advise_part(
+        &self,
+        vma: &Vma<P>,
+        part: Range<u64>,
+        advice: Advice,
+        held: Held<'_, '_, P>,
+    ) -> Result<(), MadviseError> {
         check_seal(vma, advice)?;
         if vma.flags().intersects(refused(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
             return Err(MadviseError::Invalid);
         }
         match advice {
             Advice::DontNeed | Advice::DontNeedLocked => self.discard(part, Zap::of(vma).keep_guards()),
-            Advice::GuardInstall => self.install_guards(vma, part)?,
+            Advice::GuardInstall => {
+                if lacks_family(vma)
+                    && let Err(Step::Failed(_)) = self.prepare_anon(vma, held)
+                {
+                    return Err(MadviseError::OutOfMemory);
+                }
+                self.install_guards(vma, part)?;
+            }
             Advice::GuardRemove => self.remove_guards(part),
             // Freed, cold and unwanted pages go when memory is short; until then they keep their contents.
             _ => {}
         }
         Ok(())
     }
+}
+
+/// Private anonymous memory that guards would be the first thing in: it gets a family before, as for a page, which later
+/// merges depend on, and choosing one needs the mmap lock.
+fn lacks_family<P: Platform>(vma: &Vma<P>) -> bool {
+    vma.is_anonymous() && !vma.anon().is_some()
 }
 
 /// VMAs that cannot take an advice.
