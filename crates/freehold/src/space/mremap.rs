@@ -241,9 +241,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
         let end = request.addr.saturating_add(request.old_len);
-        let (mut at, mut target, mut last_end) = (request.addr, request.new_addr, None);
+        let (mut target, mut last_end) = (request.new_addr, None);
         let mut result = Err(MremapError::NotMapped);
-        while let Some(vma) = self.next(at).filter(|vma| vma.start() < end) {
+        loop {
+            // What lies below the end of the last VMA as it was has had its turn, whatever became of it.
+            let at = last_end.unwrap_or(request.addr);
+            let Some(vma) = self.next(at).filter(|vma| at < end && vma.start() < end) else { return result };
             let gap = match last_end {
                 None if request.addr < vma.start() => return Err(MremapError::NotMapped),
                 None => 0,
@@ -257,9 +260,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let moved = self.remap_to(one, leftovers)?;
             result = result.or(Ok(moved));
             target = moved + len;
-            at = part.end;
         }
-        result
     }
 
     /// The checks on the VMA at the address; tells whether it is locked and grows, and so wants populating.

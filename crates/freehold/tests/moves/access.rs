@@ -1,0 +1,152 @@
+use super::*;
+use freehold::{
+    access::{IoVec, Manner},
+    error::AccessError,
+    space::Advice,
+};
+use std::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+#[test]
+fn what_was_written_is_read() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 4);
+        process.store(cpu, BASE + PAGE, 5u64).unwrap();
+        let mut out = vec![0; 3 * PAGE as usize];
+        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Ok(out.len()));
+        assert_eq!(word(&out[PAGE as usize..]), 5);
+        let data: Vec<u8> = (0..2 * PAGE as usize).map(|n| n as u8).collect();
+        assert_eq!(process.write_memory(BASE + PAGE - 3, &data, Manner::Plain), Ok(data.len()));
+        let mut back = vec![0; data.len()];
+        process.read(cpu, BASE + PAGE - 3, &mut back).unwrap();
+        assert_eq!(back, data);
+    });
+}
+
+#[test]
+fn what_cannot_be_reached_ends_it() {
+    everywhere(|_, process, _| {
+        anon(process, BASE, 2);
+        process.mmap(BASE + 2 * PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+        let mut out = vec![0; 6 * PAGE as usize];
+        // Partly, page by page; an error only if there is nothing at all.
+        assert_eq!(process.read_memory(BASE + PAGE, &mut out, Manner::Plain), Ok(2 * PAGE as usize));
+        assert_eq!(process.write_memory(BASE + PAGE + 8, &out, Manner::Plain), Ok(PAGE as usize - 8));
+        assert_eq!(process.read_memory(BASE + 3 * PAGE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE + 2 * PAGE, &out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(u64::MAX - 4, &mut out, Manner::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(BASE, &mut [], Manner::Plain), Ok(0));
+        process.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap();
+        assert_eq!(process.read_memory(BASE, &mut out, Manner::Forced), Ok(PAGE as usize));
+        assert_eq!(process.write_memory(BASE + PAGE, &out, Manner::Forced), Err(AccessError::BadAddress));
+    });
+}
+
+#[test]
+fn vectors_stop_where_one_is_short() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 1);
+        anon(process, BASE + 2 * PAGE, 1);
+        process.store(cpu, BASE + 2 * PAGE, 9u64).unwrap();
+        let part = |page: u64, len| IoVec { base: BASE + page * PAGE, len };
+        let mut out = vec![0; 64];
+        assert_eq!(process.read_vectored(&[part(0, 8), part(2, 8), part(1, 8), part(0, 8)], &mut out), Ok(16));
+        assert_eq!(word(&out[8..]), 9);
+        assert_eq!(process.read_vectored(&[part(1, 8), part(0, 8)], &mut out), Err(AccessError::BadAddress));
+        assert_eq!(process.write_vectored(&[part(0, 8), part(2, 100)], &[7; 20]), Ok(20));
+        assert_eq!(process.load::<u64>(cpu, BASE + 2 * PAGE), Ok(u64::from_le_bytes([7; 8])));
+        assert_eq!(process.read_vectored(&[part(0, u64::MAX)], &mut out), Err(AccessError::TooLong));
+    });
+}
+
+#[test]
+fn a_debugger_writes_copies_and_reads_everything() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(4);
+        process.mmap(BASE, 4 * PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        assert_eq!(process.write_memory(BASE, &[1; 8], Manner::Plain), Err(AccessError::BadAddress));
+        // With the page of the file mapped, and without.
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(Disk::number(0)));
+        for page in [0, 2] {
+            assert_eq!(process.write_memory(BASE + page * PAGE, &[1; 8], Manner::Forced), Ok(8));
+            assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(u64::from_le_bytes([1; 8])));
+            let mut on_file = [0; 8];
+            file.mapping().read_at(page * PAGE, &mut on_file).unwrap();
+            assert_eq!(word(&on_file), Disk::number(page));
+            // The program itself may still not write.
+            assert!(process.store(cpu, BASE + page * PAGE, 3u64).is_err());
+        }
+        // A shared mapping without the right to write is refused.
+        process.mmap(BASE + 8 * PAGE, PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        assert_eq!(process.write_memory(BASE + 8 * PAGE, &[1; 8], Manner::Forced), Err(AccessError::BadAddress));
+        // No rights at all.
+        process.mmap(BASE + 10 * PAGE, PAGE, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
+        let mut out = [0; 8];
+        assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE + 10 * PAGE, &[6; 8], Manner::Forced), Ok(8));
+        assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Forced), Ok(8));
+        assert_eq!(out, [6; 8]);
+        assert!(process.load::<u64>(cpu, BASE + 10 * PAGE).is_err());
+        // A child has its own copy of what the debugger wrote.
+        let child = Process::of(process.fork().unwrap());
+        process.write_memory(BASE, &[2; 8], Manner::Forced).unwrap();
+        assert_eq!(child.load::<u64>(cpu, BASE), Ok(u64::from_le_bytes([1; 8])));
+    });
+}
+
+#[test]
+fn a_forced_write_never_reaches_the_file() {
+    // C-2: forced writes, discards and reads at once; whatever happens, the file's bytes stay.
+    let world = World::new();
+    let process = world.process(Locking::default());
+    let file = world.file(1);
+    process.mmap(BASE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                process.madvise(BASE, PAGE, Advice::DontNeed).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            let mut cpu = world.machine.cpu(0);
+            while !stop.load(SeqCst) {
+                process.load::<u64>(&mut cpu, BASE).unwrap();
+            }
+        });
+        for _ in 0..2000 {
+            assert_eq!(process.write_memory(BASE, &[0xee; 8], Manner::Forced), Ok(8));
+            let mut on_file = [0; 8];
+            file.mapping().read_at(0, &mut on_file).unwrap();
+            assert_eq!(word(&on_file), Disk::number(0));
+        }
+        stop.store(true, SeqCst);
+    });
+    drop((process, file));
+    world.end();
+}
+
+#[test]
+fn a_long_text_comes_in_chunks() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 2);
+        process.write(cpu, BASE + PAGE - 5, b"argument\0second\0").unwrap();
+        let mut text = Vec::new();
+        let range = BASE + PAGE - 5..BASE + PAGE + 11;
+        let read = process.read_chunks(range.clone(), &mut [0; 6], |chunk| {
+            text.extend_from_slice(chunk);
+            ControlFlow::Continue(())
+        });
+        assert_eq!((read, text.as_slice()), (Ok(16), b"argument\0second\0".as_slice()));
+        let first = process.read_chunks(range, &mut [0; 6], |_| ControlFlow::Break(()));
+        assert_eq!(first, Ok(6));
+        let beyond = process.read_chunks(BASE + 2 * PAGE - 4..BASE + 3 * PAGE, &mut [0; 6], |_| ControlFlow::Continue(()));
+        assert_eq!(beyond, Ok(4));
+    });
+}

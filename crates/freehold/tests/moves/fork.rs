@@ -1,0 +1,221 @@
+use super::*;
+use freehold::{
+    error::{Errno, ForkError},
+    fault::{FaultError, SegvCode},
+    space::Advice,
+    vma::flags::VmFlags,
+};
+use freehold_machine::{fail_heap_once, fail_memory_once, stop_failing_heap, stop_failing_memory};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+fn fork(process: &Process, cpu: &Vcpu) -> Process {
+    Process::of(cpu.call(|| process.fork()).unwrap())
+}
+
+#[test]
+fn each_side_sees_only_its_own_writes() {
+    // C-56, in both directions, with tables in several places.
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 600);
+        fill(process, cpu, BASE, 600, 1);
+        let child = fork(process, cpu);
+        child.check();
+        assert_filled(&child, cpu, BASE, 600, 1);
+        fill(process, cpu, BASE, 300, 5000);
+        fill(&child, cpu, BASE + 200 * PAGE, 400, 9000);
+        assert_filled(process, cpu, BASE, 300, 5000);
+        assert_filled(process, cpu, BASE + 300 * PAGE, 300, 301);
+        assert_filled(&child, cpu, BASE, 200, 1);
+        assert_filled(&child, cpu, BASE + 200 * PAGE, 400, 9000);
+    });
+}
+
+#[test]
+fn shared_memory_stays_shared_and_private_files_do_not() {
+    everywhere(|world, process, cpu| {
+        let shared = process.mmap(0, 2 * PAGE, RW, MapFlags::SHARED | MapFlags::ANONYMOUS, None, 0).unwrap();
+        let file = world.file(4);
+        let private = process.mmap(0, 4 * PAGE, RW, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+        process.store(cpu, shared, 1u64).unwrap();
+        process.store(cpu, private, 2u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, private + PAGE), Ok(Disk::number(1)));
+        let child = fork(process, cpu);
+        child.store(cpu, shared, 3u64).unwrap();
+        child.store(cpu, private, 4u64).unwrap();
+        child.store(cpu, private + PAGE, 5u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, shared), Ok(3));
+        assert_eq!(process.load::<u64>(cpu, private), Ok(2));
+        assert_eq!(process.load::<u64>(cpu, private + PAGE), Ok(Disk::number(1)));
+        // Truncation finds the pages of both.
+        file.mapping().check();
+        file.mapping().truncate(PAGE).unwrap();
+        for (process, addr) in [(process, private + 2 * PAGE), (&child, private + PAGE)] {
+            assert_eq!(process.load::<u64>(cpu, addr), Err(FaultError::Bus { addr }));
+        }
+        assert_eq!(child.load::<u64>(cpu, private), Ok(4));
+    });
+}
+
+#[test]
+fn what_a_child_does_not_inherit() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 8);
+        fill(process, cpu, BASE, 8, 1);
+        process.madvise(BASE, 2 * PAGE, Advice::DontFork).unwrap();
+        process.madvise(BASE + 2 * PAGE, 2 * PAGE, Advice::WipeOnFork).unwrap();
+        process.madvise(BASE + 6 * PAGE, PAGE, Advice::GuardInstall).unwrap();
+        process.mlock(BASE + 4 * PAGE, 2 * PAGE).unwrap();
+        let child = fork(process, cpu);
+        child.check();
+        assert_eq!(
+            child.load::<u64>(cpu, BASE),
+            Err(FaultError::Segv { addr: BASE, code: SegvCode::Maperr })
+        );
+        assert_eq!(child.load::<u64>(cpu, BASE + 2 * PAGE), Ok(0));
+        assert_filled(&child, cpu, BASE + 4 * PAGE, 2, 5);
+        let guard = BASE + 6 * PAGE;
+        assert_eq!(child.load::<u64>(cpu, guard), Err(FaultError::Segv { addr: guard, code: SegvCode::Maperr }));
+        assert!(child.maps(0).all(|line| !line.flags.intersects(VmFlags::LOCK_MASK)));
+        assert_filled(process, cpu, BASE, 6, 1);
+    });
+}
+
+#[test]
+fn a_family_tree() {
+    // C-35: children of children, dying in another order than they came.
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 0);
+        let mut tree = vec![(process.clone(), 0)];
+        for generation in 1..=6u64 {
+            let child = fork(&tree.last().unwrap().0, cpu);
+            child.store(cpu, BASE + generation % 4 * PAGE, generation * 100).unwrap();
+            tree.push((child, generation));
+        }
+        for step in [3, 1, 4, 0, 0, 0] {
+            tree.remove(step);
+            for (process, generation) in &tree {
+                let page = BASE + generation % 4 * PAGE;
+                let expected = if *generation == 0 { 0 } else { generation * 100 };
+                assert_eq!(process.load::<u64>(cpu, page), Ok(expected));
+            }
+        }
+    });
+}
+
+#[test]
+fn pages_become_their_owners_again() {
+    // The last one who has a page writes to it without a copy.
+    everywhere(|world, process, cpu| {
+        anon(process, BASE, 64);
+        fill(process, cpu, BASE, 64, 1);
+        let frames = |world: &World| world.machine.accounting().frames;
+        let before = frames(world);
+        drop(fork(process, cpu));
+        fill(process, cpu, BASE, 64, 2);
+        assert_eq!(frames(world), before);
+    });
+}
+
+#[test]
+fn merging_after_fork() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 1);
+        process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
+        let child = fork(process, cpu);
+        // The parent's parts are still of one family; the child's are of two, which may not be one VMA again.
+        process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
+        child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
+        assert_eq!(layout(process), [(0, 4)]);
+        assert_eq!(layout(&child), [(0, 2), (2, 4)]);
+    });
+}
+
+#[test]
+fn a_fork_that_fails_leaves_the_parent_as_it_was() {
+    // C-64: no memory, at each step.
+    type Fail = (fn(u64), fn() -> u64);
+    let kinds: [Fail; 2] = [(fail_memory_once, stop_failing_memory), (fail_heap_once, stop_failing_heap)];
+    for (fail, stop) in kinds {
+        for nth in 1.. {
+            let world = World::new();
+            let process = world.process(Locking::default());
+            let mut cpu = world.machine.cpu(0);
+            let file = world.file(4);
+            for n in 0..20 {
+                anon(&process, BASE + n * 600 * PAGE, 4);
+                fill(&process, &mut cpu, BASE + n * 600 * PAGE, 4, n);
+            }
+            let mapped = process.mmap(0, 4 * PAGE, RW, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+            process.store(&mut cpu, mapped, 3u64).unwrap();
+            fail(nth);
+            let forked = cpu.call(|| process.fork());
+            let failed = stop() > 0;
+            assert_eq!(forked.is_err(), failed);
+            assert!(matches!(forked, Ok(_) | Err(ForkError::OutOfMemory)));
+            file.mapping().check();
+            process.check();
+            drop(forked);
+            for n in 0..20 {
+                fill(&process, &mut cpu, BASE + n * 600 * PAGE, 4, 70 + n);
+                assert_filled(&process, &mut cpu, BASE + n * 600 * PAGE, 4, 70 + n);
+            }
+            drop((process, cpu, file));
+            world.end();
+            if !failed {
+                assert!(nth > 1, "nothing was made to fail");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_child_has_a_snapshot() {
+    // C-21: the parent's threads raise two counters, the first before the second, while another thread forks. No child may
+    // see the second ahead of the first, nor see either move.
+    for locking in [Locking::default(), Locking::ALL[0]] {
+        let world = World::new();
+        let process = world.process(locking);
+        anon(&process, BASE, 2);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = world.machine.cpu(0);
+                let mut n = 0u64;
+                while !stop.load(SeqCst) {
+                    n += 1;
+                    process.store(&mut cpu, BASE, n).unwrap();
+                    process.store(&mut cpu, BASE + PAGE, n).unwrap();
+                }
+            });
+            let mut cpu = world.machine.cpu(1);
+            for _ in 0..200 {
+                let child = fork(&process, &cpu);
+                let second: u64 = child.load(&mut cpu, BASE + PAGE).unwrap();
+                let first: u64 = child.load(&mut cpu, BASE).unwrap();
+                assert!(first >= second && first <= second + 1, "{first} and {second}");
+                std::thread::yield_now();
+                assert_eq!(child.load::<u64>(&mut cpu, BASE), Ok(first));
+                assert_eq!(child.load::<u64>(&mut cpu, BASE + PAGE), Ok(second));
+            }
+            stop.store(true, SeqCst);
+        });
+        drop(process);
+        world.end();
+    }
+}
+
+#[test]
+fn a_commit_limit_stops_a_fork() {
+    let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    let config = Config { commit_pages: 100, ..Config::default() };
+    let engine = Engine::new(machine.clone(), config).unwrap();
+    let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
+    // Two that are allowed and then are one.
+    anon(&process, BASE, 60);
+    anon(&process, BASE + 60 * PAGE, 60);
+    assert_eq!(process.fork().map(drop).map_err(|error| error.errno()), Err(Errno::ENOMEM));
+    process.check();
+}

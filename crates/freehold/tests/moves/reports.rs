@@ -1,0 +1,115 @@
+use super::*;
+use freehold::{space::Advice, vma::flags::VmFlags};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+#[test]
+fn the_text_of_maps() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(8);
+        anon(process, BASE, 2);
+        process.mmap(BASE + 2 * PAGE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 3 * PAGE).unwrap();
+        let flags = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
+        process.mmap(BASE + 4 * PAGE, PAGE, RW, flags, None, 0).unwrap();
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + PAGE).unwrap();
+        let stack = MapFlags::GROWSDOWN | ANON | MapFlags::FIXED;
+        process.mmap(BASE << 4, PAGE, RW, stack, None, 0).unwrap();
+        process.store(cpu, BASE, 1u64).unwrap();
+        let mut text = String::new();
+        process.write_maps(&mut text).unwrap();
+        let expected = "\
+1000000000-1000002000 rw-p 00000000 00:00 0 
+1000002000-1000003000 r--p 00003000 00:00 0                              /a/file
+1000004000-1000005000 rw-s 00000000 00:00 0                              /dev/zero (deleted)
+10000000000-10000001000 rw-p 00000000 00:00 0                            [stack]
+555555556000-555555557000 rw-p 00000000 00:00 0                          [heap]
+";
+        assert_eq!(text, expected);
+    });
+}
+
+#[test]
+fn the_memory_in_smaps() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(8);
+        process.mmap(BASE, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        anon(process, BASE + 10 * PAGE, 4);
+        // A private copy, and the pages around a read fault but for that copy.
+        process.store(cpu, BASE, 1u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(Disk::number(1)));
+        fill(process, cpu, BASE + 10 * PAGE, 3, 1);
+        // The zero page is nobody's.
+        assert_eq!(process.load::<u64>(cpu, BASE + 13 * PAGE), Ok(0));
+        let smaps: Vec<_> = process.smaps(0).collect();
+        assert_eq!((smaps[0].usage.anonymous, smaps[0].usage.private_dirty), (PAGE, PAGE));
+        assert!(smaps[0].usage.rss >= 2 * PAGE);
+        let before = smaps[1].usage;
+        assert_eq!((before.rss, before.pss, before.anonymous), (3 * PAGE, 3 * PAGE, 3 * PAGE));
+        assert_eq!((before.private_dirty, before.shared_dirty), (3 * PAGE, 0));
+        let child = Process::of(process.fork().unwrap());
+        let both = process.smaps(BASE + 10 * PAGE).next().unwrap().usage;
+        assert_eq!((both.rss, both.pss, both.shared_dirty), (3 * PAGE, 3 * PAGE / 2, 3 * PAGE));
+        assert_eq!(child.smaps(BASE + 10 * PAGE).next().unwrap().usage.referenced, 0);
+        process.mlock(BASE + 10 * PAGE, 4 * PAGE).unwrap();
+        let mut text = String::new();
+        process.write_smaps(&mut text).unwrap();
+        assert_eq!(text.matches("Size:").count() - text.matches("PageSize:").count(), 2);
+        assert!(text.contains("\nRss:                  16 kB\n"), "{text}");
+        assert!(text.contains("\nLocked:               16 kB\n"), "{text}");
+        assert!(text.contains("\nVmFlags: rd wr mr mw me lo ac sd \n"), "{text}");
+    });
+}
+
+#[test]
+fn what_is_there_all_the_time_is_always_reported() {
+    // C-70: one thread splits, joins and moves; another reads. A mapping that stays is seen at each pass, addresses ascend,
+    // and no gap is seen where there never was one.
+    for locking in [Locking::default(), Locking::ALL[0]] {
+        let world = World::new();
+        let process = world.process(locking);
+        anon(&process, BASE, 8);
+        process.mmap(BASE + 20 * PAGE, 4 * PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut round = 0u64;
+                while !stop.load(SeqCst) {
+                    round += 1;
+                    let part = BASE + round % 7 * PAGE;
+                    process.mprotect(part, PAGE, R).unwrap();
+                    process.mprotect(part, PAGE, RW).unwrap();
+                    anon(&process, BASE + 10 * PAGE, round % 4 + 1);
+                    process.munmap(BASE + 10 * PAGE, 8 * PAGE).unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                let (mut at, mut covered, mut readable) = (0, BASE, false);
+                for line in process.maps(0) {
+                    assert!(at <= line.start && line.start < line.end);
+                    at = line.end;
+                    if line.start < BASE + 8 * PAGE {
+                        assert_eq!(line.start, covered, "a gap that never was");
+                        covered = line.end;
+                    }
+                    readable |= line.start == BASE + 20 * PAGE && !line.flags.contains(VmFlags::WRITE);
+                }
+                assert!(covered == BASE + 8 * PAGE && readable);
+            }
+            stop.store(true, SeqCst);
+        });
+        process.check();
+        drop(process);
+        world.end();
+    }
+}
+
+#[test]
+fn advice_shows_in_the_flags() {
+    everywhere(|_, process, _| {
+        anon(process, BASE, 1);
+        process.madvise(BASE, PAGE, Advice::DontFork).unwrap();
+        let mut text = String::new();
+        process.write_smaps(&mut text).unwrap();
+        assert!(text.contains(" dc "), "{text}");
+    });
+}
