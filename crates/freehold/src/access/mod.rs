@@ -71,10 +71,13 @@ impl<P: Platform> AddressSpace<P> {
         let how = How { write: false, manner };
         let mut done = 0;
         while done < out.len() {
-            let Some(at) = addr.checked_add(done as u64) else { return partial(done, AccessError::BadAddress) };
+            let Some(at) = addr.checked_add(done as u64) else {
+                return partial(done, AccessError::BadAddress);
+            };
             let (offset, len) = within_page(at, out.len() - done);
             let piece = &mut out[done..done + len];
-            if let Err(error) = self.with_page(at, how, |pfn| self.platform().read_frame(pfn, offset, piece)) {
+            if let Err(error) = self.with_page(at, how, |pfn| self.platform().read_frame(pfn, offset, piece))
+            {
                 return partial(done, error);
             }
             done += len;
@@ -95,10 +98,13 @@ impl<P: Platform> AddressSpace<P> {
         let how = How { write: true, manner };
         let mut done = 0;
         while done < data.len() {
-            let Some(at) = addr.checked_add(done as u64) else { return partial(done, AccessError::BadAddress) };
+            let Some(at) = addr.checked_add(done as u64) else {
+                return partial(done, AccessError::BadAddress);
+            };
             let (offset, len) = within_page(at, data.len() - done);
             let piece = &data[done..done + len];
-            if let Err(error) = self.with_page(at, how, |pfn| self.platform().write_frame(pfn, offset, piece)) {
+            if let Err(error) = self.with_page(at, how, |pfn| self.platform().write_frame(pfn, offset, piece))
+            {
                 return partial(done, error);
             }
             done += len;

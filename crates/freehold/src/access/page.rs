@@ -128,7 +128,9 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
-            Kind::Marker { .. } | Kind::Table { .. } => return Err(Missing::Never(FaultError::Bus { addr: page })),
+            Kind::Marker { .. } | Kind::Table { .. } => {
+                return Err(Missing::Never(FaultError::Bus { addr: page }));
+            }
         };
         if flags.contains(PteFlags::SPECIAL) {
             // The zero page, or a frame that outlives the VMA.

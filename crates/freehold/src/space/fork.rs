@@ -140,7 +140,8 @@ impl<P: Platform> AddressSpace<P> {
         child: &AddressSpace<P>,
         gather: &mut ForkGather<'_, '_, P>,
     ) -> Result<(), NoMemory> {
-        let mut copier = Copier { platform: self.platform(), private: vma.flags().is_cow(), rss: Rss::default() };
+        let mut copier =
+            Copier { platform: self.platform(), private: vma.flags().is_cow(), rss: Rss::default() };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);

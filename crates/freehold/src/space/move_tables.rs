@@ -39,10 +39,12 @@ impl<P: Platform> AddressSpace<P> {
             match pte.kind(level) {
                 Kind::Leaf { .. } if level > Level::Pte => self.split_leaf(at, level)?,
                 // Nothing puts a marker above the lowest level.
-                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } | Kind::Table { .. } => match at.next_span(level) {
-                    Some(next) => at = next,
-                    None => break,
-                },
+                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } | Kind::Table { .. } => {
+                    match at.next_span(level) {
+                        Some(next) => at = next,
+                        None => break,
+                    }
+                }
             }
         }
         Ok(None)
@@ -90,7 +92,9 @@ impl<P: Platform> AddressSpace<P> {
         exclude: impl Fn() -> L,
     ) {
         let mut at = from.start;
-        while let Some((source, mut part)) = self.next_table(at..from.end).expect("large leaves were split before") {
+        while let Some((source, mut part)) =
+            self.next_table(at..from.end).expect("large leaves were split before")
+        {
             let address = VirtAddr::new(to + (part.start - from.start));
             let target = self.table.pte_table(self.platform(), address).expect("the table was made before");
             part.end = part.end.min(part.start + (target.span().end().get() - address.get()));

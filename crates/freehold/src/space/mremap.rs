@@ -105,7 +105,13 @@ impl Remap {
     }
 
     /// Step 1: what can be said without looking at the address space.
-    fn decode(addr: u64, old_len: u64, new_len: u64, flags: RemapFlags, new_addr: u64) -> Result<Self, MremapError> {
+    fn decode(
+        addr: u64,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        new_addr: u64,
+    ) -> Result<Self, MremapError> {
         let pages = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
         let request = Remap { addr, old_len: pages(old_len), new_len: pages(new_len), flags, new_addr };
         let unknown = !RemapFlags::all().contains(flags);
@@ -255,7 +261,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             last_end = Some(vma.end());
             let part = vma.start().max(request.addr)..vma.end().min(end);
             let len = part.end - part.start;
-            let one = Remap { addr: part.start, old_len: len, new_len: len, new_addr: target + gap, ..request };
+            let one =
+                Remap { addr: part.start, old_len: len, new_len: len, new_addr: target + gap, ..request };
             self.check_source(&one)?;
             let moved = self.remap_to(one, leftovers)?;
             result = result.or(Ok(moved));
@@ -275,7 +282,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let fixed_size = flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
         // Nothing would be in a duplicate of private memory.
-        let duplicates_private = request.old_len == 0 && !flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        let duplicates_private =
+            request.old_len == 0 && !flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
         if duplicates_private || (request.keeps_source() && fixed_size) {
             return Err(MremapError::Invalid);
         }
@@ -433,9 +441,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         target: Range<u64>,
         attrs: &Attrs<'_, P>,
     ) -> Result<NewMapping<'g, P>, MremapError> {
-        let goes = |vma: &Vma<P>| {
-            core::ptr::eq(vma, source) && !request.keeps_source() && request.old_len != 0
-        };
+        let goes =
+            |vma: &Vma<P>| core::ptr::eq(vma, source) && !request.keeps_source() && request.old_len != 0;
         Ok(match self.prepare_new(target.clone(), attrs)? {
             NewMapping::Bridge(prev, next) if goes(prev) => NewMapping::Prepend(next),
             NewMapping::Bridge(prev, next) if goes(next) => NewMapping::Append(prev),

@@ -6,7 +6,10 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::{fmt, ops::{ControlFlow, Range}};
+use core::{
+    fmt,
+    ops::{ControlFlow, Range},
+};
 use freehold_pagetable::{Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
 /// Fractional bits of proportional sizes: shares of pages are added up with these, and dropped in the end.

@@ -38,7 +38,10 @@ fn what_cannot_be_reached_ends_it() {
         // Partly, page by page; an error only if there is nothing at all.
         assert_eq!(process.read_memory(BASE + PAGE, &mut out, Manner::Plain), Ok(2 * PAGE as usize));
         assert_eq!(process.write_memory(BASE + PAGE + 8, &out, Manner::Plain), Ok(PAGE as usize - 8));
-        assert_eq!(process.read_memory(BASE + 3 * PAGE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(
+            process.read_memory(BASE + 3 * PAGE, &mut out, Manner::Plain),
+            Err(AccessError::BadAddress)
+        );
         assert_eq!(process.write_memory(BASE + 2 * PAGE, &out, Manner::Plain), Err(AccessError::BadAddress));
         assert_eq!(process.read_memory(u64::MAX - 4, &mut out, Manner::Forced), Err(AccessError::BadAddress));
         assert_eq!(process.read_memory(BASE, &mut [], Manner::Plain), Ok(0));
@@ -56,7 +59,10 @@ fn vectors_stop_where_one_is_short() {
         process.store(cpu, BASE + 2 * PAGE, 9u64).unwrap();
         let part = |page: u64, len| IoVec { base: BASE + page * PAGE, len };
         let mut out = vec![0; 64];
-        assert_eq!(process.read_vectored(&[part(0, 8), part(2, 8), part(1, 8), part(0, 8)], &mut out), Ok(16));
+        assert_eq!(
+            process.read_vectored(&[part(0, 8), part(2, 8), part(1, 8), part(0, 8)], &mut out),
+            Ok(16)
+        );
         assert_eq!(word(&out[8..]), 9);
         assert_eq!(process.read_vectored(&[part(1, 8), part(0, 8)], &mut out), Err(AccessError::BadAddress));
         assert_eq!(process.write_vectored(&[part(0, 8), part(2, 100)], &[7; 20]), Ok(20));
@@ -84,11 +90,17 @@ fn a_debugger_writes_copies_and_reads_everything() {
         }
         // A shared mapping without the right to write is refused.
         process.mmap(BASE + 8 * PAGE, PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-        assert_eq!(process.write_memory(BASE + 8 * PAGE, &[1; 8], Manner::Forced), Err(AccessError::BadAddress));
+        assert_eq!(
+            process.write_memory(BASE + 8 * PAGE, &[1; 8], Manner::Forced),
+            Err(AccessError::BadAddress)
+        );
         // No rights at all.
         process.mmap(BASE + 10 * PAGE, PAGE, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
         let mut out = [0; 8];
-        assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(
+            process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Plain),
+            Err(AccessError::BadAddress)
+        );
         assert_eq!(process.write_memory(BASE + 10 * PAGE, &[6; 8], Manner::Forced), Ok(8));
         assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Forced), Ok(8));
         assert_eq!(out, [6; 8]);
@@ -146,7 +158,8 @@ fn a_long_text_comes_in_chunks() {
         assert_eq!((read, text.as_slice()), (Ok(16), b"argument\0second\0".as_slice()));
         let first = process.read_chunks(range, &mut [0; 6], |_| ControlFlow::Break(()));
         assert_eq!(first, Ok(6));
-        let beyond = process.read_chunks(BASE + 2 * PAGE - 4..BASE + 3 * PAGE, &mut [0; 6], |_| ControlFlow::Continue(()));
+        let beyond = process
+            .read_chunks(BASE + 2 * PAGE - 4..BASE + 3 * PAGE, &mut [0; 6], |_| ControlFlow::Continue(()));
         assert_eq!(beyond, Ok(4));
     });
 }

@@ -74,7 +74,10 @@ fn what_a_child_does_not_inherit() {
         assert_eq!(child.load::<u64>(cpu, BASE + 2 * PAGE), Ok(0));
         assert_filled(&child, cpu, BASE + 4 * PAGE, 2, 5);
         let guard = BASE + 6 * PAGE;
-        assert_eq!(child.load::<u64>(cpu, guard), Err(FaultError::Segv { addr: guard, code: SegvCode::Maperr }));
+        assert_eq!(
+            child.load::<u64>(cpu, guard),
+            Err(FaultError::Segv { addr: guard, code: SegvCode::Maperr })
+        );
         assert!(child.maps(0).all(|line| !line.flags.intersects(VmFlags::LOCK_MASK)));
         assert_filled(process, cpu, BASE, 6, 1);
     });

@@ -107,9 +107,16 @@ fn errors_in_order() {
             ((8, 4, 4, FIXED, 100), Errno::EFAULT),
         ];
         for ((from, old, new, flags, to), errno) in bad {
-            assert_eq!(remap(process, from, old, new, flags, to), Err(errno), "{from} {old} {new} {flags:?} {to}");
+            assert_eq!(
+                remap(process, from, old, new, flags, to),
+                Err(errno),
+                "{from} {old} {new} {flags:?} {to}"
+            );
         }
-        assert_eq!(process.mremap(BASE + 1, PAGE, PAGE, MOVE, 0).map_err(|error| error.errno()), Err(Errno::EINVAL));
+        assert_eq!(
+            process.mremap(BASE + 1, PAGE, PAGE, MOVE, 0).map_err(|error| error.errno()),
+            Err(Errno::EINVAL)
+        );
         // Below the lowest address: the source stays.
         let low = process.mremap(BASE, PAGE, PAGE, FIXED, PAGE).map_err(|error| error.errno());
         assert_eq!(low, Err(Errno::EPERM));

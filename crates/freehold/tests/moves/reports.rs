@@ -7,7 +7,9 @@ fn the_text_of_maps() {
     everywhere(|world, process, cpu| {
         let file = world.file(8);
         anon(process, BASE, 2);
-        process.mmap(BASE + 2 * PAGE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 3 * PAGE).unwrap();
+        process
+            .mmap(BASE + 2 * PAGE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 3 * PAGE)
+            .unwrap();
         let flags = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
         process.mmap(BASE + 4 * PAGE, PAGE, RW, flags, None, 0).unwrap();
         let heap = process.brk(0).unwrap();
