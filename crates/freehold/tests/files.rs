@@ -5,10 +5,12 @@ use freehold::{
     PAGE_SIZE,
     counted::Counted,
     engine::{Config, Engine},
+    error::MunmapError,
     fault::FaultError,
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    object::{File, FileAccess, IoError, Mapping, Pager, Special},
     platform::Platform,
     space::{Locking, MapFlags, Prot, SpaceConfig},
+    vma::flags::VmFlags,
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process, fail_memory_once, stop_failing_memory};
 use freehold_pagetable::{Pfn, X86_4};
@@ -502,4 +504,44 @@ fn c26_c37_faults_and_splits_beside_truncation() {
         drop((process, file, cpu));
         world.end();
     }
+}
+
+#[test]
+fn a_special_mapping_is_whole_and_copied_when_stored_to() {
+    on_every_design(|world, process, cpu| {
+        let mut frames = [Pfn::new(0); 2];
+        assert_eq!(world.machine.alloc_frames(&mut frames), 2);
+        for (n, &frame) in frames.iter().enumerate() {
+            world.machine.zero_frame(frame);
+            world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());
+        }
+        let vdso = Counted::try_new(Special::new("[vdso]", &frames).unwrap()).unwrap();
+        let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
+        // Three pages over two frames, at a hint; then beside it, where a merge would be possible.
+        let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();
+        assert_eq!(at, 0x10_0000);
+        let next = process.install_special(at + 3 * PAGE_SIZE, PAGE_SIZE, flags, &vdso).unwrap();
+        assert_eq!(next, at + 3 * PAGE_SIZE);
+        let elsewhere = process.install_special(at, PAGE_SIZE, flags, &vdso).unwrap();
+        assert!(elsewhere > next, "what is taken is not replaced");
+        assert_eq!(load(process, cpu, at), 70);
+        process.store(cpu, at + PAGE_SIZE, 1u64).unwrap();
+        assert_eq!(load(process, cpu, at + PAGE_SIZE), 1);
+        let beyond = at + 2 * PAGE_SIZE;
+        assert_eq!(process.load::<u64>(cpu, beyond), Err(FaultError::Bus { addr: beyond }));
+        let mut bytes = [0; 8];
+        world.machine.read_frame(frames[1], 0, &mut bytes);
+        assert_eq!(u64::from_le_bytes(bytes), 71, "the store went to a copy");
+        assert_eq!(process.munmap(at + PAGE_SIZE, PAGE_SIZE), Err(MunmapError::NotSplittable));
+        assert_eq!(load(process, cpu, at + PAGE_SIZE), 1);
+        for (start, pages) in [(at, 3), (next, 1), (elsewhere, 1)] {
+            process.munmap(start, pages * PAGE_SIZE).unwrap();
+        }
+        process.space().check();
+        // SAFETY: they came from the machine, and no translation of them is left.
+        #[expect(unsafe_code, reason = "gives frames back that the engine did not own")]
+        unsafe {
+            world.machine.free_frames(&frames);
+        }
+    });
 }

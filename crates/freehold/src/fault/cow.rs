@@ -37,7 +37,10 @@ struct ReadOnly {
 }
 
 /// What the entry says now. `Err`: it needs no copy, or is something else altogether.
-fn read_only<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> Result<ReadOnly, Step<P>> {
+fn read_only<P: Platform>(
+    guard: &PteGuard<'_, P::Format, P>,
+    address: VirtAddr,
+) -> Result<ReadOnly, Step<P>> {
     match guard.get(address).kind(Level::Pte) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => Err(Step::Done),
         Kind::Leaf { pfn, flags } => Ok(ReadOnly { pfn, special: flags.contains(PteFlags::SPECIAL) }),
@@ -123,7 +126,12 @@ impl<P: Platform> AddressSpace<P> {
         if !zero {
             self.platform().copy_frame(new, old.pfn);
         }
-        let step = self.exchange(table, address, old, Pte::page(new, vma_pte_flags(vma.flags()) | written(vma.flags())));
+        let step = self.exchange(
+            table,
+            address,
+            old,
+            Pte::page(new, vma_pte_flags(vma.flags()) | written(vma.flags())),
+        );
         if !matches!(step, Step::Done) {
             self.engine.discard_anon(new);
         }
@@ -144,7 +152,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut guard = table.lock();
         // The reference keeps the frame from becoming another page, so the same number is the same page. Anything else than
         // the old entry, writable or not, is somebody else's work, to be looked at again.
-        if !read_only::<P>(&guard, address).is_ok_and(|now| now.pfn == old.pfn && now.special == old.special) {
+        if !read_only::<P>(&guard, address).is_ok_and(|now| now.pfn == old.pfn && now.special == old.special)
+        {
             drop(guard);
             gather.finish();
             return Step::Retry;

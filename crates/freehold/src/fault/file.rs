@@ -30,7 +30,13 @@ pub(super) fn rss_kind(frame: &Frame) -> RssKind {
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
-    pub(super) fn file_fault(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+    pub(super) fn file_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> Step<P> {
         let Object::File(file) = vma.object() else { return Step::Retry };
         let index = vma.pgoff_of(page);
         if index >= file.mapping().pages() {

@@ -111,11 +111,13 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for reading, under it the tables' locks; then none while the pager is called.
+    /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock for reading and
+    /// the tables' locks, which are let go of before the pager is called.
     pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
         if self.is_shmem() {
             return Ok(());
         }
+        let _pages_stay = self.invalidate.read();
         // First the rights to write go, so that a store after this makes its page dirty again.
         for mapper in self.mappers().mappers(pages.clone()) {
             clean(&mapper);

@@ -45,7 +45,11 @@ impl<P: Platform> File<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(mapping: &Counted<Mapping<P>>, access: FileAccess, name: &str) -> Result<Counted<Self>, NoMemory> {
+    pub fn new(
+        mapping: &Counted<Mapping<P>>,
+        access: FileAccess,
+        name: &str,
+    ) -> Result<Counted<Self>, NoMemory> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
         bytes.extend_from_slice(name.as_bytes());
@@ -80,7 +84,33 @@ impl<P: Platform> File<P> {
 
     /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have.
     pub fn fits(&self, pgoff: u64, pages: u64) -> bool {
-        let room = (MAX_BYTES >> PAGE_SHIFT).checked_sub(pages);
-        room.is_some_and(|room| pgoff <= room)
+        fits(pgoff, pages)
+    }
+}
+
+fn fits(pgoff: u64, pages: u64) -> bool {
+    let room = (MAX_BYTES >> PAGE_SHIFT).checked_sub(pages);
+    room.is_some_and(|room| pgoff <= room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_that_fit() {
+        // The largest file ends one byte before page 1 << 51 would be complete.
+        const LAST: u64 = (1 << 51) - 1;
+        for (pgoff, pages, fit) in [
+            (0, 1, true),
+            (0, LAST, true),
+            (0, LAST + 1, false),
+            (LAST - 1, 1, true),
+            (LAST, 1, false),
+            (u64::MAX, 1, false),
+            (0, u64::MAX, false),
+        ] {
+            assert_eq!(fits(pgoff, pages), fit, "{pages} pages from {pgoff:#x} on");
+        }
     }
 }

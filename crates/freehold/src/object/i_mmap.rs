@@ -9,14 +9,10 @@
 //! entry that maps a page of the file. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
-use crate::{
-    platform::Platform,
-    space::AddressSpace,
-    vma::Vma,
-};
+use crate::{platform::Platform, space::AddressSpace, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{Rank, RwSemReadGuard, RwSem, RwSemWriteGuard};
+use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
 
 /// Finds the link in a VMA.
 struct ByLink<P>(PhantomData<fn() -> P>);

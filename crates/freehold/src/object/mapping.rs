@@ -17,8 +17,15 @@
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
 //! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
 
-use super::{Pager, i_mmap::{Edit, IMmap, Lookups}, radix::Radix};
-use crate::{PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform, vma::Vma};
+use super::{
+    Pager,
+    i_mmap::{Edit, IMmap, Lookups},
+    radix::Radix,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform,
+    vma::Vma,
+};
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{

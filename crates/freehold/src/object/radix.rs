@@ -116,7 +116,11 @@ impl Radix {
     ) -> ControlFlow<B> {
         let Some(root) = self.node(self.root.load(Acquire)) else { return ControlFlow::Continue(()) };
         let end = range.end.min((FAN as u64) << root.shift);
-        if range.start < end { self.each_below(root, range.start..end, &mut f) } else { ControlFlow::Continue(()) }
+        if range.start < end {
+            self.each_below(root, range.start..end, &mut f)
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
     fn each_below<B>(
@@ -257,8 +261,9 @@ mod tests {
     #[test]
     fn grows_and_keeps() {
         // Each needs a taller tree than the one before, and their neighbours share leaves or not.
-        let indices: StdVec<u64> =
-            (0..INDEX_BITS / BITS).flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)]).collect();
+        let indices: StdVec<u64> = (0..INDEX_BITS / BITS)
+            .flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)])
+            .collect();
         let tree = Radix::new();
         for (n, &index) in indices.iter().enumerate() {
             tree.make(index).unwrap().store(index + 1, Relaxed);

@@ -256,7 +256,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range.
-    fn hint_is_free(&self, addr: u64, len: u64) -> bool {
+    pub(super) fn hint_is_free(&self, addr: u64, len: u64) -> bool {
         if addr > TASK_SIZE - len || addr < self.space.engine.config().mmap_min_addr {
             return false;
         }

@@ -27,6 +27,7 @@ mod parts;
 mod populate;
 mod reshape;
 pub mod smaps;
+mod special;
 mod stack;
 mod unmap;
 pub(crate) mod zap;
