@@ -210,7 +210,7 @@ impl<F: Format> Cpu<F> {
         mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
     ) -> Result<(), S> {
         let address = VirtAddr::new(address);
-        self.translate(space, address, access, &mut handler, |_| ())
+        self.translate(space, address, access, &mut handler, |_, _| ())
     }
 
     #[inline]
@@ -223,9 +223,8 @@ impl<F: Format> Cpu<F> {
         mut f: impl FnMut(Option<&Page>, usize) -> R,
     ) -> Result<R, S> {
         let address = VirtAddr::new(address);
-        let inner = Arc::clone(&self.inner);
         let offset = address.page_offset() as usize;
-        self.translate(space, address, access, handler, |frame| f(inner.page(frame), offset))
+        self.translate(space, address, access, handler, |inner, frame| f(inner.page(frame), offset))
     }
 
     /// Calls `f` once with the frame behind `address`, under this CPU's lock.
@@ -236,7 +235,7 @@ impl<F: Format> Cpu<F> {
         address: VirtAddr,
         access: Access,
         handler: &mut impl FnMut(VirtAddr, Access) -> Result<(), S>,
-        mut f: impl FnMut(Pfn) -> R,
+        mut f: impl FnMut(&Inner<F>, Pfn) -> R,
     ) -> Result<R, S> {
         let mut faults = 0;
         loop {
@@ -246,7 +245,7 @@ impl<F: Format> Cpu<F> {
                     self.switch(&mut tlb, space);
                 }
                 if let Some(frame) = self.frame(&mut tlb, space, address, access) {
-                    return Ok(f(frame));
+                    return Ok(f(&self.inner, frame));
                 }
                 tlb.counts.faults += 1;
                 tlb.drop_address(space.tag(), address);

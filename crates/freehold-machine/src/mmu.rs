@@ -11,7 +11,7 @@
 
 use crate::cpu::CpuShared;
 use crate::inner::{FlushKind, Inner};
-use crate::tlb::{SpaceTag, Tlb};
+use crate::tlb::{SpaceTag, Tlb, bits};
 use freehold_pagetable::{Flush, Format, Pfn};
 use std::fmt;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl<F: Format> Mmu<F> {
         let kind = if what.all { FlushKind::All } else { FlushKind::Range };
         self.inner.count_flush(kind, what.tables_freed);
         let own = self.inner.current_cpu();
-        for_each_bit(self.marked(), |number| {
+        for number in bits(self.marked()) {
             let cpu = &self.inner.cpus[number];
             let mut tlb = cpu.lock();
             let dropped = if what.all {
@@ -99,7 +99,7 @@ impl<F: Format> Mmu<F> {
             if what.all && what.tables_freed {
                 self.unmark_idle(&tlb, number);
             }
-        });
+        }
     }
 
     /// Clears the mark of a CPU that holds nothing of the space, unless it runs it.
@@ -132,7 +132,7 @@ impl<F: Format> fmt::Debug for Mmu<F> {
 impl<F: Format> Drop for Mmu<F> {
     /// The tag will be another space's: nothing of this one may stay. CPUs that still run it run none.
     fn drop(&mut self) {
-        for_each_bit(self.marked(), |number| {
+        for number in bits(self.marked()) {
             let cpu: &CpuShared = &self.inner.cpus[number];
             let mut tlb = cpu.lock();
             tlb.flush_space(self.tag, true);
@@ -140,15 +140,8 @@ impl<F: Format> Drop for Mmu<F> {
                 tlb.active = None;
             }
             self.unmark_idle(&tlb, number);
-        });
+        }
         let given = self.inner.spaces.lock().give([self.index].into_iter());
         debug_assert!(given.is_ok(), "a space's slot was given back twice");
-    }
-}
-
-fn for_each_bit(mut bits: u64, mut f: impl FnMut(usize)) {
-    while bits != 0 {
-        f(bits.trailing_zeros() as usize);
-        bits &= bits - 1;
     }
 }

@@ -17,6 +17,8 @@ const LARGE: usize = 32;
 const WALKS_PER_LEVEL: usize = 16;
 /// Lower tables a walk entry can lead to: all levels but the root's of five.
 const WALK_LEVELS: usize = 4;
+const WALKS: usize = WALKS_PER_LEVEL * WALK_LEVELS;
+const _: () = assert!(SETS <= 64 && WALKS <= 64, "one word says which are filled");
 
 /// Bits of a virtual page number in a [`Tag`].
 const PAGE_BITS: u32 = 57 - PAGE_SHIFT;
@@ -180,12 +182,17 @@ impl Walk {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     leaves: [[Leaf; WAYS]; SETS],
+    /// Bit per set of `leaves`: clear, the set is empty.
+    sets_filled: u64,
     /// Which way of a set is pushed out next.
     next_way: [u8; SETS],
     large: [Leaf; LARGE],
     /// How many entries of `large` were ever filled: 0 lets a miss skip them.
     large_filled: usize,
-    walks: [[Walk; WALKS_PER_LEVEL]; WALK_LEVELS],
+    /// By slot, see `walk_slot`.
+    walks: [Walk; WALKS],
+    /// Bit per slot of `walks`: clear, the slot is empty.
+    walks_filled: u64,
     /// The space this CPU runs.
     pub(crate) active: Option<SpaceTag>,
     pub(crate) counts: TlbCounts,
@@ -217,10 +224,12 @@ impl Tlb {
     pub(crate) const fn new() -> Self {
         Tlb {
             leaves: [[Leaf::NONE; WAYS]; SETS],
+            sets_filled: 0,
             next_way: [0; SETS],
             large: [Leaf::NONE; LARGE],
             large_filled: 0,
-            walks: [[Walk::NONE; WALKS_PER_LEVEL]; WALK_LEVELS],
+            walks: [Walk::NONE; WALKS],
+            walks_filled: 0,
             active: None,
             counts: TlbCounts::ZERO,
         }
@@ -264,6 +273,7 @@ impl Tlb {
             return &mut self.large[slot];
         }
         let set = tag.0 as usize % SETS;
+        self.sets_filled |= 1 << set;
         let same = self.leaves[set].iter().position(|leaf| leaf.tag == tag);
         let way = same.unwrap_or_else(|| {
             let way = self.next_way[set];
@@ -275,17 +285,17 @@ impl Tlb {
 
     /// The lowest table that is remembered for this address.
     pub(crate) fn find_walk(&self, space: SpaceTag, address: VirtAddr) -> Option<Walk> {
-        (0..WALK_LEVELS).find_map(|below| {
-            let tag = Tag::new(space, address, Level::from_number(below + 1));
-            let walk = self.walks[below][walk_slot(tag)];
-            (walk.tag == tag).then_some(walk)
-        })
+        walk_tags(space, address)
+            .map(|tag| (tag, self.walks[walk_slot(tag)]))
+            .find_map(|(tag, walk)| (walk.tag == tag).then_some(walk))
     }
 
     /// Remembers the table that an entry of `at.level` leads to.
     pub(crate) fn insert_walk(&mut self, at: Place, table: Pfn, rights: Rights) {
         let tag = Tag::new(at.space, at.address, at.level);
-        self.walks[at.level as usize - 1][walk_slot(tag)] = Walk { tag, table, rights, stamp: at.stamp };
+        let slot = walk_slot(tag);
+        self.walks[slot] = Walk { tag, table, rights, stamp: at.stamp };
+        self.walks_filled |= 1 << slot;
     }
 
     /// Drops the leaves of `space` that overlap `start..end`, and the walks if `walks`; returns how many
@@ -296,47 +306,64 @@ impl Tlb {
         }
         let (first, last) = (start >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
         let covered = |tag: Tag| tag.is(space) && tag.overlaps(start, end);
-        let mut dropped = 0;
-        if last - first < SETS as u64 {
-            for page in first..=last {
-                dropped += drop_leaves(&mut self.leaves[page as usize % SETS], covered);
-            }
+        let sets = if last - first < SETS as u64 {
+            (first..=last).fold(0, |sets, page| sets | 1 << (page as usize % SETS))
         } else {
-            dropped += drop_leaves(self.leaves.as_flattened_mut(), covered);
-        }
-        if self.large_filled > 0 {
-            dropped += drop_leaves(&mut self.large, covered);
-        }
-        if walks {
-            dropped += drop_walks(self.walks.as_flattened_mut(), covered);
-        }
-        dropped
+            !0
+        };
+        self.drop_leaves(sets, covered) + if walks { self.drop_walks(!0, covered) } else { 0 }
     }
 
     /// Drops all leaves of `space`, and the walks if `walks`.
     pub(crate) fn flush_space(&mut self, space: SpaceTag, walks: bool) -> usize {
-        let mut dropped = drop_leaves(self.leaves.as_flattened_mut(), |tag| tag.is(space));
-        dropped += drop_leaves(&mut self.large, |tag| tag.is(space));
-        if walks {
-            dropped += drop_walks(self.walks.as_flattened_mut(), |tag| tag.is(space));
-        }
-        dropped
+        let covered = |tag: Tag| tag.is(space);
+        self.drop_leaves(!0, covered) + if walks { self.drop_walks(!0, covered) } else { 0 }
     }
 
     /// Drops what is held for one address, as a fault does.
     pub(crate) fn drop_address(&mut self, space: SpaceTag, address: VirtAddr) {
-        let start = address.page_down().get();
-        self.flush_range(space, start, start.saturating_add(1 << PAGE_SHIFT), true);
+        let page = address.page_down().get();
+        let covered = |tag: Tag| tag.is(space) && tag.overlaps(page, page.saturating_add(1));
+        let slots = walk_tags(space, address).fold(0, |slots, tag| slots | 1 << walk_slot(tag));
+        self.drop_leaves(1 << ((page >> PAGE_SHIFT) as usize % SETS), covered);
+        self.drop_walks(slots, covered);
+    }
+
+    /// Drops the leaves that `goes` accepts, from the sets in `sets` and from the larger leaves.
+    fn drop_leaves(&mut self, sets: u64, goes: impl Fn(Tag) -> bool) -> usize {
+        let mut dropped = 0;
+        for set in bits(sets & self.sets_filled) {
+            dropped += drop_from(&mut self.leaves[set], &goes);
+            if self.leaves[set].iter().all(|leaf| leaf.tag == Tag::NONE) {
+                self.sets_filled &= !(1 << set);
+            }
+        }
+        let large = self.large_filled.min(LARGE);
+        dropped + drop_from(&mut self.large[..large], &goes)
+    }
+
+    /// Drops the walks that `goes` accepts, from the slots in `slots`.
+    fn drop_walks(&mut self, slots: u64, goes: impl Fn(Tag) -> bool) -> usize {
+        let mut dropped = 0;
+        for slot in bits(slots & self.walks_filled) {
+            if goes(self.walks[slot].tag) {
+                self.walks[slot] = Walk::NONE;
+                self.walks_filled &= !(1 << slot);
+                dropped += 1;
+            }
+        }
+        dropped
     }
 
     /// Every leaf held, of any space.
     pub(crate) fn leaves(&self) -> impl Iterator<Item = &Leaf> {
-        self.leaves.as_flattened().iter().chain(&self.large).filter(|leaf| leaf.tag != Tag::NONE)
+        let small = bits(self.sets_filled).flat_map(|set| &self.leaves[set]);
+        small.chain(&self.large[..self.large_filled.min(LARGE)]).filter(|leaf| leaf.tag != Tag::NONE)
     }
 
     /// Every walk entry held, of any space.
     pub(crate) fn walks(&self) -> impl Iterator<Item = &Walk> {
-        self.walks.as_flattened().iter().filter(|walk| walk.tag != Tag::NONE)
+        bits(self.walks_filled).map(|slot| &self.walks[slot])
     }
 }
 
@@ -350,12 +377,18 @@ pub(crate) struct Place {
     pub(crate) stamp: u64,
 }
 
-fn walk_slot(tag: Tag) -> usize {
-    let span = tag.0 >> (tag.level().shift() - PAGE_SHIFT);
-    span as usize % WALKS_PER_LEVEL
+/// The tags under which tables on the way to an address are remembered, the lowest table first.
+fn walk_tags(space: SpaceTag, address: VirtAddr) -> impl Iterator<Item = Tag> {
+    (1..=WALK_LEVELS).map(move |level| Tag::new(space, address, Level::from_number(level)))
 }
 
-fn drop_leaves(leaves: &mut [Leaf], goes: impl Fn(Tag) -> bool) -> usize {
+fn walk_slot(tag: Tag) -> usize {
+    let level = tag.level();
+    let span = (tag.0 & PAGE_NUMBER) >> (level.shift() - PAGE_SHIFT);
+    (level as usize - 1) * WALKS_PER_LEVEL + span as usize % WALKS_PER_LEVEL
+}
+
+fn drop_from(leaves: &mut [Leaf], goes: impl Fn(Tag) -> bool) -> usize {
     let mut dropped = 0;
     for leaf in leaves {
         if leaf.tag != Tag::NONE && goes(leaf.tag) {
@@ -366,13 +399,15 @@ fn drop_leaves(leaves: &mut [Leaf], goes: impl Fn(Tag) -> bool) -> usize {
     dropped
 }
 
-fn drop_walks(walks: &mut [Walk], goes: impl Fn(Tag) -> bool) -> usize {
-    let mut dropped = 0;
-    for walk in walks {
-        if walk.tag != Tag::NONE && goes(walk.tag) {
-            *walk = Walk::NONE;
-            dropped += 1;
-        }
-    }
-    dropped
+/// The numbers of the bits that are set, ascending.
+pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = word.trailing_zeros();
+        word &= word.wrapping_sub(1);
+        (lowest < u64::BITS).then_some(lowest as usize)
+    })
 }
+
+#[cfg(test)]
+#[path = "tlb_tests.rs"]
+mod tests;

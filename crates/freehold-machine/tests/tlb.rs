@@ -284,7 +284,7 @@ fn no_access_is_under_way_when_a_flush_returns() {
         let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 20)).unwrap();
         let toy = std::sync::Arc::new(Toy::new(&machine));
         let control = toy.map(AT + PAGE, RW);
-        let rounds: u64 = if cfg!(shuttle) { 2 } else { 2_000 };
+        let rounds: u64 = if cfg!(shuttle) { 2 } else { 300 };
         let writer = thread::spawn({
             let (toy, machine) = (toy.clone(), machine.clone());
             move || {

@@ -1,6 +1,6 @@
 //! A kernel of the simplest kind, which the tests make forget things. It writes entries by hand, so that
 //! it depends on nothing but the machine and the format.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use freehold::platform::Platform;
 use freehold_machine::{Cpu, Machine, MachineConfig, Mmu};
