@@ -328,8 +328,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             .union(MapFlags::POPULATE)
             .union(MapFlags::NONBLOCK)
             .union(MapFlags::STACK)
-            .union(MapFlags::HUGETLB)
-            .union(MapFlags::FIXED_NOREPLACE);
+            .union(MapFlags::HUGETLB);
         let access = file.access();
         if !file.fits(request.pgoff, request.len >> PAGE_SHIFT) {
             return Err(MmapError::OffsetOverflow);
