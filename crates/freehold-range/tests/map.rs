@@ -1,4 +1,5 @@
 //! The range map against the naive map, one thread. C-36: a small fan-out puts every edge at a node's limit.
+#![cfg(not(loom))]
 
 mod support;
 
@@ -6,13 +7,13 @@ use std::collections::BTreeMap;
 
 use freehold_range::{Direction, Entry, GapRequest, Lookup, RangeMap};
 use freehold_sync::Host;
+use freehold_sync::testing::StdHost;
 use proptest::prelude::*;
-use support::host::TestHost;
 use support::model::{Model, entry};
 
 /// A map and its model, changed together and compared.
 struct Pair<const SLOTS: usize> {
-    map: RangeMap<TestHost, SLOTS>,
+    map: RangeMap<StdHost, SLOTS>,
     model: Model,
 }
 
@@ -49,7 +50,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         assert_eq!(reader.prev(key), model.prev(key));
         assert_eq!(reader.around(key), (model.prev(key), model.next(key)));
         assert_eq!(reader.iter_from(key).next(), model.next(key));
-        let rcu = TestHost::rcu_read();
+        let rcu = StdHost::rcu_read();
         let found = |found: Option<Entry>| found.map_or(Lookup::Hole, Lookup::Found);
         assert_eq!(self.map.lookup(&rcu, key), found(model.find(key)));
         assert_eq!(self.map.next(&rcu, key), found(model.next(key)));
@@ -157,7 +158,7 @@ fn clear_leaves_an_empty_map_that_works() {
         pair.put(8, 10, 1);
         pair.compare_at(8);
     }
-    TestHost::rcu_barrier();
+    StdHost::rcu_barrier();
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn an_entry_across_the_end_of_several_nodes_is_refused() {
 #[test]
 #[should_panic(expected = "without a reservation")]
 fn splitting_needs_a_reservation() {
-    let map = RangeMap::<TestHost, 4>::new();
+    let map = RangeMap::<StdHost, 4>::new();
     // SAFETY: one thread.
     let mut writer = unsafe { map.writer() };
     for at in 0..5 {
@@ -193,7 +194,7 @@ fn splitting_needs_a_reservation() {
 #[test]
 fn a_reservation_for_many_is_enough() {
     for many in 1..=12 {
-        let map = RangeMap::<TestHost, 4>::new();
+        let map = RangeMap::<StdHost, 4>::new();
         // SAFETY: one thread.
         let mut writer = unsafe { map.writer() };
         for round in 0..40u64 {
@@ -214,7 +215,7 @@ fn a_reservation_for_many_is_enough() {
 /// Growing downwards, as mappings do, leaves full nodes behind: the tree is no deeper than it must be.
 #[test]
 fn mappings_added_downwards_fill_their_nodes() {
-    let map = RangeMap::<TestHost>::new();
+    let map = RangeMap::<StdHost>::new();
     // SAFETY: one thread.
     let mut writer = unsafe { map.writer() };
     for at in (0..5000).rev() {

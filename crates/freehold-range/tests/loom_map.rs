@@ -1,0 +1,228 @@
+//! A reader beside the writer under loom: every schedule up to a number of preemptions, and every order of the accesses
+//! that the memory model allows.
+//!
+//! The fan-out is 4, so that a fifth entry splits the root. What each test asserts: an address that is mapped throughout
+//! is never a hole, a value is one of those that the address had, and no freed node is read (nodes are poisoned when
+//! they are freed, and the host frees them as soon as no reader is left). Giving up is allowed beside the writer, and
+//! not after it.
+#![cfg(loom)]
+
+mod support;
+
+use freehold_range::{Entry, Lookup, RangeMap};
+use freehold_sync::Host;
+use freehold_sync::testing::{LoomHost, model_bounded};
+use loom::sync::Arc;
+use loom::thread;
+use support::model::entry;
+
+type Map = RangeMap<LoomHost, 4>;
+
+/// Preemptions of a thread that could go on; readers and writer here have some twenty places each for one.
+const BOUND: usize = 2;
+
+/// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.
+fn nth(at: u64) -> Entry {
+    entry(at * 10, at * 10 + 8, at + 1)
+}
+
+fn replace(map: &Map, start: u64, end: u64, with: &[Entry]) {
+    // SAFETY: only one thread of each model writes.
+    let mut writer = unsafe { map.writer() };
+    writer.reserve(1).unwrap();
+    writer.replace(start, end, with);
+}
+
+/// A map of entries 0 to `size`.
+fn filled(size: u64) -> Arc<Map> {
+    let map = Arc::new(Map::new());
+    for at in 0..size {
+        replace(&map, at * 10, at * 10 + 8, &[nth(at)]);
+    }
+    map
+}
+
+/// Runs `read` beside `write`, and checks the map afterwards.
+fn beside(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard), write: impl FnOnce(&Map)) {
+    let reader = {
+        let map = map.clone();
+        thread::spawn(move || {
+            let rcu = LoomHost::rcu_read();
+            read(&map, &rcu);
+        })
+    };
+    write(&map);
+    reader.join().unwrap();
+    let rcu = LoomHost::rcu_read();
+    // SAFETY: the writer is done.
+    let locked = unsafe { map.locked() };
+    locked.check();
+    for entry in locked.iter() {
+        assert_eq!(map.lookup(&rcu, entry.start), Lookup::Found(entry));
+    }
+    drop(rcu);
+    LoomHost::rcu_barrier();
+}
+
+/// The value at `key`, which is mapped throughout; `None` if the reader gave up.
+fn value(map: &Map, rcu: &<LoomHost as Host>::RcuGuard, key: u64) -> Option<u64> {
+    match map.lookup(rcu, key) {
+        Lookup::Found(entry) => {
+            assert!(entry.start <= key && key < entry.end, "{entry:?} does not contain {key}");
+            Some(entry.value.get())
+        }
+        Lookup::Contended => None,
+        Lookup::Hole => panic!("nothing at {key}, which is mapped throughout"),
+    }
+}
+
+#[test]
+fn an_entry_appears_whole() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(0),
+            |map, rcu| match map.lookup(rcu, 3) {
+                Lookup::Found(found) => assert_eq!(found, nth(0)),
+                Lookup::Hole | Lookup::Contended => {}
+            },
+            |map| replace(map, 0, 8, &[nth(0)]),
+        );
+    });
+}
+
+#[test]
+fn one_becomes_three_under_a_reader() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(2),
+            |map, rcu| {
+                if let Some(value) = value(map, rcu, 4) {
+                    assert!(value == 1 || value == 8);
+                }
+            },
+            |map| replace(map, 0, 8, &[entry(0, 2, 7), entry(2, 5, 8), entry(5, 8, 9)]),
+        );
+    });
+}
+
+#[test]
+fn the_root_splits_under_a_reader() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(4),
+            |map, rcu| {
+                if let Some(value) = value(map, rcu, 31) {
+                    assert_eq!(value, 4);
+                }
+            },
+            |map| replace(map, 8, 9, &[entry(8, 9, 9)]),
+        );
+    });
+}
+
+#[test]
+fn a_leaf_splits_under_a_reader() {
+    model_bounded(BOUND, || {
+        let map = filled(5);
+        // The left leaf is full.
+        replace(&map, 8, 9, &[entry(8, 9, 9)]);
+        beside(
+            map,
+            |map, rcu| {
+                if let Some(value) = value(map, rcu, 25) {
+                    assert_eq!(value, 3);
+                }
+            },
+            |map| {
+                for at in [18, 28] {
+                    replace(map, at, at + 1, &[entry(at, at + 1, 9)]);
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn leaves_merge_and_the_root_comes_down_under_a_reader() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(5),
+            |map, rcu| {
+                if let Some(value) = value(map, rcu, 42) {
+                    assert_eq!(value, 5);
+                }
+            },
+            |map| replace(map, 10, 38, &[]),
+        );
+    });
+}
+
+/// C-36: the replaced range covers whole leaves and ends where one does.
+#[test]
+fn a_range_of_several_leaves_is_replaced_under_a_reader() {
+    model_bounded(BOUND, || {
+        let map = filled(9);
+        beside(
+            map,
+            |map, rcu| {
+                if let Some(value) = value(map, rcu, 45) {
+                    assert!(value == 5 || value == 20, "{value}");
+                }
+            },
+            |map| replace(map, 10, 78, &[entry(10, 75, 20)]),
+        );
+    });
+}
+
+/// A reader stands in the subtree that is cut off and freed.
+#[test]
+fn what_is_cut_off_is_not_freed_under_a_reader() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(9),
+            |map, rcu| match map.lookup(rcu, 45) {
+                Lookup::Found(found) => assert_eq!(found, nth(4)),
+                Lookup::Hole | Lookup::Contended => {}
+            },
+            |map| {
+                replace(map, 10, 78, &[]);
+                LoomHost::rcu_barrier();
+            },
+        );
+    });
+}
+
+/// The last entry of a leaf goes: the ends kept above change with it, and what follows is in the next leaf.
+#[test]
+fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(5),
+            |map, rcu| match map.next(rcu, 28) {
+                Lookup::Found(found) => assert!(found == nth(3) || found == nth(4), "{found:?}"),
+                Lookup::Hole => panic!("entry 4 is there throughout"),
+                Lookup::Contended => {}
+            },
+            |map| replace(map, 30, 38, &[]),
+        );
+    });
+}
+
+/// The reader finds the map cleared, or as it was.
+#[test]
+fn a_map_is_cleared_under_a_reader() {
+    model_bounded(BOUND, || {
+        beside(
+            filled(5),
+            |map, rcu| match map.lookup(rcu, 33) {
+                Lookup::Found(found) => assert_eq!(found, nth(3)),
+                Lookup::Hole | Lookup::Contended => {}
+            },
+            |map| {
+                // SAFETY: the only writer.
+                unsafe { map.writer() }.clear();
+                LoomHost::rcu_barrier();
+            },
+        );
+    });
+}

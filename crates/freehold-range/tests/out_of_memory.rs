@@ -1,0 +1,94 @@
+//! Every allocation that a reservation makes is refused once: the map is as before, and nothing is lost.
+#![cfg(not(loom))]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use freehold_range::{AllocError, Entry, RangeMap};
+use freehold_sync::testing::StdHost;
+use support::model::entry;
+
+struct Refusing;
+
+thread_local! {
+    /// Allocations of this thread until the one that is refused; 0: none is.
+    static UNTIL_REFUSAL: Cell<usize> = const { Cell::new(0) };
+    /// Blocks that this thread has allocated and not freed.
+    static BLOCKS: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: passes everything on to the system's allocator, or refuses.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let left = UNTIL_REFUSAL.get();
+        UNTIL_REFUSAL.set(left.saturating_sub(1));
+        if left == 1 {
+            return std::ptr::null_mut();
+        }
+        BLOCKS.set(BLOCKS.get() + 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        BLOCKS.set(BLOCKS.get() - 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Refusing = Refusing;
+
+#[test]
+fn a_new_map_allocates_nothing_and_neither_does_a_small_one() {
+    let before = BLOCKS.get();
+    let map = RangeMap::<StdHost>::new();
+    assert_eq!(BLOCKS.get(), before);
+    drop(map);
+}
+
+/// C-10: refusal at every ordinal.
+#[test]
+fn a_refused_reservation_changes_nothing() {
+    for size in [0, 4, 5, 40, 200u64] {
+        for replaces in [1, 2, 5] {
+            refuse_each(size, replaces);
+        }
+    }
+}
+
+fn refuse_each(size: u64, replaces: usize) {
+    for refused in 1.. {
+        let before = BLOCKS.get();
+        let map = RangeMap::<StdHost, 4>::new();
+        // SAFETY: one thread.
+        let mut writer = unsafe { map.writer() };
+        for at in 0..size {
+            writer.reserve(1).unwrap();
+            writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
+        }
+        let entries: Vec<Entry> = writer.iter().collect();
+        UNTIL_REFUSAL.set(refused);
+        let result = writer.reserve(replaces);
+        let was_refused = UNTIL_REFUSAL.replace(0) == 0;
+        assert_eq!(result, if was_refused { Err(AllocError) } else { Ok(()) });
+        writer.check();
+        assert!(writer.iter().eq(entries.iter().copied()));
+        // Once there is memory again the same request is met, and what it allows works without any.
+        writer.reserve(replaces).unwrap();
+        for at in 0..replaces as u64 {
+            let start = (size + at) * 10;
+            writer.replace(start, start + 5, &[entry(start, start + 5, 1)]);
+        }
+        writer.check();
+        drop(entries);
+        drop(map);
+        assert_eq!(BLOCKS.get(), before, "a node is lost");
+        if !was_refused {
+            return;
+        }
+    }
+}

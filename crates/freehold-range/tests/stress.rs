@@ -1,0 +1,162 @@
+//! Readers beside a churning writer, on real threads and with every freed node poisoned and kept from reuse for long.
+//! C-1: whoever reaches a freed node fails.
+#![cfg(not(loom))]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use freehold_range::{Entry, Lookup, RangeMap};
+use freehold_sync::Host;
+use freehold_sync::testing::StdHost;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use support::model::entry;
+
+/// Keeps freed blocks of a node's size back, as they were when they were freed, for the next few thousand.
+struct Quarantine;
+
+const KEPT: usize = 4096;
+static QUEUE: Mutex<([usize; KEPT], usize)> = Mutex::new(([0; KEPT], 0));
+
+// SAFETY: blocks come from and go to the system's allocator, some of them late.
+unsafe impl GlobalAlloc for Quarantine {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if layout.align() != 64 {
+            // SAFETY: as the caller promised.
+            return unsafe { System.dealloc(block, layout) };
+        }
+        let mut queue = QUEUE.lock().unwrap();
+        let at = queue.1;
+        let oldest = std::mem::replace(&mut queue.0[at], block.addr());
+        queue.1 = (at + 1) % KEPT;
+        drop(queue);
+        block.expose_provenance();
+        if oldest != 0 {
+            // SAFETY: a block that was freed before. All blocks of this alignment are nodes of the one fan-out used
+            // here, so the layout is the same.
+            unsafe { System.dealloc(std::ptr::with_exposed_provenance_mut(oldest), layout) };
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Quarantine = Quarantine;
+
+/// Every eighth slot of 10 addresses holds an entry that never goes, though it may be replaced by one of another value;
+/// the writer fills, empties, splits and joins what lies between, in ranges of up to half the map.
+const SLOTS: u64 = 400;
+const FIXED: u64 = 8;
+const ROUNDS: u64 = 100_000;
+
+fn fixed(at: u64, value: u64) -> Entry {
+    entry(at * 10, at * 10 + 10, value)
+}
+
+#[test]
+fn readers_find_what_is_always_there() {
+    let map = RangeMap::<StdHost, 4>::new();
+    let done = AtomicBool::new(false);
+    let found = AtomicU64::new(0);
+    // SAFETY: the only writer.
+    let mut writer = unsafe { map.writer() };
+    for at in (0..SLOTS).step_by(FIXED as usize) {
+        writer.reserve(1).unwrap();
+        writer.replace(at * 10, at * 10 + 10, &[fixed(at, 1)]);
+    }
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (map, done, found) = (&map, &done, &found);
+            scope.spawn(move || read(map, done, found, seed));
+        }
+        churn(&mut writer);
+        // Even on a busy machine the readers have a look before the end.
+        while found.load(Ordering::Relaxed) < 10_000 {
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    writer.check();
+    writer.clear();
+    StdHost::rcu_barrier();
+}
+
+fn read(map: &RangeMap<StdHost, 4>, done: &AtomicBool, found: &AtomicU64, seed: u64) {
+    let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0xcafe_f00d);
+    while !done.load(Ordering::Relaxed) {
+        let rcu = StdHost::rcu_read();
+        for _ in 0..32 {
+            let at = random.next_u64() % (SLOTS / FIXED) * FIXED;
+            let key = at * 10 + random.next_u64() % 10;
+            match map.lookup(&rcu, key) {
+                Lookup::Found(entry) => {
+                    assert!(entry.start <= key && key < entry.end);
+                    found.fetch_add(1, Ordering::Relaxed);
+                }
+                Lookup::Contended => {}
+                Lookup::Hole => panic!("nothing at {key}, which is mapped throughout"),
+            }
+            // The next entry from anywhere is at most at the next fixed one.
+            let key = random.next_u64() % ((SLOTS - FIXED) * 10);
+            if let Lookup::Found(entry) = map.next(&rcu, key) {
+                assert!(
+                    entry.end > key && entry.start <= (key / 10 / FIXED + 1) * FIXED * 10,
+                    "{entry:?} after {key}"
+                );
+            }
+        }
+    }
+}
+
+fn churn(writer: &mut freehold_range::Writer<'_, StdHost, 4>) {
+    let mut random = Pcg64Mcg::new(0xdead_beef);
+    for round in 0..ROUNDS {
+        let from = random.next_u64() % SLOTS;
+        let at = from / FIXED * FIXED;
+        writer.reserve(2).unwrap();
+        let value = round + 1;
+        match random.next_u64() % 8 {
+            // A fixed entry, alone or with all behind it up to the next one, in another shape.
+            0 => writer.replace(at * 10, at * 10 + 10, &[fixed(at, value)]),
+            1 => {
+                let parts = [0, 3, 6]
+                    .map(|part| entry(at * 10 + part, at * 10 + [3, 6, 10][part as usize / 3], value));
+                writer.replace(at * 10, at * 10 + 10, &parts);
+            }
+            2 => writer.replace(at * 10, (at + FIXED) * 10, &[fixed(at, value)]),
+            // What lies between two fixed entries goes.
+            3 => writer.replace((at + 1) * 10, (at + FIXED) * 10, &[]),
+            // Many leaves become one entry that covers the fixed ones, and these come back in its place.
+            4 if random.next_u64() % 16 == 0 => {
+                let to = (at + FIXED * (1 + random.next_u64() % 24)).min(SLOTS);
+                writer.replace(at * 10, to * 10, &[entry(at * 10, to * 10, value)]);
+                carve(writer, at, to, value);
+            }
+            _ if from > at => {
+                let with = [1, 4].map(|part| entry(from * 10 + part, from * 10 + part + 2, value));
+                writer.replace(from * 10, from * 10 + 10, &with);
+            }
+            _ => {}
+        }
+        if round % 512 == 0 {
+            writer.check();
+        }
+    }
+}
+
+/// Turns one entry over `[from, to)` slots into the fixed ones inside it, one replacement each.
+fn carve(writer: &mut freehold_range::Writer<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
+    for at in (from..to).step_by(FIXED as usize) {
+        writer.reserve(1).unwrap();
+        let rest = (at + FIXED < to).then(|| entry((at + FIXED) * 10, to * 10, value));
+        let with: Vec<Entry> = [Some(fixed(at, value)), rest].into_iter().flatten().collect();
+        writer.replace(at * 10, to * 10, &with);
+    }
+}
