@@ -53,6 +53,12 @@ impl Page {
         }
     }
 
+    /// The 8 bytes around `offset`, shifted so that the byte at `offset` is the lowest.
+    #[inline]
+    pub(crate) fn word_at(&self, offset: usize) -> u64 {
+        self.0[offset / WORD].load(Ordering::Acquire) >> (8 * (offset % WORD))
+    }
+
     /// Adds to the aligned 8 bytes at `offset`, at once; returns what was there.
     pub(crate) fn fetch_add(&self, offset: usize, value: u64) -> u64 {
         assert!(offset.is_multiple_of(WORD), "an atomic operation wants an aligned address");
@@ -110,6 +116,9 @@ pub trait Word: Copy + sealed::Sealed {
     fn bytes(self) -> Self::Bytes;
     #[doc(hidden)]
     fn of_bytes(bytes: Self::Bytes) -> Self;
+    /// The lowest bytes of a word.
+    #[doc(hidden)]
+    fn of_word(word: u64) -> Self;
 }
 
 mod sealed {
@@ -128,6 +137,10 @@ macro_rules! word {
             #[inline]
             fn of_bytes(bytes: Self::Bytes) -> Self {
                 <$int>::from_le_bytes(bytes)
+            }
+            #[inline]
+            fn of_word(word: u64) -> Self {
+                word as $int
             }
         }
     )*};

@@ -103,8 +103,12 @@ impl<F: Format> Cpu<F> {
         &mut self,
         space: &Mmu<F>,
         address: u64,
-        handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
+        mut handler: impl FnMut(VirtAddr, Access) -> Result<(), S>,
     ) -> Result<T, S> {
+        if address.is_multiple_of(size_of::<T>() as u64) {
+            let word = |page: Option<&Page>, offset| page.map_or(0, |page| page.word_at(offset));
+            return Ok(T::of_word(self.access(space, address, Access::READ, &mut handler, word)?));
+        }
         let mut bytes = T::Bytes::default();
         self.read(space, address, bytes.as_mut(), handler)?;
         Ok(T::of_bytes(bytes))
