@@ -88,12 +88,15 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn rcu_barrier();
 }
 
+/// What runs after a grace period.
+type Deferred = unsafe fn(NonNull<RcuHead>);
+
 /// What an object embeds that is to be freed after a grace period: the host's room for a list and a function.
 ///
 /// Belongs to the host from [`Host::rcu_defer`] until the deferred function runs; to the object's owner otherwise.
 pub struct RcuHead {
     next: UnsafeCell<Option<NonNull<RcuHead>>>,
-    run: UnsafeCell<Option<unsafe fn(NonNull<RcuHead>)>>,
+    run: UnsafeCell<Option<Deferred>>,
 }
 
 // SAFETY: a shared reference gives no access to the fields; the unsafe functions below leave access to the host, which

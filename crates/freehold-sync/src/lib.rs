@@ -1,6 +1,55 @@
 #![no_std]
 #![deny(unsafe_code)]
 //! Who may touch what, and who waits: the lock words of an address space.
+//!
+//! The crate knows nothing of memory. It gives the layers above it words to lock with, an order to lock in, and the one
+//! door through which they see atomics and the embedding kernel.
+//!
+//! | what | is | waits by |
+//! | --- | --- | --- |
+//! | [`MmapLock`] | the lock of an address space: readers, one writer, downgrade, a sequence number | sleeping |
+//! | [`VmaLock`] | the lock of one VMA, made of two words of the VMA: read without any other lock, written under the mmap lock | readers never; writers sleeping |
+//! | [`RwSem`] | the reader/writer lock below, for files and reverse mappings | sleeping |
+//! | [`RawSpin`], [`SpinLock`] | a word, and a word with what it guards | spinning |
+//! | [`PerCpu`], [`Counter`] | a value per CPU | not at all |
+//! | [`Rank`] | each lock's place in the order, checked with debug assertions | |
+//! | [`stats::LockStats`] | what a lock's users cost each other | |
+//! | [`Host`] | what the embedding kernel supplies: waiting, CPU numbers, time, grace periods | |
+//! | [`atomic`] | the atomics; everything that is shared goes through them | |
+//!
+//! Each module begins with its protocol: what is promised, the states of every word and who may leave them, and which
+//! release pairs with which acquire. They are checked by loom (`tests/loom_*.rs`) under the orders that the memory model
+//! allows, not only those of the processor at hand.
+//!
+//! # Three locks on a fault's way
+//!
+//! ```
+//! use freehold_sync::testing::StdHost;
+//! use freehold_sync::{MmapLock, ReadFail, VmaCount, VmaLock, VmaSeq};
+//!
+//! let lock = MmapLock::<StdHost>::new();
+//! let (count, seq) = (VmaCount::new(), VmaSeq::new());
+//! let vma = VmaLock { count: &count, seq: &seq };
+//!
+//! // A new VMA is set up, write-locked, attached; then all at once unlocked.
+//! let guard = lock.write();
+//! vma.init_detached();
+//! vma.write(&guard);
+//! vma.attach(&guard);
+//! assert_eq!(vma.try_read(&lock, || true), Err(ReadFail::Locked));
+//! let guard = guard.downgrade();
+//!
+//! // A fault needs no other lock, though the writer is still there as a reader.
+//! vma.try_read(&lock, || true)?;
+//! vma.unlock_read::<StdHost>();
+//! drop(guard);
+//! # Ok::<(), ReadFail>(())
+//! ```
+//!
+//! # Testing what is built on it
+//!
+//! With the feature `std-host`, and under `cfg(loom)`, the module `testing` has hosts for the tests of this crate and of
+//! those above it; it says how to use them.
 
 #[cfg(any(loom, feature = "std-host"))]
 extern crate std;

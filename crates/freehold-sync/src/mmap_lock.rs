@@ -88,7 +88,7 @@ impl<'a> WriteSection<'a> {
     fn begin(seq: &'a AtomicU32) -> Self {
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
-        debug_assert!(even % 2 == 0, "the write lock is held twice");
+        debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
         // Release: pairs with the acquire in `seq`; who sees this number sees the changes of all sections before, too.
         seq.store(even.wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `Speculation::valid`: see "entering".
@@ -102,7 +102,7 @@ impl Drop for WriteSection<'_> {
     fn drop(&mut self) {
         // Relaxed: only the holder writes it.
         let odd = self.seq.load(Ordering::Relaxed);
-        debug_assert!(odd % 2 == 1);
+        debug_assert!(!odd.is_multiple_of(2));
         // Release: pairs with the acquire in `seq` and `speculate`: see "leaving".
         self.seq.store(odd.wrapping_add(1), Ordering::Release);
     }
@@ -223,7 +223,7 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();
-        (seq % 2 == 0).then_some(Speculation { seq })
+        seq.is_multiple_of(2).then_some(Speculation { seq })
     }
 
     #[inline]

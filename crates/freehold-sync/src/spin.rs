@@ -34,8 +34,9 @@ pub struct RawSpin {
 pub struct RawSpinGuard<'a, H: Host> {
     lock: &'a RawSpin,
     rank: Rank,
+    host: PhantomData<fn() -> H>,
     /// Not `Send`: the task's record of held locks is its own.
-    host: PhantomData<(fn() -> H, *const ())>,
+    task: PhantomData<*const ()>,
 }
 
 impl RawSpin {
@@ -97,7 +98,7 @@ impl RawSpin {
     #[inline]
     fn guard<H: Host>(&self, rank: Rank) -> RawSpinGuard<'_, H> {
         rank::acquired::<H>(rank);
-        RawSpinGuard { lock: self, rank, host: PhantomData }
+        RawSpinGuard { lock: self, rank, host: PhantomData, task: PhantomData }
     }
 }
 

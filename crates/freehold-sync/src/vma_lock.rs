@@ -262,7 +262,7 @@ impl VmaLock<'_> {
         self.mark(guard);
         if self.has_readers() {
             // A wait that cannot be killed does not fail.
-            let _ = self.drain::<H>(ATTACHED, |word, value| {
+            let _ = self.drain(ATTACHED, |word, value| {
                 H::wait(word, value);
                 Ok(())
             });
@@ -281,7 +281,7 @@ impl VmaLock<'_> {
         rank::will_wait::<H>(Rank::Vma);
         let before = self.mark(guard);
         if self.has_readers() {
-            self.drain::<H>(ATTACHED, H::wait_killable).inspect_err(|_| {
+            self.drain(ATTACHED, H::wait_killable).inspect_err(|_| {
                 // Release: as in `mark`.
                 self.seq.0.store(before, Ordering::Release);
             })?;
@@ -323,11 +323,7 @@ impl VmaLock<'_> {
 
     /// Keeps new readers out until `rest` is left, and lets them in again (unless nothing is left).
     #[cold]
-    fn drain<H: Host>(
-        self,
-        rest: u32,
-        wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
-    ) -> Result<(), Killed> {
+    fn drain(self, rest: u32, wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>) -> Result<(), Killed> {
         // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the readers' last
         // decrement.
         let mut count = self.count.0.fetch_add(DRAINING, Ordering::AcqRel) + DRAINING;
@@ -382,7 +378,7 @@ impl VmaLock<'_> {
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes begin.
         let before = self.count.0.fetch_sub(ATTACHED, Ordering::AcqRel);
         if before != ATTACHED {
-            let _ = self.drain::<H>(DETACHED, |word, value| {
+            let _ = self.drain(DETACHED, |word, value| {
                 H::wait(word, value);
                 Ok(())
             });

@@ -115,6 +115,6 @@ impl Word {
             return self;
         }
         debug_assert!(self.readers() + waiting <= READERS, "too many readers");
-        Word((self.0 & !READ_WAITERS) + waiting * READER ^ PHASE)
+        Word(((self.0 & !READ_WAITERS) + waiting * READER) ^ PHASE)
     }
 }

@@ -212,7 +212,7 @@ unsafe impl Host for StdHost {
         // Now and then lets somebody else run: the one waited for may have no processor.
         let turns = RELAXED.get().wrapping_add(1);
         RELAXED.set(turns);
-        if turns % 64 == 0 {
+        if turns.is_multiple_of(64) {
             std::thread::yield_now();
         } else {
             core::hint::spin_loop();
