@@ -38,12 +38,17 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
     ) -> Step<P> {
         let Object::File(file) = vma.object() else { return Step::Retry };
+        let private = access.write && !vma.flags().contains(VmFlags::SHARED);
+        // Even where there is no page to copy: later merges depend on it.
+        if private && let Err(step) = self.prepare_anon(vma, held) {
+            return step;
+        }
         let index = vma.pgoff_of(page);
         if index >= file.mapping().pages() {
             return Step::Failed(FaultError::Bus { addr: page });
         }
-        if access.write && !vma.flags().contains(VmFlags::SHARED) {
-            return self.private_write(vma, file, page, held);
+        if private {
+            return self.private_write(vma, file, page);
         }
         let Ok(table) = self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)) else {
             return Step::OUT_OF_MEMORY;
@@ -113,20 +118,11 @@ impl<P: Platform> AddressSpace<P> {
         (rss, Step::Done)
     }
 
-    /// Maps a copy of the page, without ever mapping the page itself.
-    fn private_write(
-        &self,
-        vma: &Vma<P>,
-        file: &Counted<File<P>>,
-        page: u64,
-        held: Held<'_, '_, P>,
-    ) -> Step<P> {
+    /// Maps a copy of the page, without ever mapping the page itself. The VMA has a family.
+    fn private_write(&self, vma: &Vma<P>, file: &Counted<File<P>>, page: u64) -> Step<P> {
         let index = vma.pgoff_of(page);
         if !file.mapping().has_page(index) {
             return Step::Fill(file.clone(), index);
-        }
-        if let Err(step) = self.prepare_anon(vma, held) {
-            return step;
         }
         let Ok(copy) = self.engine.alloc_anon(false) else { return Step::OUT_OF_MEMORY };
         let step = self.map_copy(vma, file, page, copy);
