@@ -105,7 +105,8 @@ impl<P: Platform> AddressSpace<P> {
         if !flags.is_data() {
             return true;
         }
-        let data = (counts.data_vm - shrink.data).saturating_add(grow);
+        // As on Linux, whatever is replaced makes room for data.
+        let data = counts.data_vm.saturating_add(grow).saturating_sub(shrink.total);
         let soft = self.limits.data.load(Relaxed);
         // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
         data <= pages(soft) || (soft == 0 && data <= pages(self.limits.data_hard.load(Relaxed)))
@@ -138,6 +139,4 @@ impl<P: Platform> AddressSpace<P> {
 pub(crate) struct Replaced {
     /// Of any kind.
     pub total: u64,
-    /// Counted by RLIMIT_DATA.
-    pub data: u64,
 }

@@ -140,7 +140,6 @@ struct Totals {
     vmas: i64,
     pages: u64,
     locked: u64,
-    data: u64,
     special: bool,
 }
 
@@ -276,14 +275,13 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.totals.vmas += 1;
         self.totals.pages += vma.pages();
         self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
-        self.totals.data += if flags.is_data() && !flags.is_exec() { vma.pages() } else { 0 };
         self.totals.special |= flags.intersects(VmFlags::PFNMAP | VmFlags::HUGETLB);
         self.list.push(vma);
     }
 
     /// Pages that will go, for the limits of what comes in their place.
     pub fn replaced(&self) -> Replaced {
-        Replaced { total: self.totals.pages, data: self.totals.data }
+        Replaced { total: self.totals.pages }
     }
 
     /// What the VMAs take, from the first to the last.
