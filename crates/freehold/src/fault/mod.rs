@@ -21,7 +21,7 @@ use crate::{
     counted::Counted,
     object::{File, FillError, Object},
     platform::Platform,
-    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Event, locking::ReadGuard},
+    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
 };
 use core::fmt;
@@ -115,18 +115,18 @@ impl<P: Platform> AddressSpace<P> {
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<(), FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut rung = match self.locking.fault {
-            FaultLock::VmaLock => Event::FaultVmaLock,
-            FaultLock::MmapLock => Event::FaultMmapLock,
+            FaultLock::VmaLock => Ended::VmaLock,
+            FaultLock::MmapLock => Ended::MmapLock,
         };
         let end = loop {
             let step = match rung {
-                Event::FaultVmaLock => self.fault_under_vma_lock(page, access),
+                Ended::VmaLock => self.fault_under_vma_lock(page, access),
                 _ => self.fault_under_mmap_lock(page, access),
             };
             match step {
                 Step::Done => break Ok(()),
                 Step::Retry => {}
-                Step::Climb => rung = Event::FaultMmapLock,
+                Step::Climb => rung = Ended::MmapLock,
                 Step::Fill(file, index) => {
                     if let Err(error) = self.fill(&file, index, addr) {
                         break Err(error);
@@ -135,7 +135,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Failed(error) => break Err(error.at(addr)),
             }
         };
-        self.counters.count_event(if end.is_ok() { rung } else { Event::FaultFailed });
+        self.counters.count_fault(if end.is_ok() { rung } else { Ended::Failed });
         end
     }
 

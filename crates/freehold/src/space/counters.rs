@@ -21,19 +21,19 @@ pub enum RssKind {
     Shmem,
 }
 
-/// Events counted beside resident pages.
+/// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum Ended {
     /// A fault served under the VMA's own lock.
-    FaultVmaLock,
+    VmaLock,
     /// A fault served under the mmap lock.
-    FaultMmapLock,
+    MmapLock,
     /// A fault that ended in a signal.
-    FaultFailed,
+    Failed,
 }
 
 const KINDS: usize = 3;
-const EVENTS: usize = 3;
+const ENDS: usize = 3;
 
 /// Resident pages by kind, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(crate) struct Counters<P: Platform> {
 /// One CPU's share: signed, since a page may come on one CPU and go on another.
 struct Cell {
     rss: [AtomicI64; KINDS],
-    events: [AtomicI64; EVENTS],
+    ends: [AtomicI64; ENDS],
 }
 
 /// Adds under the mmap lock held for writing: a plain load and store.
@@ -125,7 +125,7 @@ impl<P: Platform> Counters<P> {
             stack_vm: AtomicU64::new(0),
             per_cpu: PerCpu::try_new(|_| Cell {
                 rss: core::array::from_fn(|_| AtomicI64::new(0)),
-                events: core::array::from_fn(|_| AtomicI64::new(0)),
+                ends: core::array::from_fn(|_| AtomicI64::new(0)),
             })?,
         })
     }
@@ -172,10 +172,10 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// `event` happened.
-    pub fn count_event(&self, event: Event) {
+    /// A fault ended.
+    pub fn count_fault(&self, end: Ended) {
         self.per_cpu.with(|cell| {
-            let counter = &cell.events[event as usize];
+            let counter = &cell.ends[end as usize];
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
     }
@@ -193,14 +193,14 @@ impl<P: Platform> Counters<P> {
 
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
-        let count = |event: Event| {
-            let sum: i64 = self.per_cpu.iter().map(|cell| cell.events[event as usize].load(Relaxed)).sum();
-            u64::try_from(sum).expect("an event was counted down")
+        let count = |end: Ended| {
+            let sum: i64 = self.per_cpu.iter().map(|cell| cell.ends[end as usize].load(Relaxed)).sum();
+            u64::try_from(sum).expect("a fault was counted down")
         };
         Faults {
-            vma_lock: count(Event::FaultVmaLock),
-            mmap_lock: count(Event::FaultMmapLock),
-            failed: count(Event::FaultFailed),
+            vma_lock: count(Ended::VmaLock),
+            mmap_lock: count(Ended::MmapLock),
+            failed: count(Ended::Failed),
         }
     }
 

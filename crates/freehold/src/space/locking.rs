@@ -163,6 +163,26 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// The VMA at `addr`, locked for reading.
+    ///
+    /// # Locks
+    ///
+    /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
+    pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
+        loop {
+            if let Ok(vma) = self.lock_vma(addr) {
+                return Some(vma);
+            }
+            let guard = self.read();
+            // The VMA may have too many readers to be counted; that passes.
+            if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
+                return Some(vma);
+            }
+            drop(guard);
+            P::relax();
+        }
+    }
+
     /// Takes the mmap lock for reading.
     pub fn read(&self) -> ReadGuard<'_, P> {
         self.reader(self.mmap_lock.read())
@@ -389,8 +409,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Lets readers in. Write locks on VMAs end here.
     pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
-        drop(self.tree);
-        self.space.reader(self.lock.downgrade())
+        let WriteGuard { space, lock, .. } = self;
+        space.reader(lock.downgrade())
     }
 
     /// The tree's own rules, and that every VMA is attached, owned and where the tree says.

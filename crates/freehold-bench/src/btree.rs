@@ -1,0 +1,65 @@
+//! What one writes first: a map of areas by start behind a reader/writer lock.
+
+use crate::{BASE, LENGTH, PAGE, STRIDE, Subject};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+
+/// An area: its end and its rights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Area {
+    end: u64,
+    rights: u32,
+}
+
+/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: a free place is looked for from the top down.
+pub struct LockedTree(RwLock<BTreeMap<u64, Area>>);
+
+const TOP: u64 = 0x7fff_f000_0000;
+
+impl Subject for LockedTree {
+    const NAME: &'static str = "BTreeMap in RwLock";
+
+    fn with_areas(areas: u64) -> Self {
+        let area =
+            |n: u64| (BASE + n * STRIDE, Area { end: BASE + n * STRIDE + LENGTH, rights: 3 + n as u32 % 2 });
+        LockedTree(RwLock::new((0..areas).map(area).collect()))
+    }
+
+    fn lookup(&self, address: u64) -> Option<u64> {
+        let map = self.0.read();
+        let (start, area) = map.range(..=address).next_back()?;
+        (address < area.end).then_some(*start)
+    }
+
+    fn map_unmap(&self, _: u64) {
+        let at = {
+            let mut map = self.0.write();
+            let mut high = TOP;
+            for (start, area) in map.iter().rev() {
+                if high - area.end >= PAGE {
+                    break;
+                }
+                high = *start;
+            }
+            map.insert(high - PAGE, Area { end: high, rights: 0 });
+            high - PAGE
+        };
+        self.0.write().remove(&at);
+    }
+
+    fn split_merge(&self, address: u64) {
+        let page = address + 2 * PAGE;
+        {
+            let mut map = self.0.write();
+            let (start, whole) = map.range(..=page).next_back().map(|(s, a)| (*s, *a)).expect("an area");
+            map.insert(start, Area { end: page, ..whole });
+            map.insert(page, Area { end: page + PAGE, rights: 1 });
+            map.insert(page + PAGE, whole);
+        }
+        let mut map = self.0.write();
+        let high = map.remove(&(page + PAGE)).expect("the upper part");
+        map.remove(&page);
+        let (_, low) = map.range_mut(..page).next_back().expect("the lower part");
+        *low = high;
+    }
+}

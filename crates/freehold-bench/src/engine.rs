@@ -1,0 +1,68 @@
+//! The engine on phantom memory, oracles off.
+
+use crate::{BASE, LENGTH, PAGE, STRIDE, Subject};
+use freehold::engine::{Config, Engine};
+use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
+use freehold_machine::{Machine, MachineConfig, Process};
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
+
+/// A process of the engine.
+pub struct Space {
+    process: Process,
+}
+
+/// A machine of `bytes` of phantom memory for benches.
+pub fn machine(bytes: u64) -> Machine {
+    Machine::new(MachineConfig::phantom(bytes).fast()).expect("the host has room for a phantom machine")
+}
+
+impl Space {
+    /// An empty address space on a machine of its own.
+    pub fn new(bytes: u64, locking: Locking) -> Self {
+        let engine = Engine::new(machine(bytes), Config { max_map_count: 1 << 20, ..Config::default() });
+        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        Space { process: Process::new(&engine.expect("memory"), &config).expect("memory") }
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Maps `bytes` of private writable memory.
+    pub fn map(&self, bytes: u64) -> u64 {
+        self.process.mmap(0, bytes, RW, ANON, None, 0).expect("room")
+    }
+}
+
+impl Subject for Space {
+    const NAME: &'static str = "freehold";
+
+    fn with_areas(areas: u64) -> Self {
+        let space = Space::new(1 << 30, Locking::default());
+        for n in 0..areas {
+            let prot = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
+            let flags = ANON | MapFlags::FIXED;
+            space.process.mmap(BASE + n * STRIDE, LENGTH, prot, flags, None, 0).expect("room");
+        }
+        space
+    }
+
+    fn lookup(&self, address: u64) -> Option<u64> {
+        self.process.find_vma(address).map(|vma| vma.start())
+    }
+
+    fn map_unmap(&self, _: u64) {
+        let at = self.map(PAGE);
+        self.process.munmap(at, PAGE).expect("mapped");
+    }
+
+    fn split_merge(&self, address: u64) {
+        let page = address + 2 * PAGE;
+        let rights = if ((address - BASE) / STRIDE).is_multiple_of(2) { RW } else { RW | Prot::EXEC };
+        self.process.mprotect(page, PAGE, Prot::READ).expect("mapped");
+        self.process.mprotect(page, PAGE, rights).expect("mapped");
+    }
+}
