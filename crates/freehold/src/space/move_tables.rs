@@ -9,6 +9,10 @@
 //! so that no accessed or dirty bit is lost, and enters the target; and the source's old translations are flushed before
 //! the locks are let go (hazard C-39): from then on somebody else may find the entry at its new place, take it away, and
 //! give the frame to others.
+//!
+//! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of the tables
+//! above. Only of anonymous memory: to its tables nobody comes but by its VMA's lock, whereas a walker of a file's
+//! interval tree may hold a table it found at the old place (hazard C-40).
 
 use super::{AddressSpace, zap::SpaceTlb};
 use crate::{PAGE_SIZE, error::NoMemory, platform::Platform};
@@ -17,6 +21,28 @@ use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteTable, VaRange, 
 
 /// What a gather for moved entries holds: no frame goes away.
 pub(super) type MoveGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+
+/// What a table of the lowest level spans.
+const TABLE: u64 = Level::Pte.table_span();
+
+/// Whether whole tables may move.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tables {
+    /// They may, where they fit.
+    Move,
+    /// They stay, and their entries move.
+    Stay,
+}
+
+impl Tables {
+    /// Whether the first table of `from` may move to `to`.
+    fn may_move(self, from: Range<u64>, to: u64) -> bool {
+        self == Tables::Move
+            && from.start.is_multiple_of(TABLE)
+            && to.is_multiple_of(TABLE)
+            && from.end - from.start >= TABLE
+    }
+}
 
 /// A table of the lowest level, and the part of the range in question that it translates.
 pub(super) type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, Range<u64>);
@@ -67,15 +93,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// No memory; some tables may have been made.
-    pub(super) fn prepare_entries(&self, from: Range<u64>, to: u64) -> Result<(), NoMemory> {
+    pub(super) fn prepare_entries(&self, from: Range<u64>, to: u64, tables: Tables) -> Result<(), NoMemory> {
         let mut at = from.start;
         while let Some((_, part)) = self.next_table(at..from.end)? {
             let target = to + (part.start - from.start);
+            at = part.end;
+            if tables.may_move(part.start..from.end, target) {
+                // What lies there may still be an empty table; then its entries will be filled.
+                let above = self.table.pmd_table_alloc(self.platform(), VirtAddr::new(target));
+                above.map_err(|_| NoMemory)?;
+                continue;
+            }
             // What one table holds may end up in two.
             for address in [target, target + (part.end - part.start) - PAGE_SIZE] {
-                self.table.pte_table_alloc(self.platform(), VirtAddr::new(address)).map_err(|_| NoMemory)?;
+                let table = self.table.pte_table_alloc(self.platform(), VirtAddr::new(address));
+                table.map_err(|_| NoMemory)?;
             }
-            at = part.end;
         }
         Ok(())
     }
@@ -88,6 +121,7 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         from: Range<u64>,
         to: u64,
+        tables: Tables,
         gather: &mut MoveGather<'_, '_, P>,
         exclude: impl Fn() -> L,
     ) {
@@ -96,6 +130,12 @@ impl<P: Platform> AddressSpace<P> {
             self.next_table(at..from.end).expect("large leaves were split before")
         {
             let address = VirtAddr::new(to + (part.start - from.start));
+            if tables.may_move(part.start..from.end, address.get()) {
+                at = self.move_tables(part.start..from.end, address.get(), gather);
+                if at > part.start {
+                    continue;
+                }
+            }
             let target = self.table.pte_table(self.platform(), address).expect("the table was made before");
             part.end = part.end.min(part.start + (target.span().end().get() - address.get()));
             at = part.end;
@@ -103,6 +143,34 @@ impl<P: Platform> AddressSpace<P> {
             Self::move_part(source, target, part, address, gather);
             drop(excluded);
         }
+    }
+
+    /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it stopped: at once
+    /// if there is something at the target.
+    fn move_tables(&self, from: Range<u64>, to: u64, gather: &mut MoveGather<'_, '_, P>) -> u64 {
+        let above = |address| self.table.pmd_table(self.platform(), VirtAddr::new(address));
+        let (Some(source), Some(target)) = (above(from.start), above(to)) else { return from.start };
+        let left = |span: VaRange, at: u64| span.end().get() - at;
+        let len = left(source.span(), from.start).min(left(target.span(), to)).min(from.end - from.start);
+        let (mut source, mut target) = source.lock_two(target);
+        let mut done = 0;
+        while done + TABLE <= len {
+            let (old, new) = (VirtAddr::new(from.start + done), VirtAddr::new(to + done));
+            let occupied = !target.as_ref().unwrap_or(&source).get(new).is_none();
+            match source.get(old).kind(Level::Pmd) {
+                Kind::None => {}
+                Kind::Table { .. } if !occupied => {
+                    let table = source.take(old, gather);
+                    let installed = target.as_mut().unwrap_or(&mut source).install(new, table);
+                    assert!(installed.is_ok(), "somebody put a table where nothing can be mapped");
+                }
+                Kind::Table { .. } | Kind::Leaf { .. } | Kind::Marker { .. } => break,
+            }
+            done += TABLE;
+        }
+        // With both locks held still, and the walk caches too.
+        gather.flush();
+        from.start + done
     }
 
     /// Moves the entries of one part of one table to one part of one table, which may be the same table.

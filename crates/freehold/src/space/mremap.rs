@@ -15,7 +15,7 @@ use super::{
     AddressSpace, TASK_SIZE,
     limits::Replaced,
     locking::WriteGuard,
-    move_tables::MoveGather,
+    move_tables::{MoveGather, Tables},
     reshape::{NewMapping, ReshapeError},
     unmap::{Decoded, Unmapped},
     zap::SpaceTlb,
@@ -387,7 +387,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // One for the target, one for the source.
         self.reserve(2)?;
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
-        if let Err(error) = self.space.prepare_entries(from.clone(), target.start) {
+        if let Err(error) = self.space.prepare_entries(from.clone(), target.start, movable(source)) {
             self.space.drop_tables(self, &target);
             return Err(error.into());
         }
@@ -461,7 +461,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let tlb = SpaceTlb { space: self.space };
         let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &self.space.gathers);
         let exclude = || exposed.map(|file| file.mapping().edit());
-        self.space.move_entries(from, to, &mut gather, exclude);
+        self.space.move_entries(from, to, movable(source), &mut gather, exclude);
         gather.finish();
     }
 
@@ -481,6 +481,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
         }
     }
+}
+
+/// Whether whole page tables may move with this VMA.
+fn movable<P: Platform>(source: &Vma<P>) -> Tables {
+    if source.is_anonymous() { Tables::Move } else { Tables::Stay }
 }
 
 /// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place, so that it
