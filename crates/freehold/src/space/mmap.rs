@@ -383,10 +383,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             PRIVATE => request.pgoff = start >> PAGE_SHIFT,
             DROPPABLE => {
-                let refused = VmFlags::LOCKED | VmFlags::GROWSDOWN;
-                if request.vm_flags.intersects(refused) {
+                if request.flags.contains(MapFlags::LOCKED) || request.vm_flags.contains(VmFlags::GROWSDOWN) {
                     return Err(MmapError::Invalid);
                 }
+                // What mlockall wants of new mappings, these cannot give.
+                request.vm_flags -= VmFlags::LOCK_MASK;
                 request.vm_flags |=
                     VmFlags::DROPPABLE | VmFlags::NORESERVE | VmFlags::WIPEONFORK | VmFlags::DONTDUMP;
                 request.pgoff = start >> PAGE_SHIFT;
