@@ -18,6 +18,9 @@ pub enum Manner {
     /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at all, and
     /// writes private copies of what is read-only. A stack grows where it is touched.
     Forced,
+    /// What the VMA allows, of anonymous memory only: a reader of somebody's arguments must not be made to wait for a file
+    /// (Linux's FOLL_ANON). A stack grows.
+    Report,
 }
 
 /// A part of the other address space.
@@ -157,7 +160,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut at = range.start;
         while at < range.end && !chunk.is_empty() {
             let want = chunk.len().min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
-            let got = match self.read_memory(at, &mut chunk[..want], Manner::Forced) {
+            let got = match self.read_memory(at, &mut chunk[..want], Manner::Report) {
                 Ok(got) => got,
                 Err(error) if at == range.start => return Err(error),
                 Err(_) => break,

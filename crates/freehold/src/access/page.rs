@@ -35,14 +35,19 @@ enum Missing {
 }
 
 impl How {
-    /// Whether the VMA's flags allow it.
-    fn allowed(self, flags: VmFlags) -> bool {
+    /// Whether the VMA allows it.
+    fn allowed<P: Platform>(self, vma: &Vma<P>) -> bool {
+        let flags = vma.flags();
         let (right, possible) = match self.write {
             true => (VmFlags::WRITE, flags.is_cow()),
             false => (VmFlags::READ, flags.contains(VmFlags::MAYREAD)),
         };
-        let forced = self.manner == Manner::Forced && possible;
-        !flags.intersects(VmFlags::IO | VmFlags::PFNMAP) && (flags.contains(right) || forced)
+        let permitted = match self.manner {
+            Manner::Plain => flags.contains(right),
+            Manner::Forced => flags.contains(right) || possible,
+            Manner::Report => flags.contains(right) && vma.is_anonymous(),
+        };
+        permitted && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
     }
 }
 
@@ -79,7 +84,9 @@ impl<P: Platform> AddressSpace<P> {
         }
         drop(guard);
         match how.manner {
-            Manner::Forced => self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry),
+            Manner::Forced | Manner::Report => {
+                self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry)
+            }
             Manner::Plain => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }
     }
@@ -93,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
         f: &mut impl FnMut(Pfn),
     ) -> Step<P> {
-        if !how.allowed(vma.flags()) {
+        if !how.allowed(vma) {
             return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
         let write = match self.find_page(page, how) {

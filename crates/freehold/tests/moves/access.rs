@@ -146,7 +146,7 @@ fn a_forced_write_never_reaches_the_file() {
 
 #[test]
 fn a_long_text_comes_in_chunks() {
-    everywhere(|_, process, cpu| {
+    everywhere(|world, process, cpu| {
         anon(process, BASE, 2);
         process.write(cpu, BASE + PAGE - 5, b"argument\0second\0").unwrap();
         let mut text = Vec::new();
@@ -161,5 +161,10 @@ fn a_long_text_comes_in_chunks() {
         let beyond = process
             .read_chunks(BASE + 2 * PAGE - 4..BASE + 3 * PAGE, &mut [0; 6], |_| ControlFlow::Continue(()));
         assert_eq!(beyond, Ok(4));
+        // No file is waited for.
+        let file = world.file(1);
+        process.mmap(BASE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let on_file = process.read_chunks(BASE..BASE + 8, &mut [0; 6], |_| ControlFlow::Continue(()));
+        assert_eq!(on_file, Err(AccessError::BadAddress));
     });
 }
