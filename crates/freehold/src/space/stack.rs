@@ -36,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
             if start <= addr {
                 return Ok(());
             }
-            if !vma.flags().contains(VmFlags::GROWSDOWN) {
+            if !vma.flags().contains(VmFlags::GROWSDOWN) || !self.may_begin_at(addr, guard.prev(addr)) {
                 return Err(not_mapped(addr));
             }
             // Whatever page comes will be anonymous, and choosing its family needs only this lock.
@@ -56,6 +56,20 @@ impl<P: Platform> AddressSpace<P> {
             return guard.grow_down(vma, addr);
         }
     }
+
+    /// Whether a stack may begin at `addr` with `below` the next VMA below it. The lowest addresses are for nobody's stack,
+    /// whatever privileges the space has (hazard C-67); and a gap stays between a stack and what lies below it, unless that
+    /// is another stack, or cannot be accessed and so is a gap by itself.
+    fn may_begin_at(&self, addr: u64, below: Option<&Vma<P>>) -> bool {
+        let config = self.engine.config();
+        let clear = below.is_none_or(|below| {
+            let flags = below.flags();
+            flags.contains(VmFlags::GROWSDOWN)
+                || !flags.intersects(VmFlags::ACCESS)
+                || addr - below.end() >= config.stack_gap
+        });
+        addr >= config.mmap_min_addr && clear
+    }
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
@@ -65,7 +79,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let grow = (vma.start() - addr) >> PAGE_SHIFT;
         let pgoff = vma.pgoff().checked_sub(grow);
         let fits = flags.contains(VmFlags::GROWSDOWN)
-            && self.may_begin_at(addr)
+            && self.space.may_begin_at(addr, self.prev(addr))
             && self.may_grow(flags, end - addr, grow);
         let Some(pgoff) = pgoff.filter(|_| fits) else { return Err(not_mapped(addr)) };
         self.reserve(1).map_err(|_| FaultError::OutOfMemory)?;
@@ -76,19 +90,6 @@ impl<P: Platform> WriteGuard<'_, P> {
             counters.count_locked(self, grow as i64);
         }
         Ok(())
-    }
-
-    /// The lowest address is for nobody's stack, whatever privileges the space has (hazard C-67); and a gap stays between a
-    /// stack and what lies below it, unless that is another stack or cannot be accessed and so is a gap by itself.
-    fn may_begin_at(&self, addr: u64) -> bool {
-        let config = self.space.engine.config();
-        let clear = self.prev(addr).is_none_or(|below| {
-            let flags = below.flags();
-            flags.contains(VmFlags::GROWSDOWN)
-                || !flags.intersects(VmFlags::ACCESS)
-                || addr - below.end() >= config.stack_gap
-        });
-        addr >= config.mmap_min_addr && clear
     }
 
     /// The limits: on the stack's size in bytes, and on the address space and locked memory for the pages that come.
