@@ -50,8 +50,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// [`Killed`].
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed>;
 
-    /// Wakes a task that sleeps on this address, the one that has slept longest; nothing if there is none. The word is not read: it may be part of an object
-    /// whose life is over, as long as its memory is not unmapped.
+    /// Wakes a task that sleeps on this address, the one that has slept longest; nobody if there is none. The word is
+    /// not read: it may be part of an object whose life is over, as long as its memory is not unmapped.
     fn wake_one(word: &AtomicU32);
 
     /// Wakes all tasks that sleep on this address; as [`wake_one`](Self::wake_one).

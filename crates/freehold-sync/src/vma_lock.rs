@@ -303,7 +303,8 @@ impl VmaLock<'_> {
         let before = self.seq.0.load(Ordering::Relaxed);
         if before != guard.seq() {
             // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the count
-            // would see it anyhow; this is for those before, who may find it too.
+            // would see it anyhow; this is for those before, who may find it too. (The fence that begins the section
+            // would do as well; this does not rely on it.)
             self.seq.0.store(guard.seq(), Ordering::Release);
         }
         before

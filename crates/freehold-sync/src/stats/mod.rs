@@ -163,7 +163,8 @@ impl LockSnapshot {
     }
 }
 
-/// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and never looked at.
+/// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and never
+/// looked at.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold {
     since_ns: u64,

@@ -1,7 +1,8 @@
 //! Hosts for tests: `LoomHost` under `cfg(loom)`, `StdHost` with the feature `std-host`.
 //!
 //! Both do what [`Host`](crate::Host) asks and no more: waits end by a wake-up or a kill, never out of the blue; a
-//! wake-up of one wakes the one that has slept longest. So a lost wake-up shows as a test that hangs, which loom reports as a deadlock.
+//! wake-up of one wakes the one that has slept longest. So a lost wake-up shows as a test that hangs, which loom
+//! reports as a deadlock.
 //!
 //! A test under loom runs in `model`, so that the host's own parts exist before the threads do:
 //!
