@@ -249,7 +249,7 @@ fn partly_cleared_groups_are_still_looked_at() {
         let mut guard = table.lock();
         let mut clear = |range, every: u64| {
             guard.zap_each(range, &mut NotCached, |at, slot, _| {
-                if at.index(Level::Pte) as u64 % every == 0 {
+                if (at.index(Level::Pte) as u64).is_multiple_of(every) {
                     slot.clear();
                     count += 1;
                 }
