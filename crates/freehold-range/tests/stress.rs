@@ -134,7 +134,7 @@ fn churn(writer: &mut freehold_range::Writer<'_, StdHost, 4>) {
             // What lies between two fixed entries goes.
             3 => writer.replace((at + 1) * 10, (at + FIXED) * 10, &[]),
             // Many leaves become one entry that covers the fixed ones, and these come back in its place.
-            4 if random.next_u64() % 16 == 0 => {
+            4 if random.next_u64().is_multiple_of(16) => {
                 let to = (at + FIXED * (1 + random.next_u64() % 24)).min(SLOTS);
                 writer.replace(at * 10, to * 10, &[entry(at * 10, to * 10, value)]);
                 carve(writer, at, to, value);

@@ -146,14 +146,14 @@ impl<const SLOTS: usize> Node<SLOTS> {
         let mut strides = 0;
         let mut pivot = STRIDE - 1;
         while pivot < SLOTS {
-            strides += !(key < self.end(pivot)) as usize;
+            strides += (key >= self.end(pivot)) as usize;
             pivot += STRIDE;
         }
         let base = strides * STRIDE;
         let mut at = base;
         for step in 0..STRIDE - 1 {
             if base + step < SLOTS {
-                at += !(key < self.end(base + step)) as usize;
+                at += (key >= self.end(base + step)) as usize;
             }
         }
         at
