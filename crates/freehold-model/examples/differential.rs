@@ -1,51 +1,76 @@
-//! Compares the model with the running kernel on random calls.
+//! Compares two or three of the model, the engine and the running kernel on random calls.
 //!
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
-//! Options: `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`, `--may-lock` (no lock limit), `--stats` (what came of which call),
-//! `--room N` (only N mappings below `max_map_count`; slow to set up, so with a large `--per-run`).
+//!
+//! Options:
+//! - `--subjects model,linux`: who is compared, in any pair of `model`, `engine`, `linux`, or all three: then the model
+//!   with the engine first, and the engine with the kernel
+//! - `--locking N`: the design of the engine's locks, an index of `Locking::ALL`; without it, all in turn, each with
+//!   `--calls` calls
+//! - `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`
+//! - `--may-lock`: no lock limit
+//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so with a large `--per-run`)
+//! - `--stats`: what came of which call
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use freehold_model::compare::{self, Plan};
-use freehold_model::linux::{Linux, Options};
+use freehold::space::Locking;
+use freehold_model::compare::{self, Plan, Report};
+use freehold_model::linux::{self, Linux};
 use freehold_model::op::ERRNOS;
-use freehold_model::{Model, Subject, text};
+use freehold_model::world::Quirks;
+use freehold_model::{Engine, Model, Subject, World, text};
 
-fn main() -> ExitCode {
-    let mut plan = Plan { seed: 1, calls: 1_000_000, per_run: 256, between_maps: 32 };
-    let mut stats = false;
-    let mut options = Options::default();
+struct Options {
+    plan: Plan,
+    subjects: Vec<String>,
+    lockings: Vec<Locking>,
+    stats: bool,
+    linux: linux::Options,
+}
+
+fn options() -> Options {
+    let mut options = Options {
+        plan: Plan { seed: 1, calls: 1_000_000, per_run: 256, between_maps: 32 },
+        subjects: vec!["model".into(), "linux".into()],
+        lockings: Locking::ALL.to_vec(),
+        stats: false,
+        linux: linux::Options::default(),
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
+        if arg == "--subjects" {
+            let names = args.next().expect("names after --subjects");
+            options.subjects = names.split(',').map(String::from).collect();
+            continue;
+        }
         let mut number =
             || args.next().and_then(|n| n.parse::<u64>().ok()).expect("a number after the option");
+        let plan = &mut options.plan;
         match arg.as_str() {
             "--calls" => plan.calls = number(),
             "--seed" => plan.seed = number(),
             "--per-run" => plan.per_run = number() as usize,
             "--maps-every" => plan.between_maps = number() as usize,
-            "--may-lock" => options.may_lock = true,
-            "--stats" => stats = true,
-            "--room" => options.room = Some(number()),
+            "--locking" => options.lockings = vec![Locking::ALL[number() as usize]],
+            "--may-lock" => options.linux.may_lock = true,
+            "--stats" => options.stats = true,
+            "--room" => options.linux.room = Some(number()),
             other => panic!("unknown option {other}"),
         }
     }
-    let mut linux = match Linux::new(options) {
-        Ok(linux) => linux,
-        Err(why) => {
-            eprintln!("cannot drive the kernel here: {why}");
-            return ExitCode::from(2);
-        }
-    };
-    let world = linux.world();
-    let mut model = Model::new(world.clone());
+    options
+}
+
+/// Compares, prints, and says whether they agree.
+fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &Options) -> bool {
     let began = Instant::now();
-    let report = compare::run(&mut model, &mut linux, &plan);
+    let report = compare::run(a, b, &options.plan);
     let took = began.elapsed().as_secs_f64();
     println!(
-        "seed {}: {} calls ({} succeeded, {} failed, {} signals), {} maps, {} pages compared in {took:.1} s: {:.0} calls/s",
-        plan.seed,
+        "{what}, seed {}: {} calls ({} succeeded, {} failed, {} signals), {} maps, {} pages compared in {took:.1} s: {:.0} calls/s",
+        options.plan.seed,
         report.calls,
         report.succeeded,
         report.failed,
@@ -54,21 +79,69 @@ fn main() -> ExitCode {
         report.pages,
         report.calls as f64 / took,
     );
-    if stats {
-        for ((name, end), count) in &report.ends {
-            let end = match ERRNOS.iter().find(|(e, _)| e == end) {
-                Some((_, name)) => name,
-                None if *end == 0 => "ok",
-                None => "signal",
-            };
-            println!("{count:>9} {name} {end}");
-        }
+    if options.stats {
+        print_ends(&report);
     }
-    let Some(d) = report.difference else { return ExitCode::SUCCESS };
-    println!("model (left) and kernel (right) differ in run {}:", d.seed);
+    let Some(d) = report.difference else { return true };
+    println!("left and right differ in run {}:", d.seed);
     for op in &d.ops {
-        println!("{}", text::op(&world, op));
+        println!("{}", text::op(&a.world(), op));
     }
     println!("=> {}", d.what);
-    ExitCode::FAILURE
+    false
+}
+
+fn print_ends(report: &Report) {
+    for ((name, end), count) in &report.ends {
+        let end = match ERRNOS.iter().find(|(e, _)| e == end) {
+            Some((_, name)) => name,
+            None if *end == 0 => "ok",
+            None => "signal",
+        };
+        println!("{count:>9} {name} {end}");
+    }
+}
+
+/// The world in which the model meets the engine.
+fn engine_world(options: &Options) -> World {
+    match options.linux.room {
+        Some(room) => Engine::world_with_room(room),
+        None => Engine::world_for(options.linux.may_lock),
+    }
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    let has = |name: &str| options.subjects.iter().any(|subject| subject == name);
+    let mut agree = true;
+    if has("model") && has("engine") {
+        for locking in &options.lockings {
+            let world = engine_world(&options);
+            let mut model = Model::new(world.clone());
+            let mut engine = Engine::new(world, *locking);
+            let what = format!("model and engine {locking:?}");
+            agree &= compare(&what, &mut model, &mut engine, &options);
+        }
+    }
+    if has("linux") {
+        let mut linux = match Linux::new(options.linux) {
+            Ok(linux) => linux,
+            Err(why) => {
+                eprintln!("cannot drive the kernel here: {why}");
+                return ExitCode::from(2);
+            }
+        };
+        if has("engine") {
+            linux.treat_quirks(Quirks::Avoided);
+            for locking in &options.lockings {
+                let mut engine = Engine::new(linux.world(), *locking).with_file_pages_resident();
+                let what = format!("engine {locking:?} and kernel");
+                agree &= compare(&what, &mut engine, &mut linux, &options);
+            }
+        } else {
+            let mut model = Model::new(linux.world());
+            agree &= compare("model and kernel", &mut model, &mut linux, &options);
+        }
+    }
+    if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

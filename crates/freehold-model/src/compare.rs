@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 
 use crate::escape::escapes;
 use crate::generate::Generator;
+use crate::model::Model;
 use crate::op::*;
 use crate::text;
-use crate::world::World;
+use crate::world::{Quirks, World};
 
 /// How much to compare.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +199,14 @@ fn contents_differ<A: Subject, B: Subject>(
     None
 }
 
+fn meets_quirk(world: &World, ops: &[Op]) -> bool {
+    let mut model = Model::new(world.clone());
+    ops.iter().any(|op| {
+        model.apply(op);
+        model.met_quirk()
+    })
+}
+
 /// Drops calls, in ever smaller pieces, as long as something still differs.
 pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: String) -> (Vec<Op>, String) {
     let (mut ops, mut what) = (ops, what);
@@ -205,6 +214,10 @@ pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: 
     let mut tries = |ops: &[Op]| {
         // With some calls gone, others may mean something else, but never reach outside: that is in the arguments.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
+        // Nor do they bring back what the generator avoided.
+        if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {
+            return None;
+        }
         let every = if ops.len() < 64 { 1 } else { 16 };
         run_ops(a, b, ops, every, &mut Report::default())
     };

@@ -6,7 +6,7 @@ use rand_pcg::rand_core::Rng;
 use crate::escape::escapes;
 use crate::model::Model;
 use crate::op::*;
-use crate::world::World;
+use crate::world::{Quirks, World};
 
 /// What a run of calls is made of; drawn per run so that runs differ in character.
 #[derive(Clone, Debug)]
@@ -88,12 +88,32 @@ impl Generator {
             let proc = living[self.below(living.len() as u64) as usize];
             let call = self.draw(proc);
             let last = living.len() == 1 && call == Call::Exit;
-            if !last && !escapes(&self.world, &call) {
-                let op = Op { proc, call };
-                self.shadow.apply(&op);
-                return op;
+            if last || escapes(&self.world, &call) {
+                continue;
             }
+            let op = Op { proc, call };
+            if self.may_meet_quirk(&op.call) {
+                let before = self.shadow.clone();
+                self.shadow.apply(&op);
+                if self.shadow.met_quirk() {
+                    self.shadow = before;
+                    continue;
+                }
+            } else {
+                self.shadow.apply(&op);
+            }
+            return op;
         }
+    }
+
+    /// Whether to try the call first and see: a copy of the shadow for every call would be dear.
+    fn may_meet_quirk(&self, call: &Call) -> bool {
+        self.world.quirks == Quirks::Avoided
+            && match call {
+                Call::Mremap { flags, .. } => flags & 4 != 0,
+                Call::Mmap { .. } => self.mix.limits,
+                _ => false,
+            }
     }
 
     fn below(&mut self, n: u64) -> u64 {

@@ -4,6 +4,7 @@
 //! - [`op`]: the calls ([`Op`]), their results ([`Outcome`]) and who can execute them ([`Subject`]).
 //! - [`model`]: the model, written for clarity.
 //! - [`linux`]: the running kernel as a subject, inside child processes.
+//! - [`engine`]: the engine as a subject, with any design of its locks, on a machine in this process.
 //! - [`generate`]: random calls, biased towards collisions and edges.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
@@ -34,6 +35,7 @@
 
 pub mod cases;
 pub mod compare;
+pub mod engine;
 pub mod escape;
 pub mod generate;
 pub mod linux;
@@ -42,6 +44,7 @@ pub mod op;
 pub mod text;
 pub mod world;
 
+pub use engine::Engine;
 pub use model::Model;
 pub use op::{
     Call, Counters, FileId, Limit, MapFile, MapLine, Op, Outcome, PAGE, Signal, SignalKind, Subject,

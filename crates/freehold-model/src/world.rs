@@ -11,6 +11,21 @@ pub enum GuardMark {
     Flag,
 }
 
+/// What becomes of calls whose results on the kernel are slips of its bookkeeping rather than semantics.
+///
+/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes them
+///   off, as far as the source loses its lock: its counters equal a recount at all times.
+/// - A `mmap` that fails at a limit may have split VMAs at the edges of its range. The engine decides first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quirks {
+    /// As on the kernel.
+    Kept,
+    /// As in the engine.
+    Cured,
+    /// Such calls are not drawn: for a comparison of the kernel with the engine.
+    Avoided,
+}
+
 /// Everything a subject must be told so that two subjects can be compared call by call.
 ///
 /// All user addresses outside the arena are occupied by mappings that never merge and that no call of a
@@ -39,6 +54,8 @@ pub struct World {
     pub may_lock: bool,
     /// How guards mark their VMA.
     pub guards: GuardMark,
+    /// How the kernel's slips are treated.
+    pub quirks: Quirks,
 }
 
 /// An open file: which inode, and what its descriptor allows.
@@ -89,6 +106,7 @@ impl World {
             outside_lockable: 0,
             may_lock: false,
             guards: GuardMark::Flag,
+            quirks: Quirks::Kept,
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::model::MAX_PROCS;
 use crate::op::*;
-use crate::world::{GuardMark, World};
+use crate::world::{GuardMark, Quirks, World};
 use wire::{Answer, BATCH, BYTES, Channel, Cmd};
 
 /// How the processes are set up.
@@ -72,6 +72,11 @@ impl Linux {
         let mut linux = Linux { world, channels, template, procs: Vec::new(), text: Vec::new(), options };
         linux.prepare()?;
         Ok(linux)
+    }
+
+    /// How a comparison treats the kernel's slips; the kernel itself has them all the same.
+    pub fn treat_quirks(&mut self, quirks: Quirks) {
+        self.world.quirks = quirks;
     }
 
     fn prepare(&mut self) -> Result<(), String> {

@@ -127,8 +127,15 @@ impl Model {
         let w = self.world.clone();
         let end = addr + len;
         let pr = self.proc(p);
-        let replaced = pr.cut_out(addr, end, w.max_map_count)?;
-        if !pr.may_expand(flags, (len / PAGE) as i64 - replaced as i64, &w.outside) {
+        let grows = (len / PAGE) as i64 - pr.pages_in(addr, end) as i64;
+        let fits = pr.may_expand(flags, grows, &w.outside);
+        if !fits && w.quirks == Quirks::Cured {
+            return Err(libc::ENOMEM);
+        }
+        let vmas = pr.vmas.len();
+        pr.cut_out(addr, end, w.max_map_count)?;
+        if !fits {
+            self.met_quirk |= self.proc(p).vmas.len() != vmas;
             return Err(libc::ENOMEM);
         }
         if flags & (vmflag::NORESERVE | vmflag::SHARED | vmflag::WRITE) == vmflag::WRITE {

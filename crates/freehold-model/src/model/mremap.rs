@@ -212,7 +212,7 @@ impl Model {
     }
 
     fn move_vma(&mut self, p: usize, r: Move) -> Res {
-        let max = self.world.max_map_count;
+        let (max, quirks) = (self.world.max_map_count, self.world.quirks);
         let pr = self.proc(p);
         if pr.count.map_count as u64 >= max - 3 {
             return Err(libc::ENOMEM);
@@ -236,11 +236,16 @@ impl Model {
             let i = pr.at(r.addr).expect("the source is still mapped");
             let merged = pr.at(r.new_addr) == Some(i);
             let v = &mut pr.vmas[i];
+            let locked = v.has(vmflag::LOCKED);
+            if locked && quirks == Quirks::Cured {
+                pr.count.locked_vm -= v.pages() as i64;
+            }
             v.flags &= !vmflag::LOCK_MASK;
             if !merged && v.start == r.addr && v.end == r.addr + r.old_len {
                 v.anon = None;
                 v.forked = false;
             }
+            self.met_quirk |= locked;
         } else if r.old_len > 0 {
             pr.unmap(r.addr, r.addr + r.old_len, u64::MAX)?;
         }

@@ -21,10 +21,16 @@ impl Process {
         Ok(())
     }
 
-    /// Splits so that no VMA straddles the range; gives the number of pages mapped inside. The one refusal:
-    /// a hole cut into one VMA makes two of it, which the limit may forbid.
-    pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res {
-        let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(0) };
+    /// How many pages of the range are mapped.
+    pub(super) fn pages_in(&self, start: u64, end: u64) -> u64 {
+        let inside = self.vmas.iter().filter(|v| v.end > start && v.start < end);
+        inside.map(|v| (v.end.min(end) - v.start.max(start)) / PAGE).sum()
+    }
+
+    /// Splits so that no VMA straddles the range. The one refusal: a hole cut into one VMA makes two of it,
+    /// which the limit may forbid.
+    pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
+        let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(()) };
         if start > self.vmas[i].start {
             if end < self.vmas[i].end && self.count.map_count as u64 >= max {
                 return Err(libc::ENOMEM);
@@ -32,15 +38,13 @@ impl Process {
             self.split(i, start);
             i += 1;
         }
-        let mut pages = 0;
         while i < self.vmas.len() && self.vmas[i].start < end {
             if end < self.vmas[i].end {
                 self.split(i, end);
             }
-            pages += self.vmas[i].pages();
             i += 1;
         }
-        Ok(pages)
+        Ok(())
     }
 
     /// Drops the VMAs of a range that [`Process::cut_out`] has prepared, and their pages.

@@ -1,0 +1,191 @@
+//! Calls on the engine: what a kernel's system call layer does around it.
+
+use freehold::error::{Errno, MmapError};
+use freehold::fault::{FaultError, SegvCode};
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold_machine::Process;
+
+use super::{CPUS, Engine};
+use crate::model::MAX_PROCS;
+use crate::op::*;
+
+/// A call's value, or its errno.
+type Res<T = u64> = Result<T, i32>;
+
+/// Success of a call that gives nothing.
+fn done<E>(result: Result<(), E>, errno: impl Fn(E) -> Errno) -> Res {
+    result.map(|()| 0).map_err(|error| errno(error).0)
+}
+
+/// The engine says what it does with each verb's error; all of them have this method.
+macro_rules! errno {
+    ($result:expr) => {
+        done($result, |error| error.errno())
+    };
+}
+
+impl Engine {
+    /// One call of a living process, by the CPU that happens to run it.
+    pub(super) fn call(&mut self, process: &Process, op: &Op) -> Outcome {
+        match op.call {
+            Call::Read { addr, len } => self.read(process, addr, len),
+            Call::Write { addr, value } => self.write(process, addr, value),
+            Call::Fork => self.fork(process),
+            Call::Exit => {
+                let run = self.run.as_mut().expect("made by new and by every reset");
+                run.procs[op.proc as usize] = None;
+                Outcome::Ok(0)
+            }
+            _ => {
+                let cpu = &self.cpus[op.proc as usize % CPUS];
+                cpu.call(|| self.system_call(process, &op.call)).unwrap_or_else(Outcome::Err)
+            }
+        }
+    }
+
+    fn system_call(&self, p: &Process, call: &Call) -> Res<Outcome> {
+        let files = &self.run().files;
+        Ok(Outcome::Ok(match *call {
+            Call::Mmap { addr, len, prot, flags, file, off } => {
+                self.mmap(p, addr, len, prot, flags, file, off)?
+            }
+            Call::Munmap { addr, len } => errno!(p.munmap(addr, len))?,
+            Call::Mprotect { addr, len, prot } => {
+                errno!(p.mprotect(addr, len, Prot::from_bits_retain(prot)))?
+            }
+            Call::Mremap { old, old_len, new_len, flags, new_addr } => {
+                let flags = RemapFlags::from_bits_retain(flags);
+                p.mremap(old, old_len, new_len, flags, new_addr).map_err(|error| error.errno().0)?
+            }
+            // Here and below: the parameter is an int.
+            Call::Madvise { addr, len, advice } => {
+                let advice = Advice::from_raw(advice as u32);
+                errno!(advice.and_then(|advice| p.madvise(addr, len, advice)))?
+            }
+            Call::Mlock { addr, len } => errno!(p.mlock(addr, len))?,
+            Call::Mlock2 { addr, len, flags } => {
+                errno!(p.mlock2(addr, len, LockFlags::from_bits_retain(flags as u32)))?
+            }
+            Call::Munlock { addr, len } => errno!(p.munlock(addr, len))?,
+            Call::Mlockall { flags } => errno!(p.mlockall(LockAllFlags::from_bits_retain(flags as u32)))?,
+            Call::Munlockall => errno!(p.munlockall())?,
+            Call::Brk { addr } => p.brk(addr).map_err(|_| libc::EINTR)?,
+            Call::Msync { addr, len, flags } => {
+                errno!(p.msync(addr, len, SyncFlags::from_bits_retain(flags as u32)))?
+            }
+            Call::Mincore { addr, len } => return self.mincore(p, addr, len),
+            Call::Ftruncate { file, len } => files.truncate(file, len)?,
+            Call::FileWrite { file, off, len, seed } => files.write(file, off, len, seed)?,
+            Call::FileRead { file, off, len } => return files.read(file, off, len).map(Outcome::Bytes),
+            Call::Setrlimit { limit, pages } => self.set_limit(p, limit, pages),
+            Call::Read { .. } | Call::Write { .. } | Call::Fork | Call::Exit => unreachable!("no plain call"),
+        }))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "mmap has them")]
+    fn mmap(
+        &self,
+        p: &Process,
+        addr: u64,
+        len: u64,
+        prot: u64,
+        flags: u64,
+        file: Option<FileId>,
+        off: u64,
+    ) -> Res {
+        let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+        let file = file.map(|file| self.run().files.get(file));
+        p.mmap(addr, len, prot, flags, file, off).map_err(|error| match error {
+            // A fixed address in the last page does not fit, and a kernel takes it for an error number.
+            MmapError::NoSpace
+                if addr > u64::MAX - 4095
+                    && len <= self.world.task_size
+                    && flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE) =>
+            {
+                addr.wrapping_neg() as i32
+            }
+            error => error.errno().0,
+        })
+    }
+
+    fn mincore(&self, p: &Process, addr: u64, len: u64) -> Res<Outcome> {
+        // Longer than the arena is an error in any case, found at its end at the latest.
+        let pages = len.div_ceil(PAGE).min((self.world.end - self.world.start) / PAGE + 1);
+        let mut bits = vec![0; pages as usize];
+        let len = len.min(pages * PAGE);
+        p.mincore(addr, len, &mut bits).map_err(|error| error.errno().0)?;
+        if self.file_pages_resident {
+            for line in p.maps(addr).take_while(|line| line.start < addr + len) {
+                if self.run().files.is_file(&line.name) {
+                    let first = (line.start - addr) / PAGE;
+                    let end = (line.end - addr).div_ceil(PAGE).min(pages);
+                    bits[first as usize..end as usize].fill(1);
+                }
+            }
+        }
+        Ok(Outcome::Bytes(bits))
+    }
+
+    fn set_limit(&self, p: &Process, limit: Limit, pages: u64) -> u64 {
+        let outside = &self.run().outside;
+        let bytes =
+            |extra: u64| pages.checked_add(extra).and_then(|n| n.checked_mul(PAGE)).unwrap_or(u64::MAX);
+        let mut limits = p.limits().get();
+        match limit {
+            Limit::As => limits.address_space = bytes(outside.total()),
+            Limit::Data => limits.data = bytes(outside.data()),
+            Limit::Lock => limits.memlock = bytes(0),
+            Limit::Stack => limits.stack = bytes(0),
+        }
+        p.limits().set(&limits);
+        0
+    }
+
+    fn fork(&mut self, process: &Process) -> Outcome {
+        let run = self.run.as_mut().expect("made by new and by every reset");
+        if run.procs.len() >= MAX_PROCS {
+            return Outcome::Err(libc::EAGAIN);
+        }
+        let parent = &self.cpus[(run.procs.len() - 1) % CPUS];
+        match parent.call(|| process.fork()) {
+            Ok(child) => {
+                run.procs.push(Some(Process::of(child)));
+                Outcome::Ok(run.procs.len() as u64 - 1)
+            }
+            Err(error) => Outcome::Err(error.errno().0),
+        }
+    }
+
+    /// The CPU that touches an address: another for the next page and for the next byte.
+    fn cpu_for(&self, addr: u64) -> usize {
+        ((addr / PAGE).wrapping_add(addr) % CPUS as u64) as usize
+    }
+
+    fn read(&mut self, process: &Process, addr: u64, len: u64) -> Outcome {
+        let cpu = self.cpu_for(addr);
+        let mut bytes = vec![0; len.min(PAGE) as usize];
+        match process.read(&mut self.cpus[cpu], addr, &mut bytes) {
+            Ok(()) => Outcome::Bytes(bytes),
+            Err(error) => signal(error),
+        }
+    }
+
+    fn write(&mut self, process: &Process, addr: u64, value: u8) -> Outcome {
+        let cpu = self.cpu_for(addr);
+        match process.store(&mut self.cpus[cpu], addr, value) {
+            Ok(()) => Outcome::Ok(0),
+            Err(error) => signal(error),
+        }
+    }
+}
+
+/// What a program sees of a fault.
+fn signal(error: FaultError) -> Outcome {
+    let (kind, addr) = match error {
+        FaultError::Segv { addr, code: SegvCode::Maperr } => (SignalKind::SegvMapErr, addr),
+        FaultError::Segv { addr, code: SegvCode::Accerr } => (SignalKind::SegvAccErr, addr),
+        FaultError::Bus { addr } => (SignalKind::BusAdrErr, addr),
+        _ => return Outcome::Dead,
+    };
+    Outcome::Signal(Signal { kind, addr })
+}

@@ -1,0 +1,135 @@
+//! The files of a world: shared memory whose first contents come from a pager.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use freehold::Pfn;
+use freehold::counted::Counted;
+use freehold::engine::Engine;
+use freehold::object::{File, FileAccess, IoError, Mapping, Object, Pager};
+use freehold::platform::Platform as _;
+use freehold::space::maps::MapName;
+use freehold_machine::Machine;
+
+use crate::op::*;
+use crate::world::World;
+
+type Res<T> = Result<T, i32>;
+
+/// Gives each page its first contents once, and zeroes after it was cut off.
+struct Initial {
+    inode: u8,
+    discarded: Mutex<BTreeSet<u64>>,
+}
+
+impl Initial {
+    /// Pages that have contents at first.
+    fn pages(&self) -> u64 {
+        World::INODES[self.inode as usize].div_ceil(PAGE)
+    }
+}
+
+impl Pager<Machine> for Initial {
+    fn read_page(&self, machine: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        machine.zero_frame(frame);
+        let discarded = self.discarded.lock().expect("nobody panics with it");
+        let first = index * PAGE;
+        if index < self.pages() && !discarded.contains(&index) {
+            let end = World::INODES[self.inode as usize].min(first + PAGE);
+            let bytes: Vec<u8> = (first..end).map(|at| World::initial(self.inode, at)).collect();
+            machine.write_frame(frame, 0, &bytes);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, pages: Range<u64>) {
+        let gone = pages.start..pages.end.min(self.pages());
+        self.discarded.lock().expect("nobody panics with it").extend(gone);
+    }
+}
+
+/// The open files of [`World::FILES`].
+pub(super) struct Files {
+    open: Vec<Counted<File<Machine>>>,
+    inodes: Vec<Counted<Mapping<Machine>>>,
+}
+
+impl Files {
+    pub(super) fn new(kernel: &Counted<Engine<Machine>>) -> Files {
+        let inode = |(inode, size): (usize, &u64)| {
+            let pager = Initial { inode: inode as u8, discarded: Mutex::new(BTreeSet::new()) };
+            Mapping::new(kernel, pager, *size, true).expect("memory for a file")
+        };
+        let inodes: Vec<_> = World::INODES.iter().enumerate().map(inode).collect();
+        let open = World::FILES.iter().map(|desc| {
+            let access = FileAccess {
+                read: desc.read,
+                write: desc.write,
+                append: desc.append,
+                ..FileAccess::READ_WRITE
+            };
+            File::new(&inodes[desc.inode as usize], access, "file").expect("memory for a file")
+        });
+        Files { open: open.collect(), inodes }
+    }
+
+    pub(super) fn get(&self, file: FileId) -> &Counted<File<Machine>> {
+        &self.open[file as usize]
+    }
+
+    /// Which file an object is.
+    pub(super) fn which(&self, object: &Object<Machine>) -> Option<MapFile> {
+        let Object::File(file) = object else { return None };
+        let inode = self.inodes.iter().position(|inode| Counted::same(inode, file.mapping()));
+        Some(inode.map_or(MapFile::SharedAnon, |n| MapFile::Inode(n as u8)))
+    }
+
+    /// Whether a line of the maps is of a file or of shared memory.
+    pub(super) fn is_file(&self, name: &MapName<Machine>) -> bool {
+        matches!(name, MapName::Object(Object::File(_)))
+    }
+
+    pub(super) fn check(&self) {
+        self.inodes.iter().for_each(|inode| inode.check());
+    }
+
+    /// `ftruncate`, as the system call layer of a kernel does it.
+    pub(super) fn truncate(&self, file: FileId, len: u64) -> Res<u64> {
+        let file = self.get(file);
+        if len > i64::MAX as u64 || !file.access().write {
+            return Err(libc::EINVAL);
+        }
+        file.mapping().truncate(len).map(|()| 0).map_err(|_| libc::EIO)
+    }
+
+    /// `pwrite`.
+    pub(super) fn write(&self, file: FileId, off: u64, len: u64, seed: u8) -> Res<u64> {
+        let file = self.get(file);
+        if off > i64::MAX as u64 {
+            return Err(libc::EINVAL);
+        }
+        if !file.access().write {
+            return Err(libc::EBADF);
+        }
+        let off = if file.access().append { file.mapping().size() } else { off };
+        let data: Vec<u8> = (0..len).map(|n| seed.wrapping_add(n as u8)).collect();
+        let done = file.mapping().write_at(off, &data).map_err(|_| libc::EIO)?;
+        Ok(done as u64)
+    }
+
+    /// `pread`.
+    pub(super) fn read(&self, file: FileId, off: u64, len: u64) -> Res<Vec<u8>> {
+        let file = self.get(file);
+        if off > i64::MAX as u64 {
+            return Err(libc::EINVAL);
+        }
+        if !file.access().read {
+            return Err(libc::EBADF);
+        }
+        let mut bytes = vec![0; len as usize];
+        let done = file.mapping().read_at(off, &mut bytes).map_err(|_| libc::EIO)?;
+        bytes.truncate(done);
+        Ok(bytes)
+    }
+}

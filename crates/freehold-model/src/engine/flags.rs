@@ -1,0 +1,39 @@
+//! The engine's flags of a VMA as `smaps` names them.
+
+use freehold::vma::flags::VmFlags;
+
+use crate::op::vmflag;
+
+const TABLE: [(VmFlags, u32); 24] = [
+    (VmFlags::READ, vmflag::READ),
+    (VmFlags::WRITE, vmflag::WRITE),
+    (VmFlags::EXEC, vmflag::EXEC),
+    (VmFlags::SHARED, vmflag::SHARED),
+    (VmFlags::MAYREAD, vmflag::MAYREAD),
+    (VmFlags::MAYWRITE, vmflag::MAYWRITE),
+    (VmFlags::MAYEXEC, vmflag::MAYEXEC),
+    (VmFlags::MAYSHARE, vmflag::MAYSHARE),
+    (VmFlags::GROWSDOWN, vmflag::GROWSDOWN),
+    (VmFlags::LOCKED, vmflag::LOCKED),
+    (VmFlags::LOCKONFAULT, vmflag::LOCKONFAULT),
+    (VmFlags::SEQ_READ, vmflag::SEQUENTIAL),
+    (VmFlags::RAND_READ, vmflag::RANDOM),
+    (VmFlags::DONTCOPY, vmflag::DONTFORK),
+    (VmFlags::DONTEXPAND, vmflag::DONTEXPAND),
+    (VmFlags::ACCOUNT, vmflag::ACCOUNT),
+    (VmFlags::NORESERVE, vmflag::NORESERVE),
+    (VmFlags::WIPEONFORK, vmflag::WIPEONFORK),
+    (VmFlags::DONTDUMP, vmflag::DONTDUMP),
+    (VmFlags::MERGEABLE, vmflag::MERGEABLE),
+    (VmFlags::HUGEPAGE, vmflag::HUGEPAGE),
+    (VmFlags::NOHUGEPAGE, vmflag::NOHUGEPAGE),
+    (VmFlags::DROPPABLE, vmflag::DROPPABLE),
+    (VmFlags::MAYBE_GUARD, vmflag::MAYBE_GUARD),
+];
+
+/// The [`vmflag`] bits. A VMA's being new or written (soft-dirty) is not among what is compared.
+pub(super) fn visible(flags: VmFlags) -> u32 {
+    let known = TABLE.iter().fold(VmFlags::SOFTDIRTY, |all, (flag, _)| all | *flag);
+    assert!(known.contains(flags), "a flag that nothing here sets: {flags:?}");
+    TABLE.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |bits, (_, bit)| bits | bit)
+}

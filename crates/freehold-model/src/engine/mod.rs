@@ -1,0 +1,206 @@
+//! The engine as a subject: on a machine in this process, with real memory, virtual CPUs and every oracle on.
+//!
+//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped and the
+//! machine must have nothing in use. Calls are made, and memory is touched, by several virtual CPUs in turn, so that
+//! translations that should have been flushed are found out by the machine's TLBs.
+//!
+//! The engine's address spaces are empty; what [`World`] says lies outside the arena is made by `outside`.
+//!
+//! What the engine does differently from the kernel, and why, is said at [`Quirks`](crate::world::Quirks).
+
+mod calls;
+mod files;
+mod flags;
+mod outside;
+
+use freehold::engine::{Config, Engine as Kernel};
+use freehold::platform::Host;
+use freehold::space::maps::MapName;
+use freehold::space::{Counts, Limits, Locking, SpaceConfig};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+use freehold_pagetable::X86_4;
+
+use crate::op::*;
+use crate::world::{Quirks, World};
+use files::Files;
+use outside::Outside;
+
+/// Virtual CPUs that a run uses.
+const CPUS: usize = 4;
+/// Memory of the machine: several times what the arenas of all processes can hold.
+const MEMORY: u64 = 256 << 20;
+
+/// Files and processes of one run; the engine goes with the last of them.
+struct Run {
+    /// `None` after an exit.
+    procs: Vec<Option<Process>>,
+    files: Files,
+    outside: Outside,
+}
+
+/// The engine with one design of its locks.
+pub struct Engine {
+    world: World,
+    locking: Locking,
+    /// Whether `mincore` reports pages of files as resident whatever the page cache holds, as the model does.
+    file_pages_resident: bool,
+    run: Option<Run>,
+    cpus: Vec<Cpu<X86_4>>,
+    machine: Machine,
+}
+
+impl Engine {
+    /// The engine in a world: that of [`world_for`](Self::world_for), or that of a kernel it is compared with.
+    ///
+    /// # Panics
+    ///
+    /// When the host has no room for the machine.
+    pub fn new(world: World, locking: Locking) -> Engine {
+        let config = MachineConfig::backed(MEMORY).cpus(CPUS);
+        let machine: Machine = Machine::new(config).expect("room for a machine");
+        let cpus = (0..CPUS).map(|n| machine.cpu(n)).collect();
+        let mut engine = Engine { world, locking, file_pages_resident: false, run: None, cpus, machine };
+        engine.reset();
+        engine
+    }
+
+    /// Lets `mincore` report pages of files as the model does; for a comparison with something else than the model.
+    #[must_use]
+    pub fn with_file_pages_resident(mut self) -> Engine {
+        self.file_pages_resident = true;
+        self
+    }
+
+    /// A world for a comparison with the model: the bare one with what this subject puts around the arena.
+    pub fn world_for(may_lock: bool) -> World {
+        let bare = World { may_lock, quirks: Quirks::Cured, ..World::bare() };
+        let pages = Outside::pages(&bare);
+        World {
+            outside: Counters { map_count: 2, total_vm: pages, ..Counters::default() },
+            outside_lockable: pages,
+            ..bare
+        }
+    }
+
+    /// Room for only so many more mappings in the world of [`world_for`](Self::world_for).
+    pub fn world_with_room(mappings: u64) -> World {
+        let world = Engine::world_for(false);
+        World { max_map_count: world.outside.map_count as u64 + mappings, ..world }
+    }
+
+    /// The design in use.
+    pub fn locking(&self) -> Locking {
+        self.locking
+    }
+
+    fn start(&self) -> Run {
+        let w = &self.world;
+        let outside = Outside::of(w);
+        let config = Config {
+            max_map_count: w.max_map_count - w.outside.map_count as u64 + outside.mappings(),
+            mmap_min_addr: w.min_addr,
+            stack_gap: w.stack_gap * PAGE,
+            ..Config::default()
+        };
+        let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");
+        let space = SpaceConfig {
+            mmap_base: w.task_size,
+            brk: w.heap,
+            limits: Limits { may_lock: w.may_lock, ..Limits::default() },
+            locking: self.locking,
+            ..SpaceConfig::default()
+        };
+        let process = Process::new(&kernel, &space).expect("memory for a process");
+        outside.fill(&kernel, &process, w);
+        Run { procs: vec![Some(process)], files: Files::new(&kernel), outside }
+    }
+
+    fn run(&self) -> &Run {
+        self.run.as_ref().expect("made by new and by every reset")
+    }
+
+    fn process(&self, proc: Proc) -> Option<&Process> {
+        self.run().procs.get(proc as usize)?.as_ref()
+    }
+
+    /// Drops everything of the last run; nothing may be left of it.
+    fn end(&mut self) {
+        self.cpus.iter_mut().for_each(Cpu::idle);
+        if self.run.take().is_some() {
+            <Machine as Host>::rcu_barrier();
+            self.machine.accounting().assert_clean();
+        }
+    }
+}
+
+impl Subject for Engine {
+    fn reset(&mut self) {
+        self.end();
+        self.run = Some(self.start());
+    }
+
+    fn world(&self) -> World {
+        self.world.clone()
+    }
+
+    fn apply(&mut self, op: &Op) -> Outcome {
+        match self.process(op.proc) {
+            Some(process) => {
+                let process = process.clone();
+                self.call(&process, op)
+            }
+            None => Outcome::Err(libc::ESRCH),
+        }
+    }
+
+    fn maps(&mut self, proc: Proc) -> Vec<MapLine> {
+        let Some(process) = self.process(proc) else { return Vec::new() };
+        let lines = process.maps(self.world.start).take_while(|line| line.start < self.world.end);
+        lines
+            .map(|line| MapLine {
+                start: line.start,
+                end: line.end,
+                flags: flags::visible(line.flags),
+                offset: line.offset,
+                file: match &line.name {
+                    MapName::Object(object) => self.run().files.which(object),
+                    MapName::None | MapName::Heap | MapName::Stack => None,
+                },
+            })
+            .collect()
+    }
+
+    /// What every address space and every file says of itself.
+    fn check(&mut self) {
+        let run = self.run();
+        run.procs.iter().flatten().for_each(|process| process.check());
+        run.files.check();
+    }
+
+    fn counters(&mut self, proc: Proc) -> Option<Counters> {
+        let process = self.process(proc)?;
+        let outside = &self.run().outside;
+        let Counts { map_count, total_vm, locked_vm, data_vm, stack_vm, .. } = process.counts();
+        let less = |all: u64, own: u64| all as i64 - own as i64;
+        let (own_locked, world_locked) = match outside.is_locked(process) {
+            true => (outside.total(), self.world.outside_lockable),
+            false => (0, 0),
+        };
+        Some(Counters {
+            map_count: less(map_count, outside.mappings()),
+            total_vm: less(total_vm, outside.total()),
+            locked_vm: less(locked_vm, own_locked) + world_locked,
+            data_vm: less(data_vm, outside.data()),
+            stack_vm: stack_vm as i64,
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A panic under way has said what is wrong.
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}

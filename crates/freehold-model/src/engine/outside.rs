@@ -1,0 +1,75 @@
+//! What lies around the arena, so that a mapping without a fixed address can only fall into it.
+//!
+//! ```text
+//! min_addr           start        end                            task_size
+//!    |---- nothing ----|--- arena ---|---- nothing ----|---- data ----|
+//! ```
+//!
+//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world in which the
+//! process has some outside the arena: RLIMIT_DATA has two rules, of which only one counts what is mapped. It maps an
+//! empty file, so that nothing can ever be brought into it.
+
+use freehold::counted::Counted;
+use freehold::engine::Engine;
+use freehold::object::{File, FileAccess, Mapping, Zeroes};
+use freehold::space::{MapFlags, Prot};
+use freehold::vma::flags::VmFlags;
+use freehold_machine::{Machine, Process};
+
+use crate::op::PAGE;
+use crate::world::World;
+
+/// How much there is of each part, in pages.
+pub(super) struct Outside {
+    total: u64,
+    data: u64,
+    /// First address that is filled.
+    first: u64,
+}
+
+impl Outside {
+    /// What fits that world.
+    pub(super) fn of(w: &World) -> Outside {
+        Outside { total: Outside::pages(w) as u64, data: w.outside.data_vm as u64, first: w.min_addr }
+    }
+
+    /// Pages outside the arena.
+    pub(super) fn pages(w: &World) -> i64 {
+        ((w.task_size - w.min_addr - (w.end - w.start)) / PAGE) as i64
+    }
+
+    pub(super) fn mappings(&self) -> u64 {
+        2 + u64::from(self.data > 0)
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(super) fn data(&self) -> u64 {
+        self.data
+    }
+
+    /// Makes the mappings.
+    pub(super) fn fill(&self, kernel: &Counted<Engine<Machine>>, process: &Process, w: &World) {
+        let empty = Mapping::new(kernel, Zeroes, 0, true).expect("memory for a file");
+        let file = File::new(&empty, FileAccess::READ_WRITE, "outside").expect("memory for a file");
+        let data = w.task_size - self.data * PAGE;
+        for (start, end, prot, kind) in [
+            (w.min_addr, w.start, Prot::empty(), MapFlags::SHARED),
+            (w.end, data, Prot::empty(), MapFlags::SHARED),
+            (data, w.task_size, Prot::WRITE, MapFlags::PRIVATE),
+        ] {
+            if start < end {
+                let at = process.mmap(start, end - start, prot, kind | MapFlags::FIXED, Some(&file), 0);
+                assert_eq!(at, Ok(start), "around an arena there is room");
+            }
+        }
+    }
+
+    /// Whether `mlockall` has locked it.
+    pub(super) fn is_locked(&self, process: &Process) -> bool {
+        let first = process.maps(self.first).next().expect("it is never unmapped");
+        first.flags.contains(VmFlags::LOCKED)
+    }
+}
