@@ -1,0 +1,177 @@
+//! Mapped files under every schedule that the checker tries: faults beside truncation, hole punching and splits (C-26, C-37),
+//! and copying on write beside readers with stale translations (C-21).
+
+mod common;
+
+use common::thread;
+use freehold::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Config, Engine},
+    fault::FaultError,
+    object::{File, FileAccess, Mapping, Zeroes},
+    space::{Locking, MapFlags, Prot, SpaceConfig},
+};
+use freehold_machine::{Machine, MachineConfig, Process};
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Arc;
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+const PAGES: u64 = 4;
+
+/// Runs a scenario once, or under the checker in many schedules.
+fn run(scenario: impl Fn() + Send + Sync + 'static) {
+    // Few switches, at any place: what one thread does has to fit into a narrow gap of another's.
+    #[cfg(shuttle)]
+    shuttle::check_pct(scenario, 1500, 2);
+    #[cfg(not(shuttle))]
+    scenario();
+}
+
+/// A process with a file of zeroes mapped twice, and the machine they live on.
+struct Scene {
+    process: Process,
+    file: Counted<File<Machine>>,
+    shared: u64,
+    private: u64,
+    machine: Machine,
+}
+
+impl Scene {
+    fn new() -> Arc<Self> {
+        let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(4)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        let config = SpaceConfig { locking: Locking::default(), ..SpaceConfig::default() };
+        let process = Process::new(&engine, &config).unwrap();
+        let mapping = Mapping::new(&engine, Zeroes, PAGES * PAGE_SIZE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();
+        let map = |flags| process.mmap(0, PAGES * PAGE_SIZE, RW, flags, Some(&file), 0).unwrap();
+        let (shared, private) = (map(MapFlags::SHARED), map(MapFlags::PRIVATE));
+        Arc::new(Scene { process, file, shared, private, machine })
+    }
+
+    /// Nothing is mapped behind the end of the file, and everything is given back.
+    fn end(scene: Arc<Self>, cpu: usize) {
+        let Ok(scene) = Arc::try_unwrap(scene) else { panic!("a thread still runs") };
+        let mut cpu = scene.machine.cpu(cpu);
+        for page in scene.file.mapping().pages()..PAGES {
+            for at in [scene.shared, scene.private] {
+                let address = at + page * PAGE_SIZE;
+                let found = scene.process.load::<u64>(&mut cpu, address);
+                assert_eq!(found, Err(FaultError::Bus { addr: address }), "page {page} is still mapped");
+            }
+        }
+        scene.process.space().check();
+        let machine = scene.machine.clone();
+        drop((scene, cpu));
+        machine.accounting().assert_clean();
+    }
+}
+
+#[test]
+fn c26_a_fault_beside_truncation() {
+    for store in [false, true] {
+        for private in [false, true] {
+            run(move || {
+                let scene = Scene::new();
+                let at = if private { scene.private } else { scene.shared } + PAGE_SIZE;
+                scene.file.mapping().fill(1).unwrap();
+                let faulting = thread::spawn({
+                    let scene = scene.clone();
+                    move || {
+                        let mut cpu = scene.machine.cpu(0);
+                        let result = match store {
+                            true => scene.process.store(&mut cpu, at, 1u64),
+                            false => scene.process.load(&mut cpu, at).map(|found: u64| assert_eq!(found, 0)),
+                        };
+                        assert!(matches!(result, Ok(()) | Err(FaultError::Bus { .. })), "{result:?}");
+                    }
+                });
+                scene.file.mapping().truncate(PAGE_SIZE / 2).unwrap();
+                faulting.join().unwrap();
+                Scene::end(scene, 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn c26_a_fault_beside_a_hole() {
+    run(|| {
+        let scene = Scene::new();
+        let at = scene.shared + PAGE_SIZE;
+        scene.file.mapping().write_at(PAGE_SIZE, &7u64.to_le_bytes()).unwrap();
+        let faulting = thread::spawn({
+            let scene = scene.clone();
+            move || {
+                let found: u64 = scene.process.load(&mut scene.machine.cpu(0), at).unwrap();
+                assert!(found == 0 || found == 7);
+            }
+        });
+        scene.file.mapping().punch(PAGE_SIZE..2 * PAGE_SIZE).unwrap();
+        let mut cpu = scene.machine.cpu(1);
+        assert_eq!(
+            scene.process.load(&mut cpu, at),
+            Ok(0u64),
+            "the page that was punched out is still mapped"
+        );
+        faulting.join().unwrap();
+        drop(cpu);
+        Scene::end(scene, 1);
+    });
+}
+
+#[test]
+fn c37_a_split_beside_truncation() {
+    run(|| {
+        let scene = Scene::new();
+        let mut cpu = scene.machine.cpu(0);
+        for page in 0..PAGES {
+            scene.process.store(&mut cpu, scene.shared + page * PAGE_SIZE, page).unwrap();
+        }
+        drop(cpu);
+        let splitting = thread::spawn({
+            let scene = scene.clone();
+            move || {
+                // Cuts the VMA in two, then makes it one again.
+                let at = scene.shared + 2 * PAGE_SIZE;
+                scene.process.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
+                scene.process.mprotect(at, PAGE_SIZE, RW).unwrap();
+            }
+        });
+        scene.file.mapping().truncate(PAGE_SIZE).unwrap();
+        splitting.join().unwrap();
+        Scene::end(scene, 0);
+    });
+}
+
+#[test]
+fn c21_nobody_reads_the_old_page_after_a_store_to_the_new_one() {
+    run(|| {
+        let scene = Scene::new();
+        let at = scene.private;
+        let stored = Arc::new(AtomicBool::new(false));
+        // The reader's CPU remembers the page of the file.
+        let mut reader = scene.machine.cpu(2);
+        assert_eq!(scene.process.load(&mut reader, at), Ok(0u64));
+        let writers: Vec<_> = (0..2)
+            .map(|number| {
+                let (scene, stored) = (scene.clone(), stored.clone());
+                thread::spawn(move || {
+                    scene.process.store(&mut scene.machine.cpu(number), at, 1u64).unwrap();
+                    stored.store(true, SeqCst);
+                })
+            })
+            .collect();
+        for _ in 0..4 {
+            let done = stored.load(SeqCst);
+            let found: u64 = scene.process.load(&mut reader, at).unwrap();
+            assert!(found == 1 || !done, "the old page was read after a store to the new one");
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        drop(reader);
+        Scene::end(scene, 0);
+    });
+}
