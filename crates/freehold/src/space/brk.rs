@@ -3,7 +3,7 @@
 use super::{
     AddressSpace, TASK_SIZE,
     limits::Replaced,
-    locking::{Slot, WriteGuard},
+    locking::WriteGuard,
     reshape::NewMapping,
     unmap::Decoded,
 };
@@ -150,14 +150,6 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself.
     fn is_clear_for_heap(&self, range: &Range<u64>) -> bool {
-        self.next_slot(range.start).is_none_or(|slot| {
-            let gap = match &slot {
-                Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
-                    self.space.engine.config().stack_gap
-                }
-                _ => 0,
-            };
-            range.end + PAGE_SIZE <= slot.range().start.saturating_sub(gap)
-        })
+        self.next_slot(range.start).is_none_or(|slot| range.end + PAGE_SIZE <= self.kept_from(&slot))
     }
 }

@@ -360,13 +360,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         false
     }
 
-    /// A free range; see [`freehold_range`].
+    /// A free range; see [`freehold_range`]. Does not know of the gaps that stacks keep.
     pub(crate) fn gap(&self, request: &GapRequest) -> Option<u64> {
-        let below = |found: &Entry| match self.slot(found) {
+        self.tree.borrow().gap(request, |_| 0)
+    }
+
+    /// The lowest address that what lies at `slot` keeps for itself: below a stack its gap.
+    pub(crate) fn kept_from(&self, slot: &Slot<'_, P>) -> u64 {
+        let gap = match slot {
             Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => self.space.engine.config().stack_gap,
             _ => 0,
         };
-        self.tree.borrow().gap(request, below)
+        slot.range().start.saturating_sub(gap)
     }
 
     /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.

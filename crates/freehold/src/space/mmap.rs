@@ -243,16 +243,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        self.place_free(addr, len, matches!(request.object, Object::Anonymous))
+        // Shared memory is a file in the making.
+        let private = matches!(request.object, Object::Anonymous) && flags.bits() & TYPE != SHARED;
+        self.place_free(addr, len, private)
     }
 
     /// Where `len` bytes fit: at the hint, unless it is zero, or wherever there is room.
-    pub(super) fn place_free(&self, hint: u64, len: u64, anonymous: bool) -> Result<u64, MmapError> {
+    /// Large private anonymous memory (`private`) goes where huge pages may start.
+    pub(super) fn place_free(&self, hint: u64, len: u64, private: bool) -> Result<u64, MmapError> {
         if hint != 0 && self.hint_is_free(hint, len) {
             return Ok(hint);
         }
-        let huge = hint == 0 && anonymous && len.is_multiple_of(HUGE);
-        self.find_gap(len, if huge { HUGE } else { PAGE_SIZE })
+        let huge = hint == 0 && private && len.is_multiple_of(HUGE);
+        self.find_gap(len, huge)
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range.
@@ -260,31 +263,45 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if addr > TASK_SIZE - len || addr < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        self.next_slot(addr).is_none_or(|slot| {
-            let gap = match &slot {
-                super::locking::Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
-                    self.space.engine.config().stack_gap
-                }
-                _ => 0,
-            };
-            addr + len <= slot.range().start.saturating_sub(gap)
-        })
+        self.next_slot(addr).is_none_or(|slot| addr + len <= self.kept_from(&slot))
     }
 
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space.
-    pub(super) fn find_gap(&self, len: u64, align: u64) -> Result<u64, MmapError> {
+    /// The highest gap below the mmap base, or else the lowest above a third of the address space. With `huge`, where a
+    /// huge page may start, if there is room for one more than needed.
+    pub(super) fn find_gap(&self, len: u64, huge: bool) -> Result<u64, MmapError> {
+        if huge && let Some(at) = self.highest_gap(len + HUGE).or_else(|| self.lowest_gap(len + HUGE)) {
+            return Ok((at + 1).next_multiple_of(HUGE));
+        }
+        self.highest_gap(len).or_else(|| self.lowest_gap(len)).ok_or(MmapError::NoSpace)
+    }
+
+    /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants some of it, the
+    /// search goes on below what it wants. So a stack right above something else takes nothing from what is below that.
+    fn highest_gap(&self, len: u64) -> Option<u64> {
         let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
-        let top_down = |align| {
-            self.gap(&GapRequest { len, align, low, high: self.space.mmap_base, direction: Direction::TopDown })
-        };
-        let bottom = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE);
-        top_down(align)
-            .or_else(|| if align > PAGE_SIZE { top_down(PAGE_SIZE) } else { None })
-            .or_else(|| {
-                let request = GapRequest { len, align: PAGE_SIZE, low: bottom, high: TASK_SIZE, direction: Direction::BottomUp };
-                self.gap(&request)
-            })
-            .ok_or(MmapError::NoSpace)
+        let mut high = self.space.mmap_base;
+        loop {
+            let at =
+                self.gap(&GapRequest { len, align: PAGE_SIZE, low, high, direction: Direction::TopDown })?;
+            match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
+                Some(kept) if kept < at + len => high = kept,
+                _ => return Some(at),
+            }
+        }
+    }
+
+    /// Likewise, from below; beyond a stack that wants some of it.
+    fn lowest_gap(&self, len: u64) -> Option<u64> {
+        let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE);
+        loop {
+            let request =
+                GapRequest { len, align: PAGE_SIZE, low, high: TASK_SIZE, direction: Direction::BottomUp };
+            let at = self.gap(&request)?;
+            match self.next_slot(at) {
+                Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end,
+                _ => return Some(at),
+            }
+        }
     }
 
     /// Rights and limits of locked memory.
