@@ -1,6 +1,6 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
-//! Reading order: this file, [`mapping`] (the pages of a file and the rules by which they come and go), `truncate.rs` (the
+//! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
 //! one operation that takes pages away from under page tables), `i_mmap.rs` (who maps the file).
 
 mod contents;
