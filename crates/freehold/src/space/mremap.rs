@@ -474,11 +474,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == *from {
+            // The offsets stay, as on Linux, although no page is known by them any more.
             right.set_anon(AnonId::NONE);
-            if source.is_anonymous() {
-                // As any anonymous VMA without pages, so that it merges like one.
-                right.set_bounds(source.range(), source.start() >> PAGE_SHIFT);
-            }
         }
     }
 }
