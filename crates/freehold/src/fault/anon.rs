@@ -4,7 +4,10 @@ use super::{Access, Held, Step, vma_pte_flags};
 use crate::{
     VirtAddr,
     platform::Platform,
-    space::{AddressSpace, RssKind, locking::ReadGuard},
+    space::{
+        AddressSpace, RssKind,
+        locking::{ReadGuard, WriteGuard},
+    },
     vma::{AnonId, Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteFlags};
@@ -56,19 +59,29 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         match held {
-            Held::Mmap(guard) => vma.adopt_anon(self.choose_family(guard, vma)),
-            Held::Vma => {
-                let guard = self.try_read().ok_or(Step::Climb)?;
-                vma.adopt_anon(self.choose_family(&guard, vma));
-            }
+            Held::Mmap(guard) => self.adopt_family(guard, vma),
+            Held::Vma => self.adopt_family(&self.try_read().ok_or(Step::Climb)?, vma),
         }
         Ok(())
     }
 
+    fn adopt_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) {
+        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
+        vma.adopt_anon(self.choose_family(vma, prev, guard.find(vma.end())));
+    }
+
+    /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.
+    pub(crate) fn prepare_anon_exclusive(&self, guard: &WriteGuard<'_, P>, vma: &Vma<P>) {
+        if !vma.anon().is_some() {
+            let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
+            vma.adopt_anon(self.choose_family(vma, prev, guard.find(vma.end())));
+        }
+    }
+
     /// A neighbour's family where a later change of rights could make the two one VMA again; else a new one.
-    fn choose_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> AnonId {
-        let next = guard.find(vma.end()).filter(|next| continues(vma, next));
-        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at)).filter(|prev| continues(prev, vma));
+    fn choose_family(&self, vma: &Vma<P>, prev: Option<&Vma<P>>, next: Option<&Vma<P>>) -> AnonId {
+        let next = next.filter(|next| continues(vma, next));
+        let prev = prev.filter(|prev| continues(prev, vma));
         let usable = |vma: &Vma<P>| Some(vma.anon()).filter(|anon| anon.is_some() && !anon.is_forked());
         next.and_then(usable).or_else(|| prev.and_then(usable)).unwrap_or_else(|| self.engine.new_anon())
     }

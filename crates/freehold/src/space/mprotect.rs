@@ -21,6 +21,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
+use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
     Gather, Kind, Large, LargeGuard, Level, NotCached, OutOfTables, Pte, PteFlags, PteGuard, Stale, VaRange,
@@ -80,12 +81,12 @@ impl<P: Platform> AddressSpace<P> {
         let guard = self.write_range(request.range.clone())?;
         let tlb = SpaceTlb { space: self };
         let gather = Gather::new(&tlb, &self.gathers);
-        let mut protecting = Protecting { guard: &guard, gather, access: request.access, opened: None };
+        let mut protecting = Protecting { guard: &guard, gather, access: request.access, opened: ArrayVec::new() };
         let done = protecting.start(&request).and_then(|range| protecting.go(range));
         let Protecting { mut gather, opened, .. } = protecting;
         gather.finish();
         drop(guard);
-        if let Some(opened) = opened {
+        for opened in opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next access.
             let _ = self.populate_locked(opened);
         }
@@ -99,8 +100,8 @@ struct Protecting<'g, 't, 's, P: Platform> {
     /// No frames go, so it need not hold any.
     gather: Gather<'t, SpaceTlb<'s, P>, 1>,
     access: VmFlags,
-    /// Locked private memory that became writable lies in here.
-    opened: Option<Range<u64>>,
+    /// Locked private memory that became writable; when there are more pieces, the last covers them all.
+    opened: ArrayVec<Range<u64>, 16>,
 }
 
 impl<P: Platform> Protecting<'_, '_, '_, P> {
@@ -145,11 +146,14 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let _ = self.guard.lock_vma(vma);
         space.split_leaves_at(part.start)?;
         space.split_leaves_at(part.end)?;
-        let _ = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
+        let vma = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
         self.change_entries(&part, old, new);
-        self.note_opened(&part, old, new);
+        let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
+        if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
+            self.note_opened(vma, part);
+        }
         Ok(())
     }
 
@@ -193,11 +197,19 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
     }
 
-    fn note_opened(&mut self, part: &Range<u64>, old: VmFlags, new: VmFlags) {
-        let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED);
-        if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
-            let start = self.opened.as_ref().map_or(part.start, |opened| opened.start);
-            self.opened = Some(start..part.end);
+    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their family is chosen
+    /// now, while its neighbours are as they are.
+    fn note_opened(&mut self, vma: &Vma<P>, part: Range<u64>) {
+        let space = self.guard.space;
+        let (first, level) = space.table.peek(space.platform(), VirtAddr::new(part.start));
+        // A guard right at the start keeps everything away.
+        if !matches!(first.kind(level), Kind::Marker { .. }) {
+            space.prepare_anon_exclusive(self.guard, vma);
+        }
+        let full = self.opened.is_full();
+        match self.opened.last_mut() {
+            Some(last) if full || last.end == part.start => last.end = part.end,
+            _ => self.opened.push(part),
         }
     }
 }
