@@ -313,6 +313,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn remap_to(&self, mut request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
             leftovers.add(self.unmap(&Decoded::new(request.new_addr, request.new_len)?)?);
+            // It may have been the source.
+            self.find(request.addr).ok_or(MremapError::NotMapped)?;
         }
         if request.new_len < request.old_len {
             let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
