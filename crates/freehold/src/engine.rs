@@ -30,7 +30,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_map_count: 65_530, mmap_min_addr: 65_536, stack_gap: 256 * PAGE_SIZE, commit_pages: u64::MAX }
+        Config {
+            max_map_count: 65_530,
+            mmap_min_addr: 65_536,
+            stack_gap: 256 * PAGE_SIZE,
+            commit_pages: u64::MAX,
+        }
     }
 }
 

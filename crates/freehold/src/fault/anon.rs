@@ -14,7 +14,13 @@ use freehold_pagetable::{Pte, PteFlags};
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps the zero page; a write, a frame of its own.
-    pub(super) fn anon_fault(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+    pub(super) fn anon_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> Step<P> {
         let rights = vma_pte_flags(vma.flags());
         if !access.write {
             let zero = Pte::page(self.engine.zero, rights | PteFlags::SPECIAL);

@@ -45,7 +45,8 @@ pub(crate) struct FrameCache<P: Platform> {
 
 impl<P: Platform> FrameCache<P> {
     pub fn try_new() -> Result<Self, NoMemory> {
-        let empty = |_| Magazine { len: AtomicUsize::new(0), slots: core::array::from_fn(|_| AtomicU64::new(0)) };
+        let empty =
+            |_| Magazine { len: AtomicUsize::new(0), slots: core::array::from_fn(|_| AtomicU64::new(0)) };
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
     }
 

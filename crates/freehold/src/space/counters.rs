@@ -234,6 +234,10 @@ impl<P: Platform> Counters<P> {
                 recount.data_vm += vma.pages();
             }
         }
-        assert_eq!(self.counts(), recount, "the sizes differ from a recount (left: counted, right: recounted)");
+        assert_eq!(
+            self.counts(),
+            recount,
+            "the sizes differ from a recount (left: counted, right: recounted)"
+        );
     }
 }

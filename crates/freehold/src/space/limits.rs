@@ -120,7 +120,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
     pub(crate) fn may_lock_pages(&self, grow: u64) -> bool {
         self.limits.may_lock.load(Relaxed)
-            || self.counters.locked_vm.load(Relaxed).saturating_add(grow) <= pages(self.limits.memlock.load(Relaxed))
+            || self.counters.locked_vm.load(Relaxed).saturating_add(grow)
+                <= pages(self.limits.memlock.load(Relaxed))
     }
 
     /// Whether `limit` pages of locked memory in all stay within RLIMIT_MEMLOCK.

@@ -14,7 +14,10 @@
 //!
 //! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked again. Whatever
 //! fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
-#![expect(unsafe_code, reason = "turns words of the tree back into references; the guards are what makes that sound")]
+#![expect(
+    unsafe_code,
+    reason = "turns words of the tree back into references; the guards are what makes that sound"
+)]
 
 use super::AddressSpace;
 use crate::{
@@ -23,7 +26,11 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::{cell::RefCell, num::NonZeroU64, ops::{Deref, Range}};
+use core::{
+    cell::RefCell,
+    num::NonZeroU64,
+    ops::{Deref, Range},
+};
 use freehold_range::{Entry, GapRequest, Lookup, Reader, Writer};
 use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail};
 
@@ -310,6 +317,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some(self.slot(&found))
     }
 
+    /// What lies before and behind `range`, which may hold anything.
+    pub(crate) fn around(&self, range: &Range<u64>) -> (Option<Slot<'_, P>>, Option<Slot<'_, P>>) {
+        let (prev, next) = self.tree.borrow().around(range.start);
+        let prev = prev.map(|found| self.slot(&found));
+        match next {
+            // Something is in the range: what lies behind it has to be looked for.
+            Some(found) if found.start < range.end => (prev, self.next_slot(range.end)),
+            next => (prev, next.map(|found| self.slot(&found))),
+        }
+    }
+
     /// The first VMA that ends above `addr`; closing ranges are passed over.
     pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
@@ -368,7 +386,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The lowest address that what lies at `slot` keeps for itself: below a stack its gap.
     pub(crate) fn kept_from(&self, slot: &Slot<'_, P>) -> u64 {
         let gap = match slot {
-            Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => self.space.engine.config().stack_gap,
+            Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
+                self.space.engine.config().stack_gap
+            }
             _ => 0,
         };
         slot.range().start.saturating_sub(gap)
@@ -422,11 +442,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn check(&self) {
         self.tree.borrow().check();
         let mut at = 0;
-        while let Some(found) = { let tree = self.tree.borrow(); tree.next(at) } {
+        while let Some(found) = {
+            let tree = self.tree.borrow();
+            tree.next(at)
+        } {
             if let Slot::Vma(vma) = self.slot(&found) {
                 assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
                 assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);
-                assert!(vma.is_owned_by(self.space), "a VMA of another space is in the tree at {:#x}", found.start);
+                assert!(
+                    vma.is_owned_by(self.space),
+                    "a VMA of another space is in the tree at {:#x}",
+                    found.start
+                );
             }
             at = found.end;
         }

@@ -135,7 +135,10 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
-        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.addr..request.addr.wrapping_add(request.len));
+        let fixed = request
+            .flags
+            .contains(MapFlags::FIXED)
+            .then(|| request.addr..request.addr.wrapping_add(request.len));
         // A range that does not fit is refused below, in its turn.
         let guard = match fixed {
             Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
@@ -192,7 +195,8 @@ impl<P: Platform> AddressSpace<P> {
 
 /// What the arguments alone say about a mapping's flags.
 fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
-    let mut vm = VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
+    let mut vm =
+        VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
     vm.set(VmFlags::GROWSDOWN, flags.contains(MapFlags::GROWSDOWN));
     vm.set(VmFlags::LOCKED, flags.contains(MapFlags::LOCKED));
     vm.set(VmFlags::NOHUGEPAGE, flags.contains(MapFlags::STACK));
@@ -421,7 +425,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: Range<u64>,
     ) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
         let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
-        let gathered = self.gather(&Decoded::trusted(range.clone()))?;
+        let gathered = match request.flags.contains(MapFlags::FIXED) {
+            true => self.gather(&Decoded::trusted(range.clone()))?,
+            false => self.gather_nothing(range.clone()),
+        };
         if !space.may_expand(request.vm_flags, pages, gathered.replaced()) {
             return Err(MmapError::Limit);
         }

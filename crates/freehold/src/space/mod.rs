@@ -40,13 +40,7 @@ pub use mmap::{MapFlags, Prot};
 pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
 
-use crate::{
-    PAGE_SIZE,
-    counted::Counted,
-    engine::Engine,
-    error::NoMemory,
-    platform::Platform,
-};
+use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use closing::Closings;
 use core::mem::ManuallyDrop;
 use counters::Counters;
@@ -54,8 +48,8 @@ use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock,
-    stats::{LockSnapshot, LockStats},
     atomic::{AtomicU64, Ordering::Relaxed},
+    stats::{LockSnapshot, LockStats},
 };
 use limits::LiveLimits;
 

@@ -81,7 +81,8 @@ impl<P: Platform> AddressSpace<P> {
         let guard = self.write_range(request.range.clone())?;
         let tlb = SpaceTlb { space: self };
         let gather = Gather::new(&tlb, &self.gathers);
-        let mut protecting = Protecting { guard: &guard, gather, access: request.access, opened: ArrayVec::new() };
+        let mut protecting =
+            Protecting { guard: &guard, gather, access: request.access, opened: ArrayVec::new() };
         let done = protecting.start(&request).and_then(|range| protecting.go(range));
         let Protecting { mut gather, opened, .. } = protecting;
         gather.finish();

@@ -13,7 +13,7 @@
 //! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds change only
 //! under the VMA's write lock, so that a reader which still finds an old entry cannot lock the VMA and looks again.
 
-use super::locking::{WriteGuard, entry, entry_at};
+use super::locking::{Slot, WriteGuard, entry, entry_at};
 use crate::{
     error::NoMemory,
     object::Object,
@@ -68,8 +68,8 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
     fn neighbours(&self, range: &Range<u64>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
-        let prev = self.prev_slot(range.start).and_then(|slot| slot.vma());
-        let next = self.next_slot(range.end).and_then(|slot| slot.vma());
+        let (prev, next) = self.around(range);
+        let (prev, next) = (prev.and_then(Slot::vma), next.and_then(Slot::vma));
         (prev.filter(|vma| vma.end() == range.start), next.filter(|vma| vma.start() == range.end))
     }
 
@@ -105,7 +105,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// A VMA of this space, detached.
-    pub(super) fn alloc<'g>(&'g self, range: Range<u64>, attrs: &Attrs<'_, P>) -> Result<OwnedVma<'g, P>, NoMemory> {
+    pub(super) fn alloc<'g>(
+        &'g self,
+        range: Range<u64>,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<OwnedVma<'g, P>, NoMemory> {
         self.space.engine.slab.alloc(VmaInit {
             range,
             pgoff: attrs.pgoff,
@@ -250,7 +254,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: Range<u64>,
         change: Change,
     ) -> Result<&'g Vma<P>, ReshapeError> {
-        let attrs = Attrs { flags: change.flags, policy: change.policy, pgoff: vma.pgoff_of(range.start), ..vma.attrs() };
+        let attrs = Attrs {
+            flags: change.flags,
+            policy: change.policy,
+            pgoff: vma.pgoff_of(range.start),
+            ..vma.attrs()
+        };
         let (prev, next) = self.neighbours(&range);
         let merged = match self.mergeable((prev, next), &range, &attrs) {
             (None, None) => None,
@@ -302,7 +311,14 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             (Some(prev), None) => {
                 let rest = range.end..whole.end;
-                self.shift(prev, prev.start()..range.end, prev.pgoff(), vma, rest.clone(), vma.pgoff_of(rest.start))
+                self.shift(
+                    prev,
+                    prev.start()..range.end,
+                    prev.pgoff(),
+                    vma,
+                    rest.clone(),
+                    vma.pgoff_of(rest.start),
+                )
             }
             (None, Some(next)) => {
                 let rest = whole.start..range.start;

@@ -40,7 +40,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::{ops::Range, ptr::null_mut};
-use freehold_pagetable::{Gather, VaRange};
+use freehold_pagetable::{Gather, Level, VaRange, VirtAddr};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
@@ -74,7 +74,9 @@ impl Decoded {
 
     /// A range known to be good.
     pub fn trusted(range: Range<u64>) -> Self {
-        debug_assert!(range.start < range.end && range.end <= TASK_SIZE && range.start.is_multiple_of(PAGE_SIZE));
+        debug_assert!(
+            range.start < range.end && range.end <= TASK_SIZE && range.start.is_multiple_of(PAGE_SIZE)
+        );
         Decoded(range)
     }
 
@@ -156,15 +158,22 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Step 2. Nothing in the range may be closing.
     pub(crate) fn gather(&self, range: &Decoded) -> Result<Gathered<'_, 's, P>, MunmapError> {
         let range = range.range();
-        let mut gathered = Gathered { guard: self, range: range.clone(), list: VmaList::new(), totals: Totals::default() };
+        let mut gathered = self.gather_nothing(range.clone());
         let mut at = range.start;
-        while let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end) {
+        while at < range.end
+            && let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end)
+        {
             let vma = self.clip(vma, &range)?;
             gathered.add(vma);
             at = vma.end();
         }
         self.reserve(1)?;
         Ok(gathered)
+    }
+
+    /// Step 2 for a range that is known to be free.
+    pub(crate) fn gather_nothing(&self, range: Range<u64>) -> Gathered<'_, 's, P> {
+        Gathered { guard: self, range, list: VmaList::new(), totals: Totals::default() }
     }
 
     /// Splits off what of `vma` lies outside `range`.
@@ -210,7 +219,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 drop(guard);
                 unmapped.retire();
             }
-            Settling::Untouched => {
+            Settling::Nothing => {
                 drop(self);
                 detached.skip().retire();
             }
@@ -222,23 +231,32 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go: the one place that reads the
-    /// design.
+    /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
     fn detach_range(&self, range: &Decoded) -> Result<(Detached<'s, P>, Settling), MunmapError> {
         let gathered = self.gather(range)?;
         let span = gathered.span();
-        let free = self.free_span(&span);
-        let settling = match self.space.locking.unmap {
-            _ if self.space.is_untouched(&span) => Settling::Untouched,
-            Unmap::Released if !gathered.totals.special => {
-                let small = span.end - span.start <= AT_ONCE && !self.space.platform().runs_elsewhere(&self.space.mmu);
-                if small { Settling::Exclusive(free) } else { Settling::Released }
-            }
-            Unmap::Downgraded if !gathered.totals.special => Settling::Downgraded(free),
-            _ => Settling::Exclusive(free),
-        };
+        let settling =
+            if self.space.has_no_tables(&span) { Settling::Nothing } else { self.settling(&gathered, &span) };
         let closing = matches!(settling, Settling::Released);
         Ok((gathered.commit(closing), settling))
+    }
+
+    /// How step 4 goes for gathered VMAs that have page tables: the one place that reads the design.
+    fn settling(&self, gathered: &Gathered<'_, 's, P>, span: &Range<u64>) -> Settling {
+        let (space, free) = (self.space, self.free_span(span));
+        let small = span.end - span.start <= AT_ONCE;
+        if small && !holds_a_table(free, span) && space.is_unmapped(VaRange::of(span.start, span.end)) {
+            return Settling::Nothing;
+        }
+        match space.locking.unmap {
+            Unmap::Released if gathered.totals.special => Settling::Exclusive(free),
+            Unmap::Released if small && !space.platform().runs_elsewhere(&space.mmu) => {
+                Settling::Exclusive(free)
+            }
+            Unmap::Released => Settling::Released,
+            Unmap::Downgraded if !gathered.totals.special => Settling::Downgraded(free),
+            _ => Settling::Exclusive(free),
+        }
     }
 
     /// Unmaps a range in one piece without letting go of the lock. What it returns is retired after the lock.
@@ -250,8 +268,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
     pub(super) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let mut gathered =
-            Gathered { guard: self, range: 0..TASK_SIZE, list: VmaList::new(), totals: Totals::default() };
+        let mut gathered = self.gather_nothing(0..TASK_SIZE);
         for vma in self.vmas(0..u64::MAX) {
             gathered.add(vma);
         }
@@ -262,9 +279,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
     fn free_span(&self, range: &Range<u64>) -> VaRange {
-        let floor = self.prev_slot(range.start).map_or(0, |slot| slot.range().end);
-        let ceiling = self.next_slot(range.end).map_or(u64::MAX, |slot| slot.range().start);
-        VaRange::of(floor, ceiling)
+        let (before, behind) = self.around(range);
+        let floor = before.map_or(0, |slot| slot.range().end);
+        VaRange::of(floor, behind.map_or(u64::MAX, |slot| slot.range().start))
     }
 }
 
@@ -308,7 +325,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their place.
     pub fn zap_in_place(&self) {
         let span = self.span();
-        if !self.guard.space.is_untouched(&span) {
+        if !self.guard.space.has_no_tables(&span) {
             let free = self.guard.free_span(&span);
             settle(self.guard.space, &self.list, &span, free);
         }
@@ -338,8 +355,8 @@ enum Settling {
     Exclusive(VaRange),
     /// Under the downgraded lock; likewise.
     Downgraded(VaRange),
-    /// There is no table: nothing to zap.
-    Untouched,
+    /// Nothing is mapped and no table may go.
+    Nothing,
     /// Under no lock: the range is closing.
     Released,
 }
@@ -436,9 +453,14 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     gather.finish();
 }
 
+/// Whether a leaf table at either end of a small `span` lies inside `free`, so that it may go with the range.
+fn holds_a_table(free: VaRange, span: &Range<u64>) -> bool {
+    [span.start, span.end - 1].iter().any(|at| free.covers(VaRange::entry(VirtAddr::new(*at), Level::Pmd)))
+}
+
 impl<P: Platform> AddressSpace<P> {
     /// Whether there is no page table under `span`, so that nothing can be mapped there.
-    pub(super) fn is_untouched(&self, span: &Range<u64>) -> bool {
+    pub(super) fn has_no_tables(&self, span: &Range<u64>) -> bool {
         span.is_empty() || self.table.is_empty_range(self.platform(), VaRange::of(span.start, span.end))
     }
 
@@ -504,7 +526,12 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
     /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
-    fn unmap_sections<'s>(&'s self, mut guard: WriteGuard<'s, P>, range: &Decoded, bytes: u64) -> Result<(), MunmapError> {
+    fn unmap_sections<'s>(
+        &'s self,
+        mut guard: WriteGuard<'s, P>,
+        range: &Decoded,
+        bytes: u64,
+    ) -> Result<(), MunmapError> {
         let Range { mut start, end } = range.range();
         if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
             return Err(MunmapError::Sealed);

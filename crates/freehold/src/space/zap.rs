@@ -9,8 +9,8 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, Kind, LargeGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb, Unmapped, VaRange,
-    VirtAddr, Visitor,
+    ENTRIES, Flush, Gather, Kind, Large, LargeGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb,
+    Unmapped, VaRange, VirtAddr, Visitor, Walked,
 };
 
 /// Where the gathers of one address space pay: the platform's TLBs, the frame caches, the memory for tables.
@@ -89,6 +89,11 @@ impl<P: Platform> AddressSpace<P> {
         self.counters.count_rss(&zapper.rss);
     }
 
+    /// Whether every entry of `range` is empty.
+    pub(crate) fn is_unmapped(&self, range: VaRange) -> bool {
+        matches!(self.table.walk(self.platform(), range, &mut Probe), Ok(Walked::All))
+    }
+
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
     pub(crate) fn discard(&self, range: Range<u64>, zap: Zap) {
         let tlb = SpaceTlb { space: self };
@@ -112,6 +117,21 @@ impl<P: Platform> Zapper<'_, '_, '_, P> {
     }
 }
 
+/// Stops at the first entry that is not empty.
+struct Probe;
+
+impl<P: Platform> Visitor<P::Format, P> for Probe {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |_, _| ControlFlow::Break(()))
+    }
+
+    fn large(&mut self, _: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}
+
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
     fn unlocked(&mut self) {
         self.gather.make_room(ENTRIES);
@@ -125,7 +145,9 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
         table.zap_each(range, gather, |_: VirtAddr, slot: &mut Slot<'_, P::Format>, gather| {
             let pte = slot.pte();
             let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
-                if !(zap.keep_guards && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. })) {
+                if !(zap.keep_guards
+                    && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. }))
+                {
                     slot.clear();
                 }
                 return;

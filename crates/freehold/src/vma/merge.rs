@@ -48,7 +48,9 @@ fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
 
 /// Whether `range` (with `attrs`) may be appended to `left`, which ends where it starts.
 pub(crate) fn can_append<P: Platform>(left: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
-    left.pgoff() + left.pages() == attrs.pgoff && alike(&left.attrs(), attrs) && anon_agree(left.anon(), attrs.anon)
+    left.pgoff() + left.pages() == attrs.pgoff
+        && alike(&left.attrs(), attrs)
+        && anon_agree(left.anon(), attrs.anon)
 }
 
 /// Whether a range of `bytes` with `attrs` may be put in front of `right`, which starts where it ends.

@@ -8,11 +8,7 @@ pub mod flags;
 pub mod merge;
 pub mod slab;
 
-use crate::{
-    object::Object,
-    platform::Platform,
-    space::AddressSpace,
-};
+use crate::{object::Object, platform::Platform, space::AddressSpace};
 use core::{cell::UnsafeCell, ops::Range};
 use flags::VmFlags;
 use freehold_range::IntervalLink;

@@ -3,7 +3,10 @@
 //! A freed VMA is reused at once, by other address spaces too, without waiting for a grace period. What makes that safe:
 //! memory that was a `Vma` stays a `Vma` until the slab is dropped, and the lock word of a free VMA is 0 (detached), so
 //! that a reader which still has its address cannot lock it, or locks its next life and then notices that it does not belong there.
-#![expect(unsafe_code, reason = "owns raw chunks of VMAs and hands out references that outlive a borrow of the slab")]
+#![expect(
+    unsafe_code,
+    reason = "owns raw chunks of VMAs and hands out references that outlive a borrow of the slab"
+)]
 
 use super::{AnonId, LastLine, Vma, flags::VmFlags};
 use crate::{error::NoMemory, object::Object, platform::Platform};
@@ -57,7 +60,8 @@ pub(crate) struct OwnedVma<'e, P: Platform> {
 
 impl<P: Platform> Slab<P> {
     pub fn try_new() -> Result<Self, NoMemory> {
-        let caches = PerCpu::try_new(|_| Cache { head: AtomicPtr::new(null_mut()), len: AtomicUsize::new(0) })?;
+        let caches =
+            PerCpu::try_new(|_| Cache { head: AtomicPtr::new(null_mut()), len: AtomicUsize::new(0) })?;
         Ok(Slab { caches, depot: SpinLock::new(Depot { head: null_mut(), chunks: Vec::new() }, Rank::Slab) })
     }
 
