@@ -122,6 +122,30 @@ fn a_speculation_never_spans_a_write() {
     });
 }
 
+/// Whoever holds the lock for reading, beside a downgraded holder too, finds no VMA locked by a writer that is none any
+/// more.
+#[test]
+fn the_number_is_even_for_readers() {
+    model(|| {
+        let lock = Arc::new(MmapLock::<LoomHost>::new());
+        let writer = {
+            let lock = Arc::clone(&lock);
+            thread::spawn(move || {
+                let guard = lock.write();
+                assert_eq!(lock.seq(), 1);
+                let guard = guard.downgrade();
+                assert_eq!(lock.seq(), 2);
+                drop(guard);
+            })
+        };
+        let guard = lock.read();
+        assert!(lock.seq().is_multiple_of(2));
+        drop(guard);
+        writer.join().unwrap();
+        assert_eq!(lock.seq(), 2);
+    });
+}
+
 /// An object under the loom host's grace periods: proof that the stand-in itself waits, and orders.
 #[repr(C)]
 struct Object {

@@ -58,12 +58,13 @@ impl World {
 
     /// What the engine does with a VMA from the slab.
     fn born(&self, space: usize, start: u64, data: u32) {
-        self.owner.store(space as u64, Relaxed);
-        self.start.store(start, Relaxed);
-        self.set(data);
         self.vma().init_detached();
         let guard = self.spaces[space].write();
         self.vma().write(&guard);
+        // As late as is allowed: only the release of `attach` makes it known to who finds the VMA attached.
+        self.owner.store(space as u64, Relaxed);
+        self.start.store(start, Relaxed);
+        self.set(data);
         self.vma().attach(&guard);
     }
 
