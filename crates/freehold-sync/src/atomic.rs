@@ -32,7 +32,7 @@ pub(crate) use const_unless_loom;
 pub(crate) const CHECKED: bool = cfg!(any(loom, shuttle));
 
 /// How often a waiter looks again before it goes to sleep.
-pub(crate) const SPINS: u32 = if CHECKED { 0 } else { 64 };
+pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
 /// Longest pause between two looks at a spin lock, in `Host::relax` calls.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Wake-ups in vain after which a waiting writer keeps new writers out.
