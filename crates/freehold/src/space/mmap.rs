@@ -407,8 +407,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 if request.flags.contains(MapFlags::LOCKED) || request.vm_flags.contains(VmFlags::GROWSDOWN) {
                     return Err(MmapError::Invalid);
                 }
-                // What mlockall wants of new mappings, these cannot give.
-                request.vm_flags -= VmFlags::LOCK_MASK;
                 request.vm_flags |=
                     VmFlags::DROPPABLE | VmFlags::NORESERVE | VmFlags::WIPEONFORK | VmFlags::DONTDUMP;
                 request.pgoff = start >> PAGE_SHIFT;
@@ -449,11 +447,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let vma: &Vma<P> = self.insert(range.clone(), new, &attrs);
         let replaced = gathered.commit_replaced();
         space.counters.account(self, request.vm_flags, pages as i64);
-        let locked = vma.flags().contains(VmFlags::LOCKED);
-        if locked {
+        let locked = request.vm_flags.contains(VmFlags::LOCKED);
+        if locked && request.vm_flags.contains(VmFlags::DROPPABLE) {
+            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
+            // were mapped before, as on Linux; and it is populated all the same.
+            self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
+        } else if locked {
             space.counters.count_locked(self, pages as i64);
         }
-        let populate = (locked && !vma.flags().contains(VmFlags::LOCKONFAULT))
+        let populate = locked
             || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK));
         Ok((range, populate, replaced))
     }

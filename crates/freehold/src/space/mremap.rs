@@ -382,9 +382,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Moves the mapping to `new_addr`, where there is room.
     fn move_vma(&self, request: &Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
-        let source = self.prepare_source(request)?;
         let from = request.addr..request.addr + request.old_len;
         let target = request.new_addr..request.new_addr + request.new_len;
+        let joined = self.joins_source(request, &target);
+        let source = self.prepare_source(request)?;
         let attrs = moved_attrs(source, request);
         // One for the target, one for the source.
         self.reserve(2)?;
@@ -396,6 +397,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // Nothing can fail from here on.
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
         let landing = self.insert(target.clone(), new, &attrs);
+        if let Some(whole) = joined {
+            self.share_with_rest(landing, &whole, &from);
+        }
         // A merge may have swallowed the VMA that the source was.
         let source = self.find(request.addr).expect("the source is mapped");
         self.move_pages(source, (landing, fresh), from.clone(), target.start);
@@ -453,6 +457,26 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             other => other,
         })
+    }
+
+    /// The VMA that the source is cut out of, if the target would join that.
+    fn joins_source(&self, request: &Remap, target: &Range<u64>) -> Option<Range<u64>> {
+        let source = self.find(request.addr).filter(|_| !request.keeps_source() && request.old_len != 0)?;
+        self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
+    }
+
+    /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the target met on its
+    /// other side reaches all of that. Here the cut comes first, for it can fail; so the rest gets its share afterwards.
+    fn share_with_rest(&self, landing: &Vma<P>, whole: &Range<u64>, from: &Range<u64>) {
+        let sides = [(whole.start < from.start, from.start - 1), (from.end < whole.end, from.end)];
+        for (exists, at) in sides {
+            let Some(rest) = self.find(at).filter(|_| exists) else { continue };
+            let right = self.lock_vma(rest);
+            right.set_flags(rest.flags() | (landing.flags() & VmFlags::STICKY));
+            if !rest.anon().is_some() {
+                right.set_anon(landing.anon());
+            }
+        }
     }
 
     /// Moves the entries; the source's translations are flushed when this returns.

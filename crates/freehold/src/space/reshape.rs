@@ -89,6 +89,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
+    /// Whether a mapping of `range` would join `vma`, as things are.
+    pub(super) fn would_join(&self, range: &Range<u64>, attrs: &Attrs<'_, P>, vma: &Vma<P>) -> bool {
+        let (prev, next) = self.mergeable(self.neighbours(range), range, attrs);
+        [prev, next].into_iter().flatten().any(|side| core::ptr::eq(side, vma))
+    }
+
     /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is going away.
     pub(crate) fn prepare_new<'g>(
         &'g self,
