@@ -111,7 +111,7 @@ impl Generator {
         self.world.quirks == Quirks::Avoided
             && match call {
                 Call::Mremap { flags, .. } => flags & 4 != 0,
-                Call::Mmap { .. } => self.mix.limits,
+                Call::Ftruncate { .. } | Call::FileWrite { .. } => true,
                 _ => false,
             }
     }

@@ -11,11 +11,12 @@ pub enum GuardMark {
     Flag,
 }
 
-/// What becomes of calls whose results on the kernel are slips of its bookkeeping rather than semantics.
+/// What becomes of the kernel's slips, where the engine does better:
 ///
-/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes them
-///   off, as far as the source loses its lock: its counters equal a recount at all times.
-/// - A `mmap` that fails at a limit may have split VMAs at the edges of its range. The engine decides first.
+/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes them off with
+///   the lock: its counters equal a recount at all times.
+/// - Memory files keep what was stored through a mapping behind their end, and show it when they grow. POSIX wants
+///   zeroes there, and the engine, like other file systems (and later kernels), has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirks {
     /// As on the kernel.

@@ -109,10 +109,10 @@ impl Engine {
     }
 
     fn mincore(&self, p: &Process, addr: u64, len: u64) -> Res<Outcome> {
-        // Longer than the arena is an error in any case, found at its end at the latest.
-        let pages = len.div_ceil(PAGE).min((self.world.end - self.world.start) / PAGE + 1);
+        // What does not lie in the arena is refused before anything is written.
+        let inside = addr.checked_add(len).is_some_and(|end| self.world.holds(addr, end));
+        let pages = if inside { len.div_ceil(PAGE) } else { 0 };
         let mut bits = vec![0; pages as usize];
-        let len = len.min(pages * PAGE);
         p.mincore(addr, len, &mut bits).map_err(|error| error.errno().0)?;
         if self.file_pages_resident {
             for line in p.maps(addr).take_while(|line| line.start < addr + len) {
@@ -133,7 +133,8 @@ impl Engine {
         let mut limits = p.limits().get();
         match limit {
             Limit::As => limits.address_space = bytes(outside.total()),
-            Limit::Data => limits.data = bytes(outside.data()),
+            // The hard limit too: only with that is a limit of zero not taken for none.
+            Limit::Data => (limits.data, limits.data_hard) = (bytes(outside.data()), bytes(outside.data())),
             Limit::Lock => limits.memlock = bytes(0),
             Limit::Stack => limits.stack = bytes(0),
         }

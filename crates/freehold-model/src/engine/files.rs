@@ -63,12 +63,8 @@ impl Files {
         };
         let inodes: Vec<_> = World::INODES.iter().enumerate().map(inode).collect();
         let open = World::FILES.iter().map(|desc| {
-            let access = FileAccess {
-                read: desc.read,
-                write: desc.write,
-                append: desc.append,
-                ..FileAccess::READ_WRITE
-            };
+            // O_APPEND is the descriptor's; the engine's `append` is the attribute of an inode.
+            let access = FileAccess { read: desc.read, write: desc.write, ..FileAccess::READ_WRITE };
             File::new(&inodes[desc.inode as usize], access, "file").expect("memory for a file")
         });
         Files { open: open.collect(), inodes }
@@ -105,14 +101,14 @@ impl Files {
 
     /// `pwrite`.
     pub(super) fn write(&self, file: FileId, off: u64, len: u64, seed: u8) -> Res<u64> {
-        let file = self.get(file);
+        let (file, append) = (self.get(file), World::FILES[file as usize].append);
         if off > i64::MAX as u64 {
             return Err(libc::EINVAL);
         }
         if !file.access().write {
             return Err(libc::EBADF);
         }
-        let off = if file.access().append { file.mapping().size() } else { off };
+        let off = if append { file.mapping().size() } else { off };
         let data: Vec<u8> = (0..len).map(|n| seed.wrapping_add(n as u8)).collect();
         let done = file.mapping().write_at(off, &data).map_err(|_| libc::EIO)?;
         Ok(done as u64)

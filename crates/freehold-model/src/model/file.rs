@@ -45,6 +45,15 @@ impl Inode {
     pub(super) fn punch(&mut self, first: u64, end: u64) {
         self.data.retain(|n, _| !(first..end).contains(n));
     }
+    /// The bytes between the end of the file and `to` in the last page: stores through mappings may have left
+    /// something there.
+    fn behind_end(&mut self, to: u64) -> &mut [u8] {
+        let (size, end) = (self.size, to.min(page_up(self.size)));
+        match self.data.get_mut(&(size / PAGE)) {
+            Some(page) if size < end => &mut page[(size % PAGE) as usize..][..(end - size) as usize],
+            _ => &mut [],
+        }
+    }
     fn write(&mut self, off: u64, bytes: impl Iterator<Item = u8>) {
         let mut at = off;
         for byte in bytes {
@@ -74,6 +83,15 @@ impl Model {
         }
     }
 
+    /// Before the bytes from the end of a file to `to` become a part of it.
+    fn file_grows(&mut self, inode: usize, to: u64) {
+        let behind = self.inodes[inode].behind_end(to);
+        self.met_quirk |= behind.iter().any(|byte| *byte != 0);
+        if self.world.quirks == Quirks::Cured {
+            behind.fill(0);
+        }
+    }
+
     /// Cutting a file also takes the private copies of the pages that go.
     pub(super) fn ftruncate(&mut self, file: FileId, len: u64) -> Res {
         let desc = World::FILES[file as usize];
@@ -81,6 +99,7 @@ impl Model {
             return Err(libc::EINVAL);
         }
         let inode = desc.inode as usize;
+        self.file_grows(inode, len);
         let shrinks = len < self.inodes[inode].size;
         self.inodes[inode].truncate(len);
         if shrinks {
@@ -109,9 +128,11 @@ impl Model {
         if !desc.write {
             return Err(libc::EBADF);
         }
-        let inode = &mut self.inodes[desc.inode as usize];
-        let off = if desc.append { inode.size } else { off };
+        let size = self.inodes[desc.inode as usize].size;
+        let off = if desc.append { size } else { off };
         if len > 0 {
+            self.file_grows(desc.inode as usize, off);
+            let inode = &mut self.inodes[desc.inode as usize];
             inode.write(off, (0..len).map(|i| seed.wrapping_add(i as u8)));
         }
         Ok(len)

@@ -128,14 +128,8 @@ impl Model {
         let end = addr + len;
         let pr = self.proc(p);
         let grows = (len / PAGE) as i64 - pr.pages_in(addr, end) as i64;
-        let fits = pr.may_expand(flags, grows, &w.outside);
-        if !fits && w.quirks == Quirks::Cured {
-            return Err(libc::ENOMEM);
-        }
-        let vmas = pr.vmas.len();
         pr.cut_out(addr, end, w.max_map_count)?;
-        if !fits {
-            self.met_quirk |= self.proc(p).vmas.len() != vmas;
+        if !pr.may_expand(flags, grows, &w.outside) {
             return Err(libc::ENOMEM);
         }
         if flags & (vmflag::NORESERVE | vmflag::SHARED | vmflag::WRITE) == vmflag::WRITE {
