@@ -1,0 +1,87 @@
+//! A program that embeds Freehold: `kernel.rs` is what the engine asks for, this file what it gives.
+//!
+//! `cargo run --package freehold-example-embedding`
+#![deny(unsafe_code)]
+
+mod kernel;
+
+use freehold::PAGE_SIZE;
+use freehold::VirtAddr;
+use freehold::counted::Counted;
+use freehold::engine::{Config, Engine};
+use freehold::fault::{Access, FaultError};
+use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
+use freehold_pagetable::{X86_4, hw_walk};
+use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use kernel::Board;
+use std::error::Error;
+
+/// A program's view of its memory.
+struct Program(Counted<AddressSpace<Board>>);
+
+impl Program {
+    fn load(&self, address: u64) -> Result<u64, FaultError> {
+        self.access(address, Access::READ, |word| word.load(SeqCst))
+    }
+
+    fn store(&self, address: u64, value: u64) -> Result<(), FaultError> {
+        self.access(address, Access::WRITE, |word| word.store(value, SeqCst))
+    }
+
+    /// What the processor does: walk the tables; on a fault, ask the kernel and try again.
+    fn access<R>(
+        &self,
+        address: u64,
+        access: Access,
+        f: impl FnOnce(&AtomicU64) -> R,
+    ) -> Result<R, FaultError> {
+        let (board, root) = (self.0.engine().platform(), *self.0.mmu());
+        loop {
+            {
+                let _translating = board.use_bus();
+                if let Ok(found) = hw_walk::<X86_4, Board>(board, root, VirtAddr::new(address), access) {
+                    return Ok(f(board.word(found.pfn, (address % PAGE_SIZE) as usize)));
+                }
+            }
+            self.0.handle_fault(address, access)?;
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let engine = Engine::new(Board::new(4096), Config::default())?;
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default())?);
+
+    let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
+    let at = program.0.mmap(0, 16 * PAGE_SIZE, Prot::READ | Prot::WRITE, flags, None, 0)?;
+    program.store(at, 1)?;
+    program.store(at + PAGE_SIZE, 2)?;
+    println!(
+        "a program stores 1 and 2 in two pages; of the third it reads {}",
+        program.load(at + 2 * PAGE_SIZE)?
+    );
+
+    let child = Program(program.0.fork()?);
+    program.store(at, 10)?;
+    child.store(at + PAGE_SIZE, 20)?;
+    for (who, space) in [("the parent", &program), ("its child", &child)] {
+        println!("{who} sees {} and {}", space.load(at)?, space.load(at + PAGE_SIZE)?);
+    }
+    assert_eq!((program.load(at)?, program.load(at + PAGE_SIZE)?), (10, 2));
+    assert_eq!((child.load(at)?, child.load(at + PAGE_SIZE)?), (1, 20));
+
+    program.0.mprotect(at, PAGE_SIZE, Prot::READ)?;
+    program.0.munmap(at + 8 * PAGE_SIZE, PAGE_SIZE)?;
+    println!("a store to what is read-only now: {:?}", program.store(at, 11));
+    println!("a load from what is unmapped: {:?}", program.load(at + 8 * PAGE_SIZE));
+    println!("{} resident pages; mapped:", program.0.rss().total());
+    for line in program.0.maps(0) {
+        println!("{line}");
+    }
+    drop((program, child));
+    println!("{} of 4095 frames are free again; the engine keeps the others at hand", engine.platform().free_frames());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

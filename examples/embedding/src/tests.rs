@@ -1,0 +1,59 @@
+//! What the README promises of an embedding: it runs, with threads too, and gives everything back.
+
+use super::{Board, Program, main};
+use freehold::PAGE_SIZE;
+use freehold::engine::{Config, Engine};
+use freehold::fault::{FaultError, SegvCode};
+use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+
+#[test]
+fn the_example_runs() {
+    main().unwrap();
+}
+
+#[test]
+fn memory_comes_back() {
+    let engine = Engine::new(Board::new(256), Config::default()).unwrap();
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default()).unwrap());
+    // More than there is, in turns: what is not given back is missed.
+    for turn in 0..20 {
+        let at = program.0.mmap(0, 64 * PAGE_SIZE, RW, ANON, None, 0).unwrap();
+        for page in 0..64 {
+            program.store(at + page * PAGE_SIZE, turn).unwrap();
+        }
+        program.0.munmap(at, 64 * PAGE_SIZE).unwrap();
+        let gone = FaultError::Segv { addr: at, code: SegvCode::Maperr };
+        assert_eq!(program.load(at), Err(gone));
+    }
+    assert_eq!(program.0.rss().total(), 0);
+    program.0.check();
+    assert!(engine.platform().free_frames() > 0);
+}
+
+#[test]
+fn threads_share_a_space() {
+    let engine = Engine::new(Board::new(4096), Config::default()).unwrap();
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default()).unwrap());
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let program = &program;
+            scope.spawn(move || {
+                for turn in 0..50 {
+                    let at = program.0.mmap(0, 8 * PAGE_SIZE, RW, ANON, None, 0).unwrap();
+                    for page in 0..8 {
+                        program.store(at + page * PAGE_SIZE, thread * 1000 + turn).unwrap();
+                    }
+                    for page in 0..8 {
+                        assert_eq!(program.load(at + page * PAGE_SIZE), Ok(thread * 1000 + turn));
+                    }
+                    program.0.munmap(at, 8 * PAGE_SIZE).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(program.0.counts().map_count, 0);
+    program.0.check();
+}
