@@ -10,50 +10,35 @@ use crate::{
     },
     vma::{AnonId, Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Pte, PteFlags};
+use freehold_pagetable::{Pte, PteFlags, PteTable};
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps the zero page; a write, a frame of its own.
+    /// A read maps the zero page; a write, a frame of its own. `table` is the one for `page`.
     pub(super) fn anon_fault(
         &self,
         vma: &Vma<P>,
         page: u64,
         access: Access,
         held: Held<'_, '_, P>,
+        table: PteTable<'_, P::Format, P>,
     ) -> Step<P> {
-        let rights = vma_pte_flags(vma.flags());
+        let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));
         if !access.write {
             let zero = Pte::page(self.engine.zero, rights | PteFlags::SPECIAL);
-            return match self.install(page, zero) {
-                Ok(_) => Step::Done,
-                Err(step) => step,
-            };
+            // If the slot is not empty any more, somebody else was faster, and the access will show what is there.
+            let _ = table.lock().install(address, zero);
+            return Step::Done;
         }
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
         }
         let Ok(frame) = self.engine.alloc_anon(true) else { return Step::OUT_OF_MEMORY };
-        match self.install(page, Pte::page(frame, rights | PteFlags::WRITE | PteFlags::DIRTY)) {
-            Ok(true) => {
-                self.counters.count_page(RssKind::Anon, 1);
-                Step::Done
-            }
-            Ok(false) => {
-                self.engine.discard_anon(frame);
-                Step::Done
-            }
-            Err(step) => {
-                self.engine.discard_anon(frame);
-                step
-            }
+        let page = Pte::page(frame, rights | PteFlags::WRITE | PteFlags::DIRTY);
+        match table.lock().install(address, page) {
+            Ok(()) => self.counters.count_page(RssKind::Anon, 1),
+            Err(_) => self.engine.discard_anon(frame),
         }
-    }
-
-    /// Puts `pte` into the empty slot of `page`; false when the slot is not empty any more.
-    pub(super) fn install(&self, page: u64, pte: Pte<P::Format>) -> Result<bool, Step<P>> {
-        let address = VirtAddr::new(page);
-        let table = self.table.pte_table_alloc(self.platform(), address).map_err(|_| Step::OUT_OF_MEMORY)?;
-        Ok(table.lock().install(address, pte).is_ok())
+        Step::Done
     }
 
     /// Makes sure that the VMA has a family before its first anonymous page.

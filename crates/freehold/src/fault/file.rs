@@ -30,12 +30,14 @@ pub(super) fn rss_kind(frame: &Frame) -> RssKind {
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
+    /// `table` is the one for `page`.
     pub(super) fn file_fault(
         &self,
         vma: &Vma<P>,
         page: u64,
         access: Access,
         held: Held<'_, '_, P>,
+        table: PteTable<'_, P::Format, P>,
     ) -> Step<P> {
         let Object::File(file) = vma.object() else { return Step::Retry };
         let private = access.write && !vma.flags().contains(VmFlags::SHARED);
@@ -48,11 +50,8 @@ impl<P: Platform> AddressSpace<P> {
             return Step::Failed(FaultError::Bus { addr: page });
         }
         if private {
-            return self.private_write(vma, file, page);
+            return self.private_write(vma, file, page, table);
         }
-        let Ok(table) = self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)) else {
-            return Step::OUT_OF_MEMORY;
-        };
         let (rss, step) = if access.write {
             self.shared_write(vma, file, page, table)
         } else {
@@ -119,13 +118,19 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Maps a copy of the page, without ever mapping the page itself. The VMA has a family.
-    fn private_write(&self, vma: &Vma<P>, file: &Counted<File<P>>, page: u64) -> Step<P> {
+    fn private_write(
+        &self,
+        vma: &Vma<P>,
+        file: &Counted<File<P>>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+    ) -> Step<P> {
         let index = vma.pgoff_of(page);
         if !file.mapping().has_page(index) {
             return Step::Fill(file.clone(), index);
         }
         let Ok(copy) = self.engine.alloc_anon(false) else { return Step::OUT_OF_MEMORY };
-        let step = self.map_copy(vma, file, page, copy);
+        let step = self.map_copy(vma, file, page, copy, table);
         match step {
             Step::Done => self.counters.count_page(RssKind::Anon, 1),
             _ => self.engine.discard_anon(copy),
@@ -134,30 +139,40 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Fills `copy` and maps it; anything but `Done`: it was not mapped.
-    fn map_copy(&self, vma: &Vma<P>, file: &File<P>, page: u64, copy: Pfn) -> Step<P> {
-        let address = VirtAddr::new(page);
-        let Ok(table) = self.table.pte_table_alloc(self.platform(), address) else {
-            return Step::OUT_OF_MEMORY;
-        };
+    fn map_copy(
+        &self,
+        vma: &Vma<P>,
+        file: &File<P>,
+        page: u64,
+        copy: Pfn,
+        table: PteTable<'_, P::Format, P>,
+    ) -> Step<P> {
         let rcu = P::rcu_read();
         let Some(original) = file.mapping().lookup(&rcu, vma.pgoff_of(page)) else { return Step::Retry };
         self.platform().copy_frame(copy, original);
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
-        match table.lock().install(address, Pte::page(copy, rights)) {
+        match table.lock().install(VirtAddr::new(page), Pte::page(copy, rights)) {
             Ok(()) => Step::Done,
             Err(_) => Step::Retry,
         }
     }
 
     /// A frame from the fixed list, without the right to write: a private store copies it.
-    pub(super) fn special_fault(&self, vma: &Vma<P>, page: u64, special: &Special) -> Step<P> {
+    /// `table` is the one for `page`.
+    pub(super) fn special_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        special: &Special,
+        table: PteTable<'_, P::Format, P>,
+    ) -> Step<P> {
         let Some(pfn) = special.frame(vma.pgoff_of(page)) else {
             return Step::Failed(FaultError::Bus { addr: page });
         };
-        match self.install(page, Pte::page(pfn, vma_pte_flags(vma.flags()) | PteFlags::SPECIAL)) {
-            Ok(_) => Step::Done,
-            Err(step) => step,
-        }
+        let pte = Pte::page(pfn, vma_pte_flags(vma.flags()) | PteFlags::SPECIAL);
+        // If the slot is not empty any more, somebody else was faster.
+        let _ = table.lock().install(VirtAddr::new(page), pte);
+        Step::Done
     }
 
     /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.

@@ -26,7 +26,7 @@ use crate::{
 };
 use core::fmt;
 pub use freehold_pagetable::Access;
-use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags};
+use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
 use freehold_sync::Killed;
 
 /// What a SIGSEGV says.
@@ -194,11 +194,17 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another way. It may ask
     /// to write where the VMA does not permit it only if a page is there, and gets a private copy that stays read-only.
     pub(crate) fn resolve(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
-        match self.entry(page).kind(Level::Pte) {
+        let address = VirtAddr::new(page);
+        // Nearly every fault installs something, so the table is made before anything else is known.
+        let Ok(table) = self.table.pte_table_alloc(self.platform(), address) else {
+            return Step::OUT_OF_MEMORY;
+        };
+        // Read without the table's lock: a hint, to be checked under the lock.
+        match table.peek(address).kind(Level::Pte) {
             Kind::None => match vma.object() {
-                Object::Anonymous => self.anon_fault(vma, page, access, held),
-                Object::File(_) => self.file_fault(vma, page, access, held),
-                Object::Special(special) => self.special_fault(vma, page, special),
+                Object::Anonymous => self.anon_fault(vma, page, access, held, table),
+                Object::File(_) => self.file_fault(vma, page, access, held, table),
+                Object::Special(special) => self.special_fault(vma, page, special, table),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 self.write_protect_fault(vma, page, held)
@@ -210,12 +216,6 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
         }
-    }
-
-    /// The entry for `page`, read without its table's lock: a hint, to be checked under the lock.
-    fn entry(&self, page: u64) -> Pte<P::Format> {
-        let address = VirtAddr::new(page);
-        self.table.pte_table(self.platform(), address).map_or(Pte::NONE, |table| table.peek(address))
     }
 }
 
