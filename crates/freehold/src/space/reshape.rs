@@ -21,7 +21,7 @@ use crate::{
     vma::{
         Vma,
         flags::VmFlags,
-        merge::{Attrs, anon_agree, can_append, can_prepend},
+        merge::{Attrs, anon_compatible, can_append, can_prepend},
         slab::{OwnedVma, VmaInit},
     },
 };
@@ -84,7 +84,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let next = next.filter(|next| can_prepend(attrs, range.end - range.start, next));
         match (prev, next) {
             // Each agrees with what lies between; do they agree with each other?
-            (Some(left), Some(right)) if !anon_agree(left.anon(), right.anon()) => (Some(left), None),
+            (Some(left), Some(right)) if !anon_compatible(left.anon(), right.anon()) => (Some(left), None),
             both => both,
         }
     }
@@ -266,8 +266,13 @@ impl<P: Platform> WriteGuard<'_, P> {
             pgoff: vma.pgoff_of(range.start),
             ..vma.attrs()
         };
-        let (prev, next) = self.neighbours(&range);
-        let merged = match self.mergeable((prev, next), &range, &attrs) {
+        // Only a part that reaches an end of the VMA has a neighbour there.
+        let prev =
+            if range.start == vma.start() { self.prev_slot(range.start).and_then(Slot::vma) } else { None };
+        let next = if range.end == vma.end() { self.next_slot(range.end).and_then(Slot::vma) } else { None };
+        let sides =
+            (prev.filter(|prev| prev.end() == range.start), next.filter(|next| next.start() == range.end));
+        let merged = match self.mergeable(sides, &range, &attrs) {
             (None, None) => None,
             sides => self.modify_merging(vma, &range, &attrs, sides)?,
         };
