@@ -354,7 +354,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn extend_in_place(&self, vma: &Vma<P>, extension: Range<u64>) -> Result<(), MremapError> {
         let pages = (extension.end - extension.start) >> PAGE_SHIFT;
         self.check_commit(vma.flags(), pages)?;
-        let attrs = Attrs { pgoff: vma.pgoff() + vma.pages(), ..vma.attrs() };
+        // As on Linux, what is new joins the next VMA even if fork made this one.
+        let (pgoff, anon) = (vma.pgoff() + vma.pages(), vma.anon().unforked());
+        let attrs = Attrs { pgoff, anon, ..vma.attrs() };
         let new = self.prepare_new(extension.clone(), &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
             // The VMA does not even go with its own continuation: a special one.

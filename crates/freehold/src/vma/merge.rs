@@ -37,6 +37,11 @@ pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     }
 }
 
+/// Whether two ranges that each agree with what lies between them can be one with it.
+pub(crate) fn anon_compatible(a: AnonId, b: AnonId) -> bool {
+    !a.is_some() || !b.is_some() || a.same(b)
+}
+
 /// Everything but families and position.
 fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
     let differ = (a.flags ^ b.flags) - VmFlags::STICKY;

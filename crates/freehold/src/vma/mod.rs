@@ -38,6 +38,11 @@ impl AnonId {
         AnonId(self.0 | 1)
     }
 
+    /// The same family, without what fork made of the VMA.
+    pub fn unforked(self) -> Self {
+        AnonId(self.0 & !1)
+    }
+
     /// Whether there is a family.
     pub fn is_some(self) -> bool {
         self.0 != 0
