@@ -1,12 +1,13 @@
 //! Calls with their expected results, as text.
 //!
 //! A case file holds lines of calls, each followed by ` -> ` and its outcome, and lines `maps p0:` followed
-//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment.
+//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment. A line
+//! `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are treated so.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};
 use crate::text;
-use crate::world::GuardMark;
+use crate::world::{GuardMark, Quirks};
 
 /// Runs a case; gives what differs.
 pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
@@ -17,6 +18,15 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
         let line = line.split('#').next().unwrap_or("").trim_end();
         if line.is_empty() {
             continue;
+        }
+        if let Some(treated) = line.strip_prefix("quirks ") {
+            let kept = w.quirks != Quirks::Cured;
+            match treated {
+                "kept" if !kept => return Ok(()),
+                "cured" if kept => return Ok(()),
+                "kept" | "cured" => continue,
+                other => return Err(format!("line {}: no such treatment: {other}", n + 1)),
+            }
         }
         let at = |what: String| format!("line {}: {what}", n + 1);
         if let Some(proc) = line.strip_prefix("maps p").and_then(|s| s.strip_suffix(':')) {

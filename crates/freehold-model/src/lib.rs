@@ -6,6 +6,7 @@
 //! - [`linux`]: the running kernel as a subject, inside child processes.
 //! - [`engine`]: the engine as a subject, with any design of its locks, on a machine in this process.
 //! - [`generate`]: random calls, biased towards collisions and edges.
+//! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
 //!
@@ -41,6 +42,7 @@ pub mod generate;
 pub mod linux;
 pub mod model;
 pub mod op;
+pub mod script;
 pub mod text;
 pub mod world;
 

@@ -17,6 +17,8 @@ pub enum GuardMark {
 ///   the lock: its counters equal a recount at all times.
 /// - Memory files keep what was stored through a mapping behind their end, and show it when they grow. POSIX wants
 ///   zeroes there, and the engine, like other file systems (and later kernels), has them.
+/// - A call that needs two cuts of a VMA where the limit of mappings allows one fails after the first. The engine
+///   leaves the VMA whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirks {
     /// As on the kernel.

@@ -1,9 +1,12 @@
 //! The recorded cases, on every subject.
 
+mod support;
+
 use std::path::PathBuf;
 
-use freehold_model::linux::{Linux, Options};
-use freehold_model::{Model, Subject, World, cases};
+use freehold_model::linux::Options;
+use freehold_model::{Engine, Model, Subject, World, cases};
+use support::{linux, lockings};
 
 fn files() -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("cases");
@@ -32,12 +35,22 @@ fn the_model_passes() {
 }
 
 #[test]
+fn the_model_passes_without_the_slips_of_the_kernel() {
+    run_all(&mut Model::new(Engine::world_for(false)));
+}
+
+#[test]
+fn the_engine_passes_in_every_design() {
+    for locking in lockings() {
+        let mut engine = Engine::new(Engine::world_for(false), locking);
+        run_all(&mut engine);
+        engine.check();
+    }
+}
+
+#[test]
 fn the_kernel_passes() {
-    match Linux::new(Options::default()) {
-        Ok(mut linux) => run_all(&mut linux),
-        Err(why) => {
-            use std::io::Write as _;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel cannot be driven here: {why}");
-        }
+    if let Some(mut linux) = linux(Options::default()) {
+        run_all(&mut linux);
     }
 }

@@ -1,38 +1,18 @@
 //! The model against the running kernel: ten thousand random calls in every test run.
 
-use freehold_model::compare::{self, Plan, Report};
-use freehold_model::linux::{Linux, Options};
-use freehold_model::{Model, Subject, text};
+mod support;
 
-fn linux(options: Options) -> Option<Linux> {
-    match Linux::new(options) {
-        Ok(linux) => Some(linux),
-        Err(why) => {
-            // Seen without --nocapture too: written past the test harness.
-            use std::io::Write as _;
-            let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel cannot be driven here: {why}");
-            None
-        }
-    }
-}
-
-fn check(report: &Report, subject: &dyn Subject) {
-    if let Some(d) = &report.difference {
-        let ops: String = d.ops.iter().map(|op| text::op(&subject.world(), op) + "\n").collect();
-        panic!("model (left) and kernel (right) differ in run {}:\n{ops}=> {}", d.seed, d.what);
-    }
-}
+use freehold_model::compare::{self, Plan};
+use freehold_model::linux::Options;
+use freehold_model::{Model, Subject};
+use support::{assert_same, linux};
 
 fn compare(plan: &Plan, options: Options) {
     let Some(mut linux) = linux(options) else { return };
     let mut model = Model::new(linux.world());
     let report = compare::run(&mut model, &mut linux, plan);
-    check(&report, &model);
+    assert_same("model and kernel", plan, &report, &model);
     model.check();
-    assert!(report.calls >= plan.calls);
-    // A generator that only draws refusals would compare nothing.
-    assert!(report.succeeded * 3 > report.calls, "few calls succeed: {report:?}");
-    assert!(report.failed > 0 && report.signals > 0 && report.pages > 0, "nothing of a kind: {report:?}");
 }
 
 #[test]
@@ -57,9 +37,11 @@ fn model_agrees_with_the_kernel_at_the_limit_of_mappings() {
 }
 
 #[test]
-#[ignore = "a million calls: a minute on an idle machine"]
 fn model_agrees_with_the_kernel_for_a_million_calls() {
-    compare(&Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 }, Options::default());
+    if support::long() {
+        let plan = Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 };
+        compare(&plan, Options::default());
+    }
 }
 
 /// The comparison must be able to fail: a model with another idea of one constant is found out.

@@ -164,15 +164,20 @@ impl Process {
             return Ok(());
         }
         let mut i = i;
+        let full = |count: &Counters, cuts| count.map_count as u64 + cuts > max;
+        if self.quirks == Quirks::Cured && !first && !last && full(&self.count, 2) {
+            return Err(libc::ENOMEM);
+        }
         if !first {
-            if self.count.map_count as u64 >= max {
+            if full(&self.count, 1) {
                 return Err(libc::ENOMEM);
             }
             self.split(i, start);
             i += 1;
         }
         if !last {
-            if self.count.map_count as u64 >= max {
+            if full(&self.count, 1) {
+                self.met_quirk |= !first;
                 return Err(libc::ENOMEM);
             }
             self.split(i, end);

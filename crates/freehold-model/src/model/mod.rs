@@ -108,6 +108,9 @@ struct Process {
     /// Lock flags of future mappings.
     def_flags: u32,
     limits: Limits,
+    /// As the world's.
+    quirks: Quirks,
+    met_quirk: bool,
 }
 
 /// Soft limits, in pages.
@@ -132,7 +135,7 @@ pub struct Model {
 impl Model {
     /// Whether a call so far ran into one of the kernel's slips (see [`Quirks`]).
     pub fn met_quirk(&self) -> bool {
-        self.met_quirk
+        self.met_quirk || self.procs.iter().flatten().any(|p| p.met_quirk)
     }
 
     /// A fresh model of that world.
@@ -161,6 +164,8 @@ impl Model {
             brk: w.heap,
             def_flags: 0,
             limits,
+            quirks: w.quirks,
+            met_quirk: false,
         };
         self.procs = vec![Some(first)];
         self.inodes = (0..World::INODES.len()).map(|i| Inode::initial(i as u8)).collect();

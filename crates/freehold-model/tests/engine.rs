@@ -1,0 +1,113 @@
+//! The engine, in every design, against the model and against the running kernel: random calls, the same results, the
+//! same maps and counters, the same bytes.
+//!
+//! With `FREEHOLD_LONG=1` each comparison runs a million calls.
+
+mod support;
+
+use freehold::space::Locking;
+use freehold_model::compare::{self, Plan};
+use freehold_model::linux::Options;
+use freehold_model::world::Quirks;
+use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, Subject, World};
+use support::{assert_same, calls, linux, lockings};
+
+fn against_the_model(world: World, locking: Locking, plan: &Plan) {
+    let mut model = Model::new(world.clone());
+    let mut engine = Engine::new(world, locking);
+    let report = compare::run(&mut model, &mut engine, plan);
+    assert_same(&format!("model and engine {locking:?}"), plan, &report, &model);
+}
+
+#[test]
+fn every_design_agrees_with_the_model() {
+    for (n, locking) in lockings().into_iter().enumerate() {
+        let plan = Plan { seed: (n as u64) << 32, calls: calls(10_000), per_run: 256, between_maps: 16 };
+        against_the_model(Engine::world_for(false), locking, &plan);
+    }
+}
+
+#[test]
+fn every_design_agrees_with_the_model_without_lock_limit() {
+    for (n, locking) in lockings().into_iter().enumerate() {
+        let plan =
+            Plan { seed: 77 + ((n as u64) << 32), calls: calls(2_000), per_run: 400, between_maps: 16 };
+        against_the_model(Engine::world_for(true), locking, &plan);
+    }
+}
+
+#[test]
+fn every_design_agrees_with_the_model_at_the_limit_of_mappings() {
+    for (n, locking) in lockings().into_iter().enumerate() {
+        let plan =
+            Plan { seed: 99 + ((n as u64) << 32), calls: calls(2_000), per_run: 1000, between_maps: 16 };
+        against_the_model(Engine::world_with_room(9), locking, &plan);
+    }
+}
+
+/// Runs the engine beside the kernel, `calls` calls in all.
+fn against_the_kernel(options: Options, seed: u64, calls: u64, per_run: usize) {
+    let Some(mut linux) = linux(options) else { return };
+    linux.treat_quirks(Quirks::Avoided);
+    let designs = lockings();
+    let calls = calls.div_ceil(designs.len() as u64);
+    for (n, locking) in designs.into_iter().enumerate() {
+        let plan = Plan { seed: seed + ((n as u64) << 32), calls, per_run, between_maps: 16 };
+        let mut engine = Engine::new(linux.world(), locking).with_file_pages_resident();
+        let report = compare::run(&mut engine, &mut linux, &plan);
+        assert_same(&format!("engine {locking:?} and kernel"), &plan, &report, &engine);
+    }
+}
+
+#[test]
+fn the_engine_agrees_with_the_kernel() {
+    against_the_kernel(Options::default(), 1 << 40, calls(10_000), 256);
+}
+
+#[test]
+fn the_engine_agrees_with_the_kernel_without_lock_limit() {
+    against_the_kernel(Options { may_lock: true, ..Options::default() }, 1 << 41, calls(4_000), 256);
+}
+
+#[test]
+fn the_engine_agrees_with_the_kernel_at_the_limit_of_mappings() {
+    against_the_kernel(Options { room: Some(9), ..Options::default() }, 1 << 42, calls(9_000), 1000);
+}
+
+/// The comparison must be able to fail in the smallest thing that only the engine has: one page's bytes.
+#[test]
+fn a_wrong_byte_is_found() {
+    let world = Engine::world_for(false);
+    let mut model = Model::new(world.clone());
+    let mut engine = Forgetful(Engine::new(world, Locking::default()));
+    let plan = Plan { seed: 5, calls: 100_000, per_run: 256, between_maps: 16 };
+    let found = compare::run(&mut model, &mut engine, &plan).difference.expect("a store is lost");
+    assert!(found.ops.len() <= 3, "not small: {:?}", found.ops);
+}
+
+/// Loses every store of this value.
+struct Forgetful(Engine);
+
+impl Subject for Forgetful {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+    fn world(&self) -> World {
+        self.0.world()
+    }
+    fn apply(&mut self, op: &Op) -> Outcome {
+        match op.call {
+            Call::Write { addr, value: 7 } => {
+                let call = Call::Read { addr, len: 1 };
+                match self.0.apply(&Op { call, ..*op }) {
+                    Outcome::Bytes(_) => Outcome::Ok(0),
+                    other => other,
+                }
+            }
+            _ => self.0.apply(op),
+        }
+    }
+    fn maps(&mut self, proc: u8) -> Vec<MapLine> {
+        self.0.maps(proc)
+    }
+}
