@@ -79,7 +79,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{line}");
     }
     drop((program, child));
-    println!("{} of 4095 frames are free again; the engine keeps the others at hand", engine.platform().free_frames());
+    println!(
+        "{} of 4095 frames are free again; the engine keeps the others at hand",
+        engine.platform().free_frames()
+    );
     Ok(())
 }
 
