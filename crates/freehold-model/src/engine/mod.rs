@@ -6,7 +6,7 @@
 //!
 //! The engine's address spaces are empty; what [`World`] says lies outside the arena is made by `outside`.
 //!
-//! What the engine does differently from the kernel, and why, is said at [`Quirks`](crate::world::Quirks).
+//! What the engine does differently from the kernel, and why, is said at [`Quirks`].
 
 mod calls;
 mod files;

@@ -4,10 +4,10 @@
 //!
 //! | right | got by | what it keeps still |
 //! | --- | --- | --- |
-//! | [`VmaRead`] | [`AddressSpace::lock_vma`] without any lock, or [`ReadGuard::lock_vma`] | one VMA: in the tree, its fields, the page tables of its range |
+//! | [`VmaRead`] | `AddressSpace::lock_vma` without any lock, or `ReadGuard::lock_vma` | one VMA: in the tree, its fields, the page tables of its range |
 //! | [`ReadGuard`] | the mmap lock for reading | all VMAs |
 //! | [`WriteGuard`] | the mmap lock for writing | all VMAs, and the right to change the set |
-//! | [`VmaWrite`] | [`WriteGuard::lock_vma`] | the above, and nobody reads this VMA through its own lock: its fields may change |
+//! | `VmaWrite` | `WriteGuard::lock_vma` | the above, and nobody reads this VMA through its own lock: its fields may change |
 //!
 //! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end together when the write
 //! guard is dropped or downgraded, because that changes the sequence number they are made of.
