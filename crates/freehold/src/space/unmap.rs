@@ -277,6 +277,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         gathered.detach(span).settle(VaRange::of(0, u64::MAX))
     }
 
+    /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to one section; or
+    /// behind a VMA that must not be cut there.
+    fn section_end(&self, start: u64, bytes: u64) -> u64 {
+        let at = (start / bytes + 1) * bytes;
+        self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
+    }
+
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
     fn free_span(&self, range: &Range<u64>) -> VaRange {
         let (before, behind) = self.around(range);
@@ -526,6 +533,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
     /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
+    ///
+    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there only if others take
+    /// it meanwhile, and then the sections before are gone.
     fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
@@ -536,9 +546,13 @@ impl<P: Platform> AddressSpace<P> {
         if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
             return Err(MunmapError::Sealed);
         }
+        for edge in [start, end - 1] {
+            if let Some(vma) = guard.find(edge) {
+                guard.clip(vma, &range.range())?;
+            }
+        }
         loop {
-            // Sections end at multiples of their size, so that a table belongs to one section.
-            let section = start..end.min((start / bytes + 1) * bytes);
+            let section = start..guard.section_end(start, bytes).min(end);
             let unmapped = guard.unmap(&Decoded::trusted(section.clone()))?;
             drop(guard);
             unmapped.retire();

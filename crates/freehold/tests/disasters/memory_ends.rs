@@ -1,0 +1,234 @@
+//! Memory runs out in the middle of a call (C-10, C-32, C-47, C-64).
+//!
+//! A munmap that had no memory to split a VMA left it detached and still in the tree, or reported success with half the
+//! range gone; a merge that failed went on to split with bounds it had changed already; a move that failed lost pages; a
+//! fork that failed left a child that the reverse maps could find.
+//!
+//! So every allocation of every call fails once here: the first, the second, .., alone and together with all that follow.
+//! Afterwards everything must be as it was, but for VMAs that may stay cut, and the same call without failures must end
+//! like one that never met any. Caches are run down before: frames and VMAs are allocated in batches, and what lies in
+//! store cannot fail.
+
+mod calls;
+mod scene;
+
+use super::*;
+use calls::{CALLS, Call, Extent};
+use freehold::{error::Errno, space::Unmap};
+use freehold_machine::{
+    fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
+    stop_failing_memory,
+};
+use scene::{Scene, State};
+
+/// What fails, and from when on.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Memory,
+    MemoryFromThere,
+    Heap,
+    HeapFromThere,
+}
+
+impl Failure {
+    const ALL: [Failure; 4] =
+        [Failure::Memory, Failure::MemoryFromThere, Failure::Heap, Failure::HeapFromThere];
+
+    fn arm(self, nth: u64) {
+        match self {
+            Failure::Memory => fail_memory_once(nth),
+            Failure::MemoryFromThere => fail_memory_from(nth),
+            Failure::Heap => fail_heap_once(nth),
+            Failure::HeapFromThere => fail_heap_from(nth),
+        }
+    }
+
+    /// How many there were.
+    fn stop(self) -> u64 {
+        match self {
+            Failure::Memory | Failure::MemoryFromThere => stop_failing_memory(),
+            Failure::Heap | Failure::HeapFromThere => stop_failing_heap(),
+        }
+    }
+}
+
+/// Frames and VMAs left in store before the call.
+const SPARES: [u64; 3] = [0, 1, 2];
+
+/// One of each kind, sections small enough for a call to have several.
+fn designs() -> [Locking; 4] {
+    let [mmap_lock, .., vma_lock] = Locking::ALL;
+    [
+        mmap_lock,
+        Locking { unmap: Unmap::Sectioned { bytes: 2 << 20 }, ..vma_lock },
+        Locking { unmap: Unmap::Downgraded, ..vma_lock },
+        vma_lock,
+    ]
+}
+
+/// What the call does when nothing fails.
+fn undisturbed(call: &Call, locking: Locking) -> State {
+    let mut scene = Scene::new(locking, call.forked, 0);
+    let result = (call.run)(&mut scene);
+    assert_eq!(result, Ok(()), "{}: without any failure", call.name);
+    let state = scene.state();
+    scene.end();
+    state
+}
+
+/// Makes the call with one failure; returns how many there were.
+///
+/// # Errors
+///
+/// What is not as it should be.
+fn with_failure(
+    call: &Call,
+    locking: Locking,
+    spare: u64,
+    failure: Failure,
+    nth: u64,
+    (untouched, done): (&State, &State),
+) -> Result<u64, String> {
+    let what = |how: &str, detail: &str| {
+        Err(format!("{}, {locking:?}, {spare} spare, {failure:?} {nth}: {how}{detail}", call.name))
+    };
+    let mut scene = Scene::new(locking, call.forked, spare);
+    failure.arm(nth);
+    let result = (call.run)(&mut scene);
+    let failures = failure.stop();
+    scene.check();
+    if let Err(errno) = result {
+        if failures == 0 || !call.errnos.contains(&errno) {
+            return what("ended with ", &format!("{errno:?}"));
+        }
+        let state = scene.state();
+        let same = match call.extent {
+            Extent::Nothing => state == *untouched,
+            Extent::Layout => state.contents == untouched.contents,
+            Extent::Anything => true,
+            Extent::Done => {
+                let lost = scene.lost_by_a_move();
+                scene.end();
+                return if lost.is_empty() { Ok(failures) } else { what("lost pages", &format!("{lost:?}")) };
+            }
+        };
+        if !same {
+            return what("something changed", &state.differences(untouched));
+        }
+        scene.check();
+        if let Err(errno) = (call.run)(&mut scene) {
+            return what("again, ended with ", &format!("{errno:?}"));
+        }
+    }
+    // Succeeded at the second attempt, or at the first, because what failed could be done without.
+    let state = scene.state();
+    scene.end();
+    if state == *done { Ok(failures) } else { what("does not end as it should", &state.differences(done)) }
+}
+
+/// Every failure of one call, under one design.
+fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
+    let mut scene = Scene::new(locking, call.forked, 0);
+    let untouched = scene.state();
+    scene.end();
+    let done = undisturbed(call, locking);
+    let mut failures = 0;
+    for spare in SPARES {
+        for failure in Failure::ALL {
+            for nth in 1.. {
+                if with_failure(call, locking, spare, failure, nth, (&untouched, &done))? == 0 {
+                    break;
+                }
+                failures += 1;
+            }
+        }
+    }
+    match (failures > 0) == call.allocates {
+        true => Ok(()),
+        false => Err(format!("{}, {locking:?}: {failures} failures", call.name)),
+    }
+}
+
+/// C-10, C-32, C-47, C-64.
+#[test]
+fn every_failure_of_every_call_leaves_things_as_they_were() {
+    let wrong: Vec<String> = designs()
+        .into_iter()
+        .flat_map(|locking| CALLS.iter().filter_map(move |call| every_failure_of(call, locking).err()))
+        .collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// C-10 for what is made before there is an address space.
+#[test]
+fn a_space_that_cannot_be_made_leaves_nothing() {
+    for lock_stats in [false, true] {
+        for failure in Failure::ALL {
+            for nth in 1.. {
+                let world = World::new();
+                let config = SpaceConfig { lock_stats, ..SpaceConfig::default() };
+                failure.arm(nth);
+                let made = Process::new(world.engine(), &config);
+                let failures = failure.stop();
+                assert_eq!(made.is_err(), failures > 0, "{failure:?} {nth}");
+                assert_eq!(world.machine.accounting().spaces, usize::from(made.is_ok()));
+                drop(made);
+                drop(world.process(Locking::default()));
+                world.end();
+                if failures == 0 {
+                    assert!(nth > 1, "{failure:?}: nothing was made to fail");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// C-10 for the engine itself.
+#[test]
+fn an_engine_that_cannot_be_made_leaves_nothing() {
+    for failure in Failure::ALL {
+        for nth in 1.. {
+            let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+            let handle = machine.clone();
+            failure.arm(nth);
+            let engine = Engine::new(handle, Config::default());
+            let failures = failure.stop();
+            assert_eq!(engine.is_err(), failures > 0, "{failure:?} {nth}");
+            drop(engine);
+            machine.accounting().assert_clean();
+            if failures == 0 {
+                assert!(nth > 1, "{failure:?}: nothing was made to fail");
+                break;
+            }
+        }
+    }
+}
+
+/// C-10 for files: opening one, and filling its cache.
+#[test]
+fn a_file_that_cannot_be_made_leaves_nothing() {
+    let mut seen = 0;
+    for failure in Failure::ALL {
+        for nth in 1.. {
+            let world = World::new();
+            failure.arm(nth);
+            let file = Mapping::new(world.engine(), Disk, 4 * PAGE, false)
+                .and_then(|mapping| File::new(&mapping, FileAccess::READ, "/a/file"));
+            let filled = file.as_ref().map(|file| file.mapping().fill(3));
+            let failures = failure.stop();
+            assert_eq!(!matches!(filled, Ok(Ok(()))), failures > 0, "{failure:?} {nth}");
+            if let Ok(file) = &file {
+                file.mapping().fill(3).unwrap();
+                assert!(file.mapping().has_page(3));
+            }
+            drop(file);
+            world.end();
+            seen += failures;
+            if failures == 0 {
+                break;
+            }
+        }
+    }
+    assert!(seen > 0, "nothing was made to fail");
+}

@@ -1,0 +1,120 @@
+//! A munmap that is refused half-way takes nothing (C-10, C-30).
+//!
+//! The error is found at the far end of the range: a VMA that must not be cut there, a sealed one, one VMA too many. Done
+//! section by section, what lies in the first sections must not be gone by then.
+
+use super::*;
+use freehold::{error::MunmapError, object::Special, space::Unmap, vma::flags::VmFlags};
+use freehold_machine::{fail_heap_from, stop_failing_heap};
+
+const SECTION: u64 = 2 << 20;
+
+fn designs() -> impl Iterator<Item = Locking> {
+    let sectioned = |locking: Locking| Locking { unmap: Unmap::Sectioned { bytes: SECTION }, ..locking };
+    Locking::ALL.into_iter().chain(Locking::ALL.into_iter().take(1).map(sectioned))
+}
+
+/// ```text
+///  0    4              1536    1540
+///  |-rw-|     ...        |-last-|         unmapped: 2 .. 1538
+/// ```
+fn refused(locking: Locking, last: impl FnOnce(&Process), expected: MunmapError) {
+    let world = World::new();
+    let process = world.process(locking);
+    let mut cpu = world.machine.cpu(0);
+    anon(&process, BASE, 4);
+    fill(&process, &mut cpu, BASE, 4, 10);
+    last(&process);
+    let before = layout(&process);
+    assert_eq!(process.munmap(BASE + 2 * PAGE, 1536 * PAGE), Err(expected), "{locking:?}");
+    assert_filled(&process, &mut cpu, BASE, 4, 10);
+    assert_eq!(process.munmap_atomic(BASE + 2 * PAGE, 1536 * PAGE), Err(expected));
+    assert_filled(&process, &mut cpu, BASE, 4, 10);
+    process.check();
+    let covered = |layout: &[(u64, u64)]| layout.iter().map(|(start, end)| end - start).sum::<u64>();
+    assert_eq!(covered(&layout(&process)), covered(&before));
+    drop((process, cpu));
+    world.end();
+}
+
+#[test]
+fn because_the_last_vma_must_not_be_cut() {
+    for locking in designs() {
+        let special = |process: &Process| {
+            let vdso = Counted::try_new(Special::new("[vdso]", &[]).unwrap()).unwrap();
+            let flags = VmFlags::READ | VmFlags::MAYREAD;
+            process.install_special(BASE + 1536 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
+        };
+        refused(locking, special, MunmapError::NotSplittable);
+    }
+}
+
+#[test]
+fn because_the_last_vma_is_sealed() {
+    for locking in designs() {
+        let sealed = |process: &Process| {
+            anon(process, BASE + 1536 * PAGE, 4);
+            process.mseal(BASE + 1536 * PAGE, 4 * PAGE).unwrap();
+        };
+        refused(locking, sealed, MunmapError::Sealed);
+    }
+}
+
+/// Sections full of VMAs, so that each takes nodes of the tree; the heap is empty from some allocation on.
+#[test]
+fn because_there_is_no_memory() {
+    const SECTIONS: u64 = 6;
+    for locking in designs() {
+        for nth in 1.. {
+            let world = World::new();
+            let process = world.process(locking);
+            for n in 0..SECTIONS * 256 {
+                let prot = if n % 2 == 0 { R } else { RW };
+                process.mmap(BASE + n * 2 * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
+            }
+            let whole = layout(&process);
+            fail_heap_from(nth);
+            let result = process.munmap(BASE + PAGE, (SECTIONS * 512 - 2) * PAGE);
+            let failures = stop_failing_heap();
+            process.check();
+            match result {
+                Ok(()) => assert_eq!(layout(&process), [(0, 1), (SECTIONS * 512 - 1, SECTIONS * 512)]),
+                Err(error) => {
+                    assert_eq!(error, MunmapError::OutOfMemory);
+                    let first_and_last_cut = whole.len()..whole.len() + 3;
+                    let left = layout(&process);
+                    assert!(
+                        first_and_last_cut.contains(&left.len()),
+                        "{locking:?} {nth}: {} left",
+                        left.len()
+                    );
+                }
+            }
+            drop(process);
+            world.end();
+            if failures == 0 {
+                assert!(nth > 1, "nothing was made to fail");
+                break;
+            }
+        }
+    }
+}
+
+/// What must not be cut is no reason to refuse a munmap that takes the whole of it, wherever sections end.
+#[test]
+fn but_not_because_of_a_section() {
+    for locking in designs() {
+        let world = World::new();
+        let process = world.process(locking);
+        anon(&process, BASE, 512);
+        let vdso = Counted::try_new(Special::new("[vdso]", &[]).unwrap()).unwrap();
+        let flags = VmFlags::READ | VmFlags::MAYREAD;
+        process.install_special(BASE + 1022 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
+        anon(&process, BASE + 1026 * PAGE, 1000);
+        process.munmap(BASE + PAGE, 2000 * PAGE).unwrap();
+        assert_eq!(layout(&process), [(0, 1), (2001, 2026)]);
+        process.check();
+        drop(process);
+        world.end();
+    }
+}

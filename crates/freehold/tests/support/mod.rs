@@ -1,0 +1,109 @@
+//! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped where.
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
+
+pub use freehold::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Config, Engine},
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+    space::{Locking, MapFlags, Prot, SpaceConfig},
+};
+pub use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+pub use freehold_pagetable::{Pfn, X86_4};
+
+pub type Vcpu = Cpu<X86_4>;
+
+pub const PAGE: u64 = PAGE_SIZE;
+pub const R: Prot = Prot::READ;
+pub const RW: Prot = Prot::READ.union(Prot::WRITE);
+pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+/// A place where nothing is, at the start of a page table's span.
+pub const BASE: u64 = 0x10_0000_0000;
+
+/// A disk with a number at the start of every page.
+pub struct Disk;
+
+impl Disk {
+    pub fn number(index: u64) -> u64 {
+        index * 1000 + 7
+    }
+}
+
+impl Pager<Machine> for Disk {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &Disk::number(index).to_le_bytes());
+        Ok(())
+    }
+}
+
+/// A machine and its engine. Everything must have been given back when it ends.
+pub struct World {
+    pub machine: Machine,
+    pub engine: Option<Counted<Engine<Machine>>>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        World { machine, engine: Some(engine) }
+    }
+
+    pub fn engine(&self) -> &Counted<Engine<Machine>> {
+        self.engine.as_ref().unwrap()
+    }
+
+    pub fn process(&self, locking: Locking) -> Process {
+        Process::new(self.engine(), &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+    }
+
+    pub fn file(&self, pages: u64) -> Counted<File<Machine>> {
+        let mapping = Mapping::new(self.engine(), Disk, pages * PAGE, false).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
+    }
+
+    /// Ends the world; whoever still held something of it has leaked it.
+    pub fn end(mut self) {
+        self.engine = None;
+        self.machine.accounting().assert_clean();
+    }
+}
+
+/// Runs a scenario under every design.
+pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for locking in Locking::ALL {
+        let world = World::new();
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+/// Maps anonymous memory exactly there.
+pub fn anon(process: &Process, at: u64, pages: u64) -> u64 {
+    process.mmap(at, pages * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap()
+}
+
+/// Writes `first`, `first + 1`, .. to the first words of pages.
+pub fn fill(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, first: u64) {
+    for n in 0..pages {
+        process.store(cpu, at + n * PAGE, first + n).unwrap();
+    }
+}
+
+/// Whether the first words of pages are `first`, `first + 1`, ..
+pub fn assert_filled(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, first: u64) {
+    for n in 0..pages {
+        assert_eq!(process.load::<u64>(cpu, at + n * PAGE), Ok(first + n), "page {n} at {at:#x}");
+    }
+}
+
+/// The VMAs as (start, end, name), in pages from `BASE` on.
+pub fn layout(process: &Process) -> Vec<(u64, u64)> {
+    process.maps(0).map(|line| ((line.start - BASE) / PAGE, (line.end - BASE) / PAGE)).collect()
+}
