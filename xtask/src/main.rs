@@ -32,7 +32,8 @@ const LOOM: &[Suite] = &[Suite {
     cfg: Some("loom"),
     args: &[
         "test",
-        "--release",
+        "--profile",
+        "checked",
         "--quiet",
         "--package",
         "freehold-sync",
@@ -48,7 +49,7 @@ const LOOM: &[Suite] = &[Suite {
 const SHUTTLE: &[Suite] = &[Suite {
     name: "shuttle: random interleavings of the whole engine",
     cfg: Some("shuttle"),
-    args: &["test", "--release", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
+    args: &["test", "--profile", "checked", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
 }];
 
 fn main() -> ExitCode {

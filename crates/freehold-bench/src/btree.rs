@@ -1,6 +1,6 @@
 //! What one writes first: a map of areas by start behind a reader/writer lock.
 
-use crate::{BASE, LENGTH, PAGE, STRIDE, Subject};
+use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
@@ -14,15 +14,14 @@ struct Area {
 /// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: a free place is looked for from the top down.
 pub struct LockedTree(RwLock<BTreeMap<u64, Area>>);
 
-const TOP: u64 = 0x7fff_f000_0000;
-
 impl Subject for LockedTree {
     const NAME: &'static str = "BTreeMap in RwLock";
 
     fn with_areas(areas: u64) -> Self {
         let area =
             |n: u64| (BASE + n * STRIDE, Area { end: BASE + n * STRIDE + LENGTH, rights: 3 + n as u32 % 2 });
-        LockedTree(RwLock::new((0..areas).map(area).collect()))
+        let stack = (STACK, Area { end: STACK + LENGTH, rights: 3 });
+        LockedTree(RwLock::new((0..areas).map(area).chain([stack]).collect()))
     }
 
     fn lookup(&self, address: u64) -> Option<u64> {
@@ -34,7 +33,7 @@ impl Subject for LockedTree {
     fn map_unmap(&self, _: u64) {
         let at = {
             let mut map = self.0.write();
-            let mut high = TOP;
+            let mut high = STACK + LENGTH;
             for (start, area) in map.iter().rev() {
                 if high - area.end >= PAGE {
                     break;

@@ -1,6 +1,6 @@
 //! The engine on phantom memory, oracles off.
 
-use crate::{BASE, LENGTH, PAGE, STRIDE, Subject};
+use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
 use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
@@ -42,6 +42,8 @@ impl Subject for Space {
 
     fn with_areas(areas: u64) -> Self {
         let space = Space::new(1 << 30, Locking::default());
+        let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
+        space.process.mmap(STACK, LENGTH, RW, stack, None, 0).expect("room");
         for n in 0..areas {
             let prot = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
             let flags = ANON | MapFlags::FIXED;

@@ -1,7 +1,7 @@
 //! The subjects of the benches: the engine, and what one would write without it.
 //!
 //! Every subject holds `n` mapped areas of six pages, ten pages apart, with rights that differ from neighbour to
-//! neighbour so that none merge, and offers the operations that all of them have: looking an address up, mapping and
+//! neighbour so that none merge, and a stack above them all, and offers the operations that all of them have: looking an address up, mapping and
 //! unmapping a page wherever there is room, and changing the rights of a page in the middle of an area and back.
 #![deny(unsafe_code)]
 
@@ -21,6 +21,8 @@ pub const STRIDE: u64 = 10 * PAGE;
 pub const LENGTH: u64 = 6 * PAGE;
 /// Where the first area starts.
 pub const BASE: u64 = 0x1000_0000_0000;
+/// Where the stack lies: above everything, as in any process.
+pub const STACK: u64 = 0x7fff_ff00_0000;
 /// Numbers of areas that the benches try.
 pub const SIZES: [u64; 3] = [10, 1_000, 65_000];
 

@@ -1,6 +1,6 @@
 //! The crate `memory_set`, behind a mutex, over no page table at all.
 
-use crate::{BASE, LENGTH, PAGE, STRIDE, Subject};
+use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, VirtAddr};
 use memory_set::{MappingBackend, MemoryArea, MemorySet};
 use parking_lot::Mutex;
@@ -40,6 +40,7 @@ impl Subject for LockedSet {
         for n in 0..areas {
             set.map(area(BASE + n * STRIDE, LENGTH), &mut (), false).expect("free");
         }
+        set.map(area(STACK, LENGTH), &mut (), false).expect("free");
         LockedSet(Mutex::new(set))
     }
 
