@@ -1,0 +1,211 @@
+//! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and on the kernel.
+
+mod support;
+
+use freehold_model::linux::Options;
+use freehold_model::op::{Proc, vmflag};
+use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, PAGE, Subject, World};
+use std::ops::Range;
+use support::{linux, lockings};
+
+/// Column of the first page's bar.
+const MARGIN: usize = 10;
+/// Page of the arena where lines begin.
+const FIRST: u64 = 16;
+
+const SEQUENTIAL: u64 = 2;
+
+/// A stretch of pages between two bars.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stretch {
+    pages: Range<u64>,
+    /// The letter, small.
+    kind: char,
+    written: Vec<u64>,
+}
+
+/// Reads a line; holes are left out.
+fn stretches(line: &str) -> Vec<Stretch> {
+    let mut out = Vec::<Stretch>::new();
+    let columns: Vec<char> = line.chars().skip(MARGIN).collect();
+    for (n, column) in columns.chunks(2).enumerate() {
+        let (bar, letter) = (column[0], *column.get(1).expect("a bar has a page"));
+        let (page, kind) = (n as u64, letter.to_ascii_lowercase());
+        match out.last_mut().filter(|_| bar != '|') {
+            Some(last) => {
+                assert_eq!(last.kind, kind, "a bar is missing in {line}");
+                last.pages.end = page + 1;
+            }
+            None => out.push(Stretch { pages: page..page + 1, kind, written: Vec::new() }),
+        }
+        if letter != kind {
+            out.last_mut().expect("just seen").written.push(page);
+        }
+    }
+    out.retain(|stretch| stretch.kind != '.');
+    out
+}
+
+/// The pages with this mark.
+fn marked(line: &str, mark: char) -> Range<u64> {
+    let at: Vec<usize> = line.char_indices().filter(|(_, c)| *c == mark).map(|(n, _)| n).collect();
+    let page = |column: usize| ((column - MARGIN - 1) / 2) as u64;
+    page(at[0])..page(at[at.len() - 1]) + 1
+}
+
+fn prot(kind: char) -> u64 {
+    match kind {
+        '-' => 0,
+        'r' => 1,
+        'x' => 5,
+        'w' | 's' | 'l' => 3,
+        other => panic!("no such page: {other}"),
+    }
+}
+
+/// One picture on one subject.
+struct Stage<'s> {
+    subject: &'s mut dyn Subject,
+    world: World,
+    proc: Proc,
+}
+
+impl Stage<'_> {
+    fn addr(&self, page: u64) -> u64 {
+        self.world.start + (FIRST + page) * PAGE
+    }
+
+    fn span(&self, pages: &Range<u64>) -> (u64, u64) {
+        (self.addr(pages.start), (pages.end - pages.start) * PAGE)
+    }
+
+    fn call(&mut self, call: Call) -> Outcome {
+        self.subject.apply(&Op { proc: self.proc, call })
+    }
+
+    fn must(&mut self, call: Call) {
+        let outcome = self.call(call.clone());
+        assert!(matches!(outcome, Outcome::Ok(_)), "{call:x?}: {outcome:?}");
+    }
+
+    fn map(&mut self, pages: &Range<u64>, prot: u64) {
+        let (addr, len) = self.span(pages);
+        self.must(Call::Mmap { addr, len, prot, flags: 0x32, file: None, off: 0 });
+    }
+
+    /// Builds what a line shows. Each VMA lies alone until all its pages are written.
+    fn build(&mut self, stretches: &[Stretch]) {
+        for stretch in stretches {
+            self.map(&stretch.pages, 3);
+            for page in &stretch.written {
+                let addr = self.addr(*page);
+                self.must(Call::Write { addr, value: 1 });
+            }
+            let (addr, len) = self.span(&stretch.pages);
+            self.must(Call::Mprotect { addr, len, prot: prot(stretch.kind) });
+            match stretch.kind {
+                's' => self.must(Call::Madvise { addr, len, advice: SEQUENTIAL }),
+                'l' => self.must(Call::Mlock { addr, len }),
+                _ => {}
+            }
+        }
+        self.assert_shows(stretches);
+    }
+
+    /// Compares VMAs and rights; which pages were written is not looked at.
+    fn assert_shows(&mut self, stretches: &[Stretch]) {
+        let known = self.subject.known_flags();
+        let shown = |flags: u32| flags & known & (vmflag::ACCESS | vmflag::SEQUENTIAL | vmflag::LOCKED);
+        let maps = self.subject.maps(self.proc);
+        let got: Vec<_> = maps.iter().map(|m: &MapLine| (m.start, m.end, shown(m.flags))).collect();
+        let want: Vec<_> = stretches
+            .iter()
+            .map(|stretch| {
+                let extra = match stretch.kind {
+                    's' => vmflag::SEQUENTIAL,
+                    'l' => vmflag::LOCKED,
+                    _ => 0,
+                };
+                let (start, len) = self.span(&stretch.pages);
+                (start, start + len, shown(prot(stretch.kind) as u32 | extra))
+            })
+            .collect();
+        assert_eq!(got, want, "maps (left) are not as drawn (right)");
+    }
+
+    /// Makes a call drawn below a line. That it may fail is a part of the picture.
+    fn act(&mut self, line: &str, target: Option<Range<u64>>) {
+        let words: Vec<&str> = line.split(['^', ' ']).filter(|word| !word.is_empty()).collect();
+        if words == ["fork"] {
+            let Outcome::Ok(child) = self.call(Call::Fork) else { panic!("no child") };
+            self.proc = child as Proc;
+            return;
+        }
+        let pages = marked(line, '^');
+        let (addr, len) = self.span(&pages);
+        let kind = |word: &str| prot(word.chars().next().expect("a letter"));
+        let call = match words[..] {
+            ["mmap", letter] => return self.map(&pages, kind(letter)),
+            ["munmap"] => Call::Munmap { addr, len },
+            ["mprotect", letter] => Call::Mprotect { addr, len, prot: kind(letter) },
+            ["normal"] => Call::Madvise { addr, len, advice: 0 },
+            ["mlock"] => Call::Mlock { addr, len },
+            ["munlock"] => Call::Munlock { addr, len },
+            ["mremap"] => {
+                let new_addr = self.addr(target.expect("a line `to`").start);
+                Call::Mremap { old: addr, old_len: len, new_len: len, flags: 3, new_addr }
+            }
+            _ => panic!("cannot read {line:?}"),
+        };
+        self.call(call);
+    }
+}
+
+/// Draws the picture that begins at each `is` on the subject; returns how many there are.
+fn run_all(subject: &mut dyn Subject, what: &str) -> usize {
+    let mut pictures = 0;
+    let mut stage = Stage { world: subject.world(), subject, proc: 0 };
+    let lines: Vec<&str> = include_str!("lines.txt").lines().map(str::trim_end).collect();
+    for (n, line) in lines.iter().enumerate() {
+        if line.is_empty() || line.starts_with('#') || line.starts_with("to ") {
+            continue;
+        }
+        let at = std::panic::AssertUnwindSafe(|| match line.split(' ').next() {
+            Some("is") => {
+                stage.subject.reset();
+                stage.proc = 0;
+                stage.build(&stretches(line));
+            }
+            Some("gives") => stage.assert_shows(&stretches(line)),
+            _ => {
+                let target = lines.get(n + 1).filter(|next| next.starts_with("to "));
+                stage.act(line, target.map(|line| marked(line, 'v')));
+            }
+        });
+        if std::panic::catch_unwind(at).is_err() {
+            panic!("lines.txt, line {}, on {what}: {line}", n + 1);
+        }
+        pictures += usize::from(line.starts_with("is"));
+    }
+    pictures
+}
+
+#[test]
+fn the_model_draws_every_line() {
+    assert!(run_all(&mut Model::new(World::bare()), "the model") >= 30);
+}
+
+#[test]
+fn the_engine_draws_every_line_in_every_design() {
+    for locking in lockings() {
+        let mut engine = Engine::new(Engine::world_for(false), locking);
+        run_all(&mut engine, &format!("the engine, {locking:?}"));
+    }
+}
+
+#[test]
+fn the_kernel_draws_every_line() {
+    if let Some(mut linux) = linux(Options::default()) {
+        run_all(&mut linux, "the kernel");
+    }
+}
