@@ -31,6 +31,9 @@ pub(crate) use const_unless_loom;
 /// Whether a tool that explores schedules runs this code.
 pub(crate) const CHECKED: bool = cfg!(any(loom, shuttle));
 
+/// How often who finds the lock taken looks again before it queues: about as long as going to sleep and being woken
+/// takes, and several times as long as most writers hold the lock. The checkers queue at once.
+pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
 /// How often a waiter looks again before it goes to sleep.
 pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
 /// Longest pause between two looks at a spin lock, in `Host::relax` calls.

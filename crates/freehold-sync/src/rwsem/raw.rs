@@ -1,7 +1,7 @@
 //! The protocol of the reader/writer lock: the steps of the [module's description](super), without guards.
 
 use super::word::{READER, Word};
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, PATIENCE, SPINS, const_unless_loom};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom};
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
@@ -90,6 +90,9 @@ impl<H: Host> RawRwSem<H> {
 
     #[cold]
     fn read_slow(&self, wait: Wait) -> Result<(), Killed> {
+        if self.is_admitted_soon() {
+            return Ok(());
+        }
         // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by this very
         // load, so it pairs with the release of the writer that left (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
@@ -112,6 +115,19 @@ impl<H: Host> RawRwSem<H> {
             }
         };
         self.wait_for_phase_after(queued, wait)
+    }
+
+    /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds them up.
+    fn is_admitted_soon(&self) -> bool {
+        for _ in 0..PAUSES {
+            // Acquire: as in `read_slow`.
+            let word = self.load(Ordering::Acquire);
+            if !word.bars_readers() || word.write_waiters() > 0 {
+                return !word.bars_readers();
+            }
+            H::relax();
+        }
+        false
     }
 
     fn wait_for_phase_after(&self, queued: Word, wait: Wait) -> Result<(), Killed> {
@@ -213,6 +229,9 @@ impl<H: Host> RawRwSem<H> {
 
     #[cold]
     fn write_slow(&self, wait: Wait) -> Result<(), Killed> {
+        if self.is_taken_soon() {
+            return Ok(());
+        }
         self.pass_gate(wait)?;
         let mut word = self.load(Ordering::Relaxed);
         loop {
@@ -226,6 +245,22 @@ impl<H: Host> RawRwSem<H> {
             }
         }
         self.wait_for_token(wait)
+    }
+
+    /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not while others
+    /// queue: the lock is handed to them.
+    fn is_taken_soon(&self) -> bool {
+        for _ in 0..PAUSES {
+            // Relaxed: a hint.
+            if self.load(Ordering::Relaxed).has_waiters() {
+                return false;
+            }
+            if self.try_write() {
+                return true;
+            }
+            H::relax();
+        }
+        false
     }
 
     /// Waits while somebody in the queue is starving.

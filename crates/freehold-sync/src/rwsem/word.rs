@@ -46,6 +46,12 @@ impl Word {
         self.0 & (WRITER | WRITE_WAITERS) != 0
     }
 
+    /// Whether anybody queues.
+    #[inline]
+    pub fn has_waiters(self) -> bool {
+        self.0 & (READ_WAITERS | WRITE_WAITERS) != 0
+    }
+
     /// Nobody holds the lock and nobody waits.
     #[inline]
     pub fn is_free(self) -> bool {
