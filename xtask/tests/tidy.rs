@@ -1,0 +1,286 @@
+//! Reads the repository and finds what the house rules forbid and a reader can see.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest file of a crate's sources, in lines.
+const MOST_LINES: usize = 600;
+
+/// The only sources that may ask which checker they are built for: the atomics facade with what depends on it, the hosts
+/// of tests, page-table formats, and the platform. Test modules may, too.
+const MAY_ASK_FOR_CHECKERS: &[&str] = &[
+    "crates/freehold-sync/src/atomic.rs",
+    "crates/freehold-sync/src/lib.rs",
+    "crates/freehold-sync/src/testing/",
+    "crates/freehold-pagetable/src/format/",
+    "crates/freehold-machine/src/lib.rs",
+    "crates/freehold-machine/src/host_std/",
+    "crates/freehold-machine/src/host_shuttle/",
+];
+
+/// Texts that belong to one machine or one mirror. Each is put together here, so that this file does not contain it.
+const FOREIGN: &[&[&str]] = &[
+    &["/ho", "me/"],
+    &["/ro", "ot/"],
+    &["/Us", "ers/"],
+    &["index.cra", "tes.io"],
+    &["static.cra", "tes.io"],
+    &["registry", "+http"],
+    &["/wo", "rk/"],
+];
+
+/// Hazards of the founding issue: each has a test that bears its number.
+const HAZARDS: &[std::ops::RangeInclusive<u32>] =
+    &[1..=11, 19..=23, 31..=47, 56..=56, 61..=61, 64..=64, 67..=67, 70..=70];
+
+/// Hazards of that list that concern code which does not exist yet, or whose test is owed: number and reason.
+const WITHOUT_A_TEST: &[(u32, &str)] = &[
+    (6, "there are no hooks that could call munmap"),
+    (
+        7,
+        "owed: guards cannot outlive their lock (an example that must not compile, in mmap_lock.rs), look-ups in holes",
+    ),
+    (8, "there are no drivers' hooks: see 31"),
+    (9, "there are no drivers' hooks: see 31"),
+    (23, "owed: walkers beside faults under the VMA's lock"),
+    (31, "there are no drivers' hooks: a VMA is complete before it is attached"),
+    (41, "tables are not retracted while they are in use: nothing collapses them into huge pages yet"),
+    (43, "owed: moves at the lowest and the highest addresses"),
+    (44, "there is no userfaultfd yet"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+}
+
+/// A file of the repository: its path from the root, with slashes, and its text.
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// All text files below `folder`, build directories left out.
+fn sources(folder: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        for entry in entries {
+            let path = entry.expect("a readable folder").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !(name.starts_with("target") || name == ".git" || name == "shared") {
+                    folders.push(path);
+                }
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                let path =
+                    path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+                found.push(Source { path, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn rust(folder: &str) -> impl Iterator<Item = Source> {
+    sources(folder).into_iter().filter(|source| source.path.ends_with(".rs"))
+}
+
+/// Rust files of the crates' sources, not of their tests, benches and examples.
+fn crate_sources() -> impl Iterator<Item = Source> {
+    rust("crates").filter(|source| source.path.split('/').nth(2) == Some("src"))
+}
+
+#[track_caller]
+fn assert_none(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+/// Code of a line, without what follows `//`.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+#[test]
+fn files_are_short() {
+    let long = crate_sources()
+        .map(|source| (source.text.lines().count(), source.path))
+        .filter(|(lines, _)| *lines > MOST_LINES)
+        .map(|(lines, path)| format!("{path}: {lines} lines"));
+    assert_none("longer than a file may be", long.collect());
+}
+
+#[test]
+fn only_the_facade_knows_the_checkers() {
+    let mut found = Vec::new();
+    for source in crate_sources() {
+        if MAY_ASK_FOR_CHECKERS.iter().any(|allowed| source.path.starts_with(allowed)) {
+            continue;
+        }
+        for (number, line) in source.text.lines().enumerate() {
+            let code = code(line);
+            if code.contains("cfg")
+                && !code.contains("(test")
+                && (code.contains("loom") || code.contains("shuttle"))
+            {
+                found.push(format!("{}:{}: {}", source.path, number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none("asks for a checker outside the facade", found);
+}
+
+/// A file with unsafe code says so, at its top or at the item; or the module does that it is a part of.
+#[test]
+fn unsafe_code_is_announced() {
+    let words = ["unsafe {", "unsafe impl", "unsafe fn", "unsafe trait"];
+    let announces = |text: &str| {
+        let text: String = text.split_whitespace().collect();
+        text.contains("expect(unsafe_code,reason=")
+    };
+    let parent_announces = |path: &str| {
+        let parent = root().join(path).with_file_name("mod.rs");
+        fs::read_to_string(parent).is_ok_and(|text| text.contains("#![expect(") && announces(&text))
+    };
+    let found = crate_sources()
+        .chain(rust("examples"))
+        .filter(|source| {
+            source.text.lines().map(code).any(|line| words.iter().any(|word| line.contains(word)))
+        })
+        .filter(|source| !announces(&source.text) && !parent_announces(&source.path))
+        .map(|source| source.path);
+    assert_none(
+        "has unsafe code and does not announce it with `expect(unsafe_code, reason = ...)`",
+        found.collect(),
+    );
+}
+
+#[test]
+fn every_crate_denies_unsafe_code() {
+    let mut found = Vec::new();
+    for source in crate_sources().chain(rust("examples")) {
+        let top = source.path.ends_with("src/lib.rs") || source.path.ends_with("src/main.rs");
+        if top
+            && !source.text.contains("#![deny(unsafe_code)]")
+            && !source.text.contains("#![forbid(unsafe_code)]")
+        {
+            found.push(source.path);
+        }
+    }
+    assert_none("does not deny unsafe code", found);
+}
+
+#[test]
+fn nothing_belongs_to_one_machine() {
+    let mut found = Vec::new();
+    for source in sources(".") {
+        // Cargo writes lock files, and names the public registry there as everybody's does.
+        if source.path.ends_with("Cargo.lock") {
+            continue;
+        }
+        for text in FOREIGN.iter().map(|parts| parts.concat()) {
+            if let Some(at) = source.text.find(&text) {
+                let line = source.text[..at].lines().count().max(1);
+                found.push(format!("{}:{line}: {text}", source.path));
+            }
+        }
+    }
+    assert_none("belongs to one machine", found);
+}
+
+/// Whether the text names hazard `n` as such, `C-21` or `c21_`.
+fn names(text: &str, n: u32) -> bool {
+    let written = format!("C-{n}");
+    let numbered = text
+        .match_indices(&written)
+        .any(|(at, _)| !text[at + written.len()..].starts_with(|c: char| c.is_ascii_digit()));
+    numbered || text.contains(&format!("fn c{n}_")) || text.contains(&format!("fn c0{n}_"))
+}
+
+/// The part of a file that is tests: all of it in a tests' folder or a case; of a source file, its test module.
+fn test_part(source: &Source) -> &str {
+    let path = &source.path;
+    if path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("/cases/") {
+        return &source.text;
+    }
+    source.text.find("mod tests {").map_or("", |at| &source.text[at..])
+}
+
+#[test]
+fn hazards_have_tests() {
+    let files = sources("crates");
+    let owed = |n: &u32| WITHOUT_A_TEST.iter().any(|(number, _)| number == n);
+    // A case may bear the number in its name, in lower case.
+    let bears =
+        |path: &str, n: u32| path.contains(&format!("/c{n}-")) || path.contains(&format!("/c{n:02}-"));
+    let tested = |n: &u32| files.iter().any(|file| names(test_part(file), *n) || bears(&file.path, *n));
+    let listed: Vec<u32> = HAZARDS.iter().cloned().flatten().collect();
+    let missing = listed.iter().filter(|n| !owed(n) && !tested(n)).map(|n| format!("C-{n}"));
+    assert_none("hazards that no test names", missing.collect());
+    let paid = listed.iter().filter(|n| owed(n) && tested(n)).map(|n| format!("C-{n}"));
+    assert_none("hazards listed as without a test that have one", paid.collect());
+}
+
+/// The README's Rust example is the engine's, which is compiled and run as a test of its documentation.
+#[test]
+fn the_readme_shows_the_engines_example() {
+    let front = fs::read_to_string(root().join("crates/freehold/src/lib.rs")).expect("the front door");
+    let lines = front
+        .lines()
+        .filter_map(|line| line.strip_prefix("//!"))
+        .map(|line| line.strip_prefix(' ').unwrap_or(line));
+    let example: Vec<&str> =
+        lines.skip_while(|line| *line != "```").skip(1).take_while(|line| *line != "```").collect();
+    let shown: Vec<&str> = example.into_iter().filter(|line| !line.starts_with("# ")).collect();
+    let shown = shown.join("\n");
+    assert!(shown.contains("Engine::new"), "the front door has no example");
+    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
+    let printed =
+        readme.split("```rust\n").nth(1).and_then(|rest| rest.split("\n```").next()).expect("an example");
+    assert_eq!(
+        printed.trim_end(),
+        shown.trim_end(),
+        "README.md and crates/freehold/src/lib.rs show different examples"
+    );
+}
+
+/// docs/locking.md lists the ranks in the order of the code.
+#[test]
+fn the_locking_document_has_the_order() {
+    let code = fs::read_to_string(root().join("crates/freehold-sync/src/rank.rs")).expect("the ranks");
+    let body =
+        code.split("pub enum Rank {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the enum");
+    let ranks: Vec<&str> = body
+        .lines()
+        .map(str::trim)
+        .filter_map(|line| line.strip_suffix(','))
+        .filter(|line| !line.starts_with('/'))
+        .collect();
+    assert!(ranks.len() > 10, "the ranks were not found");
+    let document = fs::read_to_string(root().join("docs/locking.md")).expect("the document");
+    let order = document.split("| rank | lock |").nth(1).expect("the table of ranks");
+    let listed: Vec<&str> = order
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('`').nth(1))
+        .collect();
+    assert_eq!(listed, ranks, "docs/locking.md and rank.rs differ");
+}
+
+/// Files that the documents point to exist.
+#[test]
+fn links_lead_somewhere() {
+    let mut found = Vec::new();
+    for source in sources(".").into_iter().filter(|source| source.path.ends_with(".md")) {
+        let folder = root().join(&source.path).parent().expect("a file lies in a folder").to_path_buf();
+        for link in source.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") && !folder.join(path).exists() {
+                found.push(format!("{}: {link}", source.path));
+            }
+        }
+    }
+    assert_none("links that lead nowhere", found);
+}
