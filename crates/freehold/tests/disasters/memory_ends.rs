@@ -9,8 +9,8 @@
 //! like one that never met any. Caches are run down before: frames and VMAs are allocated in batches, and what lies in
 //! store cannot fail.
 
-mod calls;
-mod scene;
+pub mod calls;
+pub mod scene;
 
 use super::*;
 use calls::{CALLS, Call, Extent};

@@ -13,7 +13,7 @@ use freehold::{
 
 /// What a failed call may have changed.
 #[derive(Clone, Copy)]
-pub(super) enum Extent {
+pub enum Extent {
     /// Nothing but where VMAs are cut.
     Nothing,
     /// VMAs to the left of the failure; no contents.
@@ -24,7 +24,7 @@ pub(super) enum Extent {
     Done,
 }
 
-pub(super) struct Call {
+pub struct Call {
     pub name: &'static str,
     pub run: fn(&mut Scene) -> Result<(), Errno>,
     pub errnos: &'static [Errno],
@@ -95,6 +95,7 @@ fn heap(scene: &Scene, pages: i64) -> Result<(), Errno> {
 fn fault(result: Result<(), FaultError>) -> Result<(), Errno> {
     result.map_err(|error| match error {
         FaultError::OutOfMemory => Errno::ENOMEM,
+        FaultError::Killed => Errno::EINTR,
         _ => Errno::EFAULT,
     })
 }
@@ -133,7 +134,7 @@ const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const KEEP: RemapFlags = FIXED.union(RemapFlags::DONTUNMAP);
 const SHM: MapFlags = MapFlags::SHARED.union(MapFlags::ANONYMOUS);
 
-pub(super) const CALLS: &[Call] = &[
+pub const CALLS: &[Call] = &[
     call("mmap", |s| map(s, 4000, 4, R, ANON)),
     call("mmap that joins a neighbour", |s| map(s, 20, 2, RW, ANON)).needs_nothing(),
     call("mmap over several VMAs", |s| map(s, 6, 34, RW, ANON)),

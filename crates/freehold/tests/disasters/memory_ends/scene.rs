@@ -15,7 +15,7 @@ use freehold::{
 ///        2000    2004  2008   2100  2104  2200 2204   3000 3004  4000   5000 .. 6200
 ///        |-file p-|-file s-|  |-shm-|     |locked|     |stack|    free   |---rw---|
 /// ```
-pub(super) struct Scene {
+pub struct Scene {
     pub world: World,
     pub process: Process,
     pub cpu: Vcpu,
@@ -28,13 +28,13 @@ pub(super) struct Scene {
 }
 
 /// The address of a page of the scene.
-pub(super) const fn at(page: u64) -> u64 {
+pub const fn at(page: u64) -> u64 {
     BASE + page * PAGE
 }
 
 /// What a program sees.
 #[derive(Debug, PartialEq)]
-pub(super) struct State {
+pub struct State {
     /// Start, end, flags, offset and name; VMAs that could be one are one.
     maps: Vec<(u64, u64, VmFlags, u64, String)>,
     /// But for the number of VMAs.

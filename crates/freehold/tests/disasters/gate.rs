@@ -1,0 +1,176 @@
+//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a frame.
+#![expect(
+    unsafe_code,
+    reason = "implements the engine's unsafe traits by passing everything on to the machine"
+)]
+
+use freehold::{Pfn, frame::Frame, platform::Platform};
+use freehold_machine::{Machine, Mmu};
+use freehold_pagetable::{Flush, OutOfTables, Table, TableMemory, TableMeta, X86_4};
+use freehold_sync::{Host, Killed, LockContext, RcuHead, atomic::AtomicU32};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+type Visit = Box<dyn FnOnce() + Send>;
+
+/// Runs what was put into it, once.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<Mutex<Option<Visit>>>);
+
+impl Gate {
+    /// The next one who comes through runs this.
+    pub fn put(&self, visit: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some(Box::new(visit));
+    }
+
+    /// Whether nobody came.
+    pub fn is_waiting(&self) -> bool {
+        self.0.lock().unwrap().is_some()
+    }
+
+    fn pass(&self) {
+        // Taken out first: the visit may come through here as well.
+        let visit = self.0.lock().unwrap().take();
+        if let Some(visit) = visit {
+            visit();
+        }
+    }
+}
+
+/// A machine with gates.
+#[derive(Clone)]
+pub struct Gated {
+    pub machine: Machine,
+    /// Before a flush.
+    pub flush: Gate,
+    /// Before bytes are read from a frame on somebody's behalf.
+    pub read: Gate,
+}
+
+impl Gated {
+    pub fn new(machine: &Machine) -> Self {
+        Gated { machine: machine.clone(), flush: Gate::default(), read: Gate::default() }
+    }
+}
+
+// SAFETY: everything is the machine's.
+unsafe impl Host for Gated {
+    const MAX_CPUS: usize = Machine::<X86_4>::MAX_CPUS;
+    type RcuGuard = <Machine as Host>::RcuGuard;
+
+    fn wait(word: &AtomicU32, expected: u32) {
+        <Machine as Host>::wait(word, expected);
+    }
+
+    fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        <Machine as Host>::wait_killable(word, expected)
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        <Machine as Host>::wake_one(word);
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        <Machine as Host>::wake_all(word);
+    }
+
+    fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
+        <Machine as Host>::with_cpu(f)
+    }
+
+    fn now_ns() -> u64 {
+        <Machine as Host>::now_ns()
+    }
+
+    fn relax() {
+        <Machine as Host>::relax();
+    }
+
+    fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        <Machine as Host>::lock_context(f)
+    }
+
+    fn rcu_read() -> Self::RcuGuard {
+        <Machine as Host>::rcu_read()
+    }
+
+    unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        // SAFETY: passed on to the caller.
+        unsafe { <Machine as Host>::rcu_defer(head, f) }
+    }
+
+    fn rcu_barrier() {
+        <Machine as Host>::rcu_barrier();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl TableMemory for Gated {
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        self.machine.alloc_table()
+    }
+
+    unsafe fn free_table(&self, table: Pfn) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.machine.free_table(table) }
+    }
+
+    fn table(&self, table: Pfn) -> &Table {
+        self.machine.table(table)
+    }
+
+    fn table_meta(&self, table: Pfn) -> &TableMeta {
+        self.machine.table_meta(table)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Platform for Gated {
+    type Format = X86_4;
+    type Mmu = Mmu<X86_4>;
+
+    fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+        self.machine.alloc_frames(out)
+    }
+
+    unsafe fn free_frames(&self, frames: &[Pfn]) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.machine.free_frames(frames) }
+    }
+
+    fn frame(&self, pfn: Pfn) -> &Frame {
+        self.machine.frame(pfn)
+    }
+
+    fn zero_frame(&self, pfn: Pfn) {
+        self.machine.zero_frame(pfn);
+    }
+
+    fn copy_frame(&self, to: Pfn, from: Pfn) {
+        self.machine.copy_frame(to, from);
+    }
+
+    fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        self.read.pass();
+        self.machine.read_frame(pfn, offset, out);
+    }
+
+    fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        self.machine.write_frame(pfn, offset, data);
+    }
+
+    fn space_created(&self, root: Pfn) -> Option<Self::Mmu> {
+        self.machine.space_created(root)
+    }
+
+    fn flush(&self, mmu: &Self::Mmu, what: &Flush) {
+        self.flush.pass();
+        self.machine.flush(mmu, what);
+    }
+
+    fn runs_elsewhere(&self, mmu: &Self::Mmu) -> bool {
+        self.machine.runs_elsewhere(mmu)
+    }
+}

@@ -1,0 +1,275 @@
+//! A fatal signal arrives while a call waits (C-72).
+//!
+//! Architecture code ignored that a killable lock was not taken, went on, and let go of a lock that somebody else held. So
+//! every call is made to wait here, for the lock of the address space, for the lock of a VMA, for the end of a munmap of
+//! the same range, and killed as it does: it must say so, hold nothing, and have changed nothing.
+
+use super::{
+    gate::Gated,
+    memory_ends::{
+        calls::{CALLS, Call},
+        scene::Scene,
+    },
+    *,
+};
+use freehold::{
+    error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
+    fault::{Access, FaultError, SegvCode},
+    space::{AddressSpace, Advice, FaultLock, RemapFlags, Unmap},
+};
+use freehold_machine::Task;
+use std::sync::mpsc::channel;
+
+/// Runs a call on a thread of its own that is killed as it waits; tells whether it was.
+fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
+    let thread = || {
+        Task::current().interrupt_wait(1);
+        (call(), Task::current().is_killed())
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// Calls that only look at the VMAs, and so wait for a writer alone.
+const LOOKS: &[&str] = &["DONTNEED", "guards", "POPULATE_WRITE", "POPULATE_READ", "WILLNEED", "REMOVE"];
+
+/// Calls inside one VMA, for which its own lock will do under every design.
+const IN_ONE_VMA: &[&str] = &["guards where there are pages", "guards taken away"];
+
+/// Faults in VMAs that have a family or need none, for which the VMA's lock will do if the design says so.
+const FAULTS: &[&str] = &[
+    "a store to fresh memory",
+    "a load of fresh memory",
+    "a store to a private file",
+    "a store to a shared file",
+    "a store to shared memory",
+    "a load of a file",
+    "a store to a page that a child has too",
+    "a debugger's write",
+];
+
+/// Whether a call has to wait while somebody holds the lock of the address space.
+fn waits(call: &Call, locking: Locking, reading: bool) -> bool {
+    let looks =
+        LOOKS.contains(&call.name) || (FAULTS.contains(&call.name) && locking.fault == FaultLock::MmapLock);
+    let vma_lock_will_do = FAULTS.contains(&call.name) || IN_ONE_VMA.contains(&call.name);
+    if looks { !reading } else { !vma_lock_will_do }
+}
+
+/// Makes a call while somebody holds the lock; `reading`: for reading.
+fn killed_for_the_lock(call: &Call, locking: Locking, reading: bool) {
+    let what =
+        || format!("{}, {locking:?}, held for {}", call.name, if reading { "reading" } else { "writing" });
+    let fresh = |change: bool| {
+        let mut scene = Scene::new(locking, call.forked, 8);
+        if change {
+            (call.run)(&mut scene).unwrap();
+        }
+        let state = scene.state();
+        scene.end();
+        state
+    };
+    let mut scene = Scene::new(locking, call.forked, 8);
+    let holder = scene.process.clone();
+    let (result, killed) = {
+        let _reader = reading.then(|| holder.space().read());
+        let _writer = (!reading).then(|| holder.space().write());
+        killed_in(|| (call.run)(&mut scene))
+    };
+    drop(holder);
+    scene.check();
+    let state = scene.state();
+    if killed {
+        assert_eq!(result, Err(Errno::EINTR), "{}", what());
+        assert!(state == fresh(false), "{}: {}", what(), state.differences(&fresh(false)));
+        assert_eq!((call.run)(&mut scene), Ok(()), "{}: again", what());
+    } else {
+        assert_eq!(result, Ok(()), "{}", what());
+    }
+    let state = scene.state();
+    assert!(state == fresh(true), "{}: {}", what(), state.differences(&fresh(true)));
+    scene.end();
+    assert_eq!(killed, waits(call, locking, reading), "{}: was it killed?", what());
+}
+
+#[test]
+fn while_it_waits_for_the_address_space() {
+    for locking in Locking::ALL {
+        for call in CALLS {
+            killed_for_the_lock(call, locking, false);
+            killed_for_the_lock(call, locking, true);
+        }
+    }
+}
+
+/// A fault that needs the lock to choose a family, or to see a hole, waits for a writer, and dies with it.
+#[test]
+fn while_a_fault_waits_for_a_writer() {
+    everywhere(|world, process, cpu| {
+        anon(process, BASE, 4);
+        let mut other = world.machine.cpu(1);
+        let guard = process.space().write();
+        for (addr, access) in [(BASE, Access::WRITE), (BASE + 4 * PAGE, Access::READ)] {
+            let fault = || process.touch(&mut other, addr, access);
+            assert_eq!(killed_in(fault), (Err(FaultError::Killed), true));
+        }
+        drop(guard);
+        process.check();
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+        process.store(cpu, BASE, 1u64).unwrap();
+    });
+}
+
+/// fork waits for those who read a VMA, in the middle of its work: what it shared before is written as ever afterwards.
+#[test]
+fn while_fork_waits_for_readers_of_a_vma() {
+    everywhere(|world, process, cpu| {
+        anon(process, BASE, 4);
+        process.mmap(BASE + 4 * PAGE, 4 * PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+        let file = world.file(4);
+        process
+            .mmap(BASE + 8 * PAGE, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0)
+            .unwrap();
+        fill(process, cpu, BASE, 4, 1);
+        fill(process, cpu, BASE + 8 * PAGE, 4, 5);
+        let (before, rss, frames) = (layout(process), process.rss(), world.machine.accounting().frames);
+        let reader = process.find_vma(BASE + 9 * PAGE).unwrap();
+        let (forked, killed) = killed_in(|| process.fork().map(drop));
+        assert_eq!((forked, killed), (Err(ForkError::Killed), true));
+        drop(reader);
+        process.check();
+        file.mapping().check();
+        assert_eq!((layout(process), process.rss()), (before, rss));
+        fill(process, cpu, BASE, 4, 11);
+        fill(process, cpu, BASE + 8 * PAGE, 4, 15);
+        assert_filled(process, cpu, BASE, 4, 11);
+        assert_eq!(
+            world.machine.accounting().frames,
+            frames,
+            "a page was copied although nobody else has it"
+        );
+        assert_eq!(world.machine.accounting().spaces, 1);
+        drop(process.fork().unwrap());
+    });
+}
+
+type Space = Counted<AddressSpace<Gated>>;
+
+/// What happens to someone who needs addresses that are still closing.
+type Needing = (&'static str, fn(&Space) -> Result<(), Errno>);
+
+const RANGE: u64 = 8 * PAGE;
+/// Behind the range that closes: a stack that could grow into it.
+const STACK: u64 = BASE + RANGE;
+
+const NEEDING: &[Needing] = &[
+    ("mmap", |s| {
+        let mapped = s.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0);
+        mapped.map(drop).map_err(MmapError::errno)
+    }),
+    ("mmap without replacing", |s| {
+        let mapped = s.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED_NOREPLACE, None, 0);
+        mapped.map(drop).map_err(MmapError::errno)
+    }),
+    ("munmap", |s| s.munmap(BASE, RANGE).map_err(MunmapError::errno)),
+    ("munmap of more", |s| s.munmap(BASE - RANGE, 2 * RANGE).map_err(MunmapError::errno)),
+    ("munmap, atomic", |s| s.munmap_atomic(BASE + PAGE, PAGE).map_err(MunmapError::errno)),
+    ("mprotect", |s| s.mprotect(BASE, RANGE, R).map_err(MprotectError::errno)),
+    ("advice", |s| s.madvise(BASE, RANGE, Advice::DontFork).map_err(|error| error.errno())),
+    ("mremap to there", |s| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        s.mremap(STACK + 3 * PAGE, PAGE, PAGE, flags, BASE).map(drop).map_err(MremapError::errno)
+    }),
+    ("a stack", |s| match s.handle_fault(STACK - PAGE, Access::WRITE) {
+        Err(FaultError::Killed) => Err(Errno::EINTR),
+        _ => Err(Errno::EFAULT),
+    }),
+];
+
+/// Unmaps `BASE..BASE + RANGE`, and runs `visit` while that is closing, on the thread that unmaps. Behind it lies memory
+/// with the flags `behind`.
+fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) + Send + 'static) {
+    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    let gated = Gated::new(&machine);
+    let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+    let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    let fixed = |addr, flags| space.mmap(addr, RANGE, RW, ANON | MapFlags::FIXED | flags, None, 0).unwrap();
+    fixed(BASE, MapFlags::empty());
+    fixed(STACK, behind);
+    let mut cpu = machine.cpu(0);
+    for page in 0..16 {
+        let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+        cpu.store(space.mmu(), BASE + page * PAGE, page, fault).unwrap();
+    }
+    let inside = space.clone();
+    gated.flush.put(move || visit(&inside));
+    space.munmap(BASE, RANGE).unwrap();
+    assert!(!gated.flush.is_waiting(), "{locking:?}: nothing was flushed");
+    space.check();
+    // The end of the range is the end of all waiting.
+    assert_eq!(space.mmap(BASE, RANGE, RW, ANON | MapFlags::FIXED, None, 0), Ok(BASE));
+    space.check();
+    drop((space, cpu, engine, gated));
+    machine.accounting().assert_clean();
+}
+
+fn released() -> impl Iterator<Item = Locking> {
+    Locking::ALL.into_iter().filter(|locking| locking.unmap == Unmap::Released)
+}
+
+#[test]
+fn while_it_waits_for_a_munmap_to_end() {
+    for locking in released() {
+        while_closing(locking, MapFlags::GROWSDOWN, |space| {
+            let lines = || space.maps(0).map(|line| (line.start, line.end)).collect::<Vec<_>>();
+            let before = lines();
+            for (what, call) in NEEDING {
+                assert_eq!(killed_in(|| call(space)), (Err(Errno::EINTR), true), "{what}");
+                // Nothing is held: a writer need not wait.
+                assert_eq!(killed_in(|| space.write_killable().is_ok()), (true, false), "{what}");
+                assert_eq!(lines(), before, "{what}");
+            }
+        });
+    }
+}
+
+/// Whoever does not need that range waits for nothing.
+#[test]
+fn and_nobody_else_waits() {
+    for locking in released() {
+        while_closing(locking, MapFlags::empty(), |space| {
+            assert!(space.find_vma(BASE).is_none());
+            let hole = Err(FaultError::Segv { addr: BASE, code: SegvCode::Maperr });
+            let calls = || {
+                assert_eq!(space.handle_fault(BASE, Access::READ), hole);
+                let near = space.mmap(BASE, PAGE, RW, ANON, None, 0).unwrap();
+                assert!(!(BASE..BASE + RANGE).contains(&near), "placed where pages may still be mapped");
+                space.munmap(near, PAGE).unwrap();
+                space.mprotect(STACK + PAGE, PAGE, R).unwrap();
+                let child = space.fork().unwrap();
+                assert!(child.maps(0).all(|line| line.start >= STACK));
+                child.check();
+            };
+            assert_eq!(killed_in(calls), ((), false));
+        });
+    }
+}
+
+/// The signal comes to a thread that is asleep already, from another.
+#[test]
+fn while_it_sleeps() {
+    for locking in released() {
+        while_closing(locking, MapFlags::empty(), |space| {
+            let (tell, hear) = channel();
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(move || {
+                    tell.send(Task::current()).unwrap();
+                    space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0)
+                });
+                let task = hear.recv().unwrap();
+                std::thread::yield_now();
+                task.kill();
+                assert_eq!(sleeper.join().unwrap(), Err(MmapError::Killed));
+            });
+        });
+    }
+}
