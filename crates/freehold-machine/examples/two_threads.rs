@@ -97,7 +97,7 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
             process.store(&mut cpu, page, page ^ round)?;
         }
         cpu.call(|| process.mprotect(at + PART / 2, PAGE_SIZE, Prot::READ))?;
-        expect(process.load(&mut cpu, at + PART / 2)?, at + PART / 2 ^ round);
+        expect(process.load(&mut cpu, at + PART / 2)?, (at + PART / 2) ^ round);
         process.store(&mut cpu, shared, round)?;
         cpu.call(|| process.munmap(at, PART))?;
     }
