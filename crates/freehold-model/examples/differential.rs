@@ -63,14 +63,15 @@ fn options() -> Options {
     options
 }
 
-/// Compares, prints, and says whether they agree.
-fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &Options) -> bool {
+/// Compares, prints, and says whether they agree. `turn`: how many designs had their turn before.
+fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &Options, turn: usize) -> bool {
     let began = Instant::now();
-    let report = compare::run(a, b, &options.plan);
+    let plan = Plan { seed: options.plan.seed + ((turn as u64) << 32), ..options.plan };
+    let report = compare::run(a, b, &plan);
     let took = began.elapsed().as_secs_f64();
     println!(
         "{what}, seed {}: {} calls ({} succeeded, {} failed, {} signals), {} maps, {} pages compared in {took:.1} s: {:.0} calls/s",
-        options.plan.seed,
+        plan.seed,
         report.calls,
         report.succeeded,
         report.failed,
@@ -115,12 +116,12 @@ fn main() -> ExitCode {
     let has = |name: &str| options.subjects.iter().any(|subject| subject == name);
     let mut agree = true;
     if has("model") && has("engine") {
-        for locking in &options.lockings {
+        for (turn, locking) in options.lockings.iter().enumerate() {
             let world = engine_world(&options);
             let mut model = Model::new(world.clone());
             let mut engine = Engine::new(world, *locking);
             let what = format!("model and engine {locking:?}");
-            agree &= compare(&what, &mut model, &mut engine, &options);
+            agree &= compare(&what, &mut model, &mut engine, &options, turn);
         }
     }
     if has("linux") {
@@ -133,14 +134,14 @@ fn main() -> ExitCode {
         };
         if has("engine") {
             linux.treat_quirks(Quirks::Avoided);
-            for locking in &options.lockings {
+            for (turn, locking) in options.lockings.iter().enumerate() {
                 let mut engine = Engine::new(linux.world(), *locking).with_file_pages_resident();
                 let what = format!("engine {locking:?} and kernel");
-                agree &= compare(&what, &mut engine, &mut linux, &options);
+                agree &= compare(&what, &mut engine, &mut linux, &options, turn);
             }
         } else {
             let mut model = Model::new(linux.world());
-            agree &= compare("model and kernel", &mut model, &mut linux, &options);
+            agree &= compare("model and kernel", &mut model, &mut linux, &options, 0);
         }
     }
     if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -190,6 +190,14 @@ impl Generator {
         pages * PAGE - if self.one_in(16) { self.below(PAGE) } else { 0 }
     }
 
+    /// A short hole between two mappings: its first address and its length.
+    fn hole(&mut self, proc: Proc) -> Option<(u64, u64)> {
+        let maps = self.shadow.maps(proc);
+        let pairs = maps.windows(2).map(|pair| (pair[0].end, pair[1].start - pair[0].end));
+        let holes: Vec<(u64, u64)> = pairs.filter(|(_, len)| (PAGE..=16 * PAGE).contains(len)).collect();
+        if holes.is_empty() { None } else { Some(self.pick(&holes)) }
+    }
+
     fn prot(&mut self) -> u64 {
         match self.below(64) {
             0 => self.pick(&[8, 16, 0x100, u64::MAX, 11]),
@@ -234,7 +242,9 @@ impl Generator {
                 self.pick(&[1, PAGE - 1, 1 << 43, u64::MAX - PAGE + 1, 1 << 63, (1 << 63) - PAGE, 40 * PAGE]);
         }
         let addr = if flags & 0x10_0010 == 0 && self.one_in(2) { 0 } else { self.addr(proc) };
-        Call::Mmap { addr, len: self.len(), prot: self.prot(), flags, file, off }
+        let hole = if self.one_in(12) { self.hole(proc) } else { None };
+        let (addr, len) = hole.unwrap_or_else(|| (addr, self.len()));
+        Call::Mmap { addr, len, prot: self.prot(), flags, file, off }
     }
 
     fn advice(&mut self) -> u64 {
@@ -328,6 +338,13 @@ impl Generator {
             10 => 7,
             _ => 3,
         };
+        let hole = if self.one_in(8) { self.hole(proc) } else { None };
+        if let Some((end, room)) = hole {
+            // Growth in place, as far as there is room or a little less or more.
+            let old_len = (1 + self.below(2)) * PAGE;
+            let new_len = (old_len + room + self.below(3) * PAGE).saturating_sub(PAGE);
+            return Call::Mremap { old: end - old_len, old_len, new_len, flags: self.below(2), new_addr: 0 };
+        }
         let old_len = self.len();
         let new_len = if self.one_in(2) { old_len } else { self.len() };
         let old_len = if self.one_in(30) { 0 } else { old_len };

@@ -21,14 +21,14 @@
 //!   an anon_vma with it, which shows after a fork.
 //! - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good, and takes the lock
 //!   off the whole source VMA even if a part of it moved. `mlockall` counts the pages of one VMA in an int.
-//!   An engine may do better; these are the kernel's, not promises.
+//!   These are the kernel's, not promises; what the engine does instead is said at [`world::Quirks`].
 //! - A `mmap` that fails at `RLIMIT_AS` or `RLIMIT_DATA` may leave VMAs split at the edges of its range.
 //! - Growing a VMA with `mremap` merges it with its neighbour also in a fork's child, where nothing else would.
 //!
 //! # What is not covered
 //!
 //! Known differences between model and kernel: none in the calls that the generator draws, apart from what
-//! [`compare`] lists as free. Not drawn, and not modelled: overcommit, transparent huge pages (switched off),
+//! [`compare`] lists as free; between engine and kernel, what [`world::Quirks`] lists. Not drawn, and not modelled: overcommit, transparent huge pages (switched off),
 //! `MAP_32BIT`, huge pages, swap, `MADV_COLLAPSE` and the memory-failure advice, protection keys, `mseal`,
 //! userfaultfd, instruction fetches, faults by the kernel on a process's behalf, and files whose page cache
 //! drops pages (only memory files are used).
