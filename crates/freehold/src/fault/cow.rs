@@ -11,7 +11,7 @@
 //! attempt (hazard C-2). The copy is installed only when no processor can read the old page through this entry any more:
 //! otherwise one thread could still read the old page after another has written the new one (hazard C-21).
 
-use super::{Held, Step, file::rss_kind, vma_pte_flags};
+use super::{Held, Step, vma_pte_flags};
 use crate::{
     Pfn, VirtAddr,
     platform::Platform,
@@ -163,7 +163,7 @@ impl<P: Platform> AddressSpace<P> {
         guard.set(address, new);
         if !old.special {
             let frame = self.platform().frame(old.pfn);
-            self.counters.count_page(rss_kind(frame), -1);
+            self.counters.count_page(RssKind::of(frame), -1);
             frame.sub_map();
             gather.frame(old.pfn, Level::Pte);
         }

@@ -7,7 +7,6 @@ use super::{Access, FaultError, Held, Step, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
-    frame::Frame,
     object::{File, Object, Special},
     platform::Platform,
     space::{AddressSpace, Rss, RssKind},
@@ -18,15 +17,6 @@ use freehold_pagetable::{Pte, PteFlags, PteTable};
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it.
 const AROUND: u64 = 16 * PAGE_SIZE;
-
-/// The counter that a mapping of this frame counts in.
-pub(super) fn rss_kind(frame: &Frame) -> RssKind {
-    match (frame.is_anon(), frame.is_shmem()) {
-        (true, _) => RssKind::Anon,
-        (false, true) => RssKind::Shmem,
-        (false, false) => RssKind::File,
-    }
-}
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
@@ -180,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
         let frame = self.platform().frame(pfn);
         frame.get();
         frame.add_map();
-        rss.add(rss_kind(frame), 1);
+        rss.add(RssKind::of(frame), 1);
     }
 }
 

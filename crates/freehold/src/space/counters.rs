@@ -4,7 +4,7 @@
 //! and faults are counted per CPU and summed when read.
 
 use super::locking::WriteGuard;
-use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
+use crate::{error::NoMemory, frame::Frame, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
@@ -19,6 +19,17 @@ pub enum RssKind {
     Anon,
     /// Pages of shared memory.
     Shmem,
+}
+
+impl RssKind {
+    /// The kind that a mapping of this frame counts as.
+    pub(crate) fn of(frame: &Frame) -> Self {
+        match (frame.is_anon(), frame.is_shmem()) {
+            (true, _) => RssKind::Anon,
+            (false, true) => RssKind::Shmem,
+            (false, false) => RssKind::File,
+        }
+    }
 }
 
 /// How a fault ended.

@@ -204,12 +204,7 @@ impl<P: Platform> Copier<'_, P> {
                 if !flags.contains(PteFlags::SPECIAL) {
                     let frame = self.platform.frame(pfn);
                     frame.share();
-                    let kind = match (frame.is_anon(), frame.is_shmem()) {
-                        (true, _) => RssKind::Anon,
-                        (false, true) => RssKind::Shmem,
-                        (false, false) => RssKind::File,
-                    };
-                    self.rss.add(kind, 1);
+                    self.rss.add(RssKind::of(frame), 1);
                 }
                 // The child has not used the page yet, nor written to a shared one.
                 let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;

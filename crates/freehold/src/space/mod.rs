@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "gives an unused root table back")]
 
 mod brk;
+mod check;
 mod closing;
 pub(crate) mod counters;
 mod exit;
@@ -48,7 +49,7 @@ use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::AtomicU64,
     stats::{LockSnapshot, LockStats},
 };
 use limits::LiveLimits;
@@ -257,24 +258,6 @@ impl<P: Platform> AddressSpace<P> {
     /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats).
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.mmap_lock.stats().map(LockStats::snapshot)
-    }
-
-    /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every
-    /// VMA in it is attached and lies where the tree says, and that the counters equal a recount.
-    ///
-    /// # Panics
-    ///
-    /// When something is wrong; the message says what.
-    ///
-    /// # Locks
-    ///
-    /// The mmap lock for writing.
-    pub fn check(&self) {
-        let guard = self.write();
-        guard.check();
-        self.counters.check(&guard);
-        let brk = self.brk.load(Relaxed);
-        assert!(brk >= self.start_brk, "the break {brk:#x} lies below its start");
     }
 
     pub(crate) fn platform(&self) -> &P {

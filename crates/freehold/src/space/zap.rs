@@ -107,13 +107,8 @@ impl<P: Platform> Zapper<'_, '_, '_, P> {
     /// The frame loses this entry; returns whether it may go.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
-        let kind = match (frame.is_anon(), frame.is_shmem()) {
-            (true, _) => RssKind::Anon,
-            (false, true) => RssKind::Shmem,
-            (false, false) => RssKind::File,
-        };
         frame.sub_map();
-        self.rss.add(kind, -(pages as i64));
+        self.rss.add(RssKind::of(frame), -(pages as i64));
     }
 }
 
@@ -170,7 +165,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 } else if !zap.shared {
                     slot.clear();
                 }
-                rss.add(if frame.is_shmem() { RssKind::Shmem } else { RssKind::File }, -1);
+                rss.add(RssKind::of(frame), -1);
             }
             frame.sub_map();
             gather.frame(pfn, Level::Pte);
