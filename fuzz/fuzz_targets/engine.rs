@@ -1,7 +1,11 @@
 //! Any calls, on the engine in any design, have the results that they have in the model.
 //!
-//! `cargo +nightly fuzz run engine` (with cargo-fuzz); `cargo check --manifest-path fuzz/Cargo.toml` on stable. What it
-//! finds prints as calls, which become a case in `crates/freehold-model/cases`.
+//! `cargo +nightly fuzz run engine` with cargo-fuzz. On stable, without a sanitizer: build with `--target` and
+//! `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+//! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+//! -Cdebug-assertions=on"`, and run the program on a folder.
+//!
+//! What it finds prints as calls, which become a case in `crates/freehold-model/cases`.
 #![no_main]
 
 use arbitrary::Arbitrary;
