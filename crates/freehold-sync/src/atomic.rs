@@ -28,8 +28,9 @@ macro_rules! const_unless_loom {
 }
 pub(crate) use const_unless_loom;
 
-/// Whether a tool that explores schedules runs this code.
-pub(crate) const CHECKED: bool = cfg!(any(loom, shuttle));
+/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that what is freed is free
+/// at once, and who still uses it is found out.
+pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
 /// How often who finds the lock taken looks again before it queues: about as long as going to sleep and being woken
 /// takes, and several times as long as most writers hold the lock. The checkers queue at once.

@@ -6,13 +6,13 @@ use arrayvec::ArrayVec;
 use freehold_pagetable::Unmapped;
 use freehold_sync::{
     PerCpu,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// Frames a CPU keeps.
-const KEEP: usize = 256;
+/// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to it.
+const KEEP: usize = if CHECKED { 0 } else { 256 };
 /// Frames moved at a time between a CPU and the platform.
-const BATCH: usize = 64;
+const BATCH: usize = if CHECKED { 1 } else { 64 };
 
 /// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores.
 struct Magazine {

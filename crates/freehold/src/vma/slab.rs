@@ -19,13 +19,13 @@ use core::{
 use freehold_range::IntervalLink;
 use freehold_sync::{
     PerCpu, Rank, SpinLock, VmaCount, VmaSeq,
-    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
 /// VMAs allocated at a time.
-const CHUNK: usize = 32;
+const CHUNK: usize = if CHECKED { 4 } else { 32 };
 /// VMAs that a CPU keeps for itself before it gives half of them back.
-const CACHE: usize = 32;
+const CACHE: usize = if CHECKED { 4 } else { 32 };
 
 /// A CPU's free list; only that CPU reads or writes it, inside `with_cpu`, with plain loads and stores.
 struct Cache<P: Platform> {
