@@ -1,0 +1,62 @@
+//! Running a scenario for every design of the locks: once on threads, or under the checker in many schedules.
+
+#[cfg(not(shuttle))]
+use freehold::space::Locking;
+#[cfg(not(shuttle))]
+pub use std::thread;
+#[cfg(shuttle)]
+pub use {checker::explore, shuttle::thread};
+
+/// Whether a checker chooses the schedules.
+pub const CHECKED: bool = cfg!(shuttle);
+
+/// Runs `scenario` with every design of the locks. `share` is how many of the usual schedules it is worth, in percent.
+#[cfg(not(shuttle))]
+pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
+    Locking::ALL.into_iter().for_each(scenario);
+}
+
+#[cfg(shuttle)]
+mod checker {
+    use freehold::space::Locking;
+    use shuttle::{
+        Config, Runner,
+        scheduler::{PctScheduler, RandomScheduler, Scheduler},
+    };
+    use std::{env, io::Write, sync::Arc};
+
+    /// Schedules for each design by each scheduler.
+    const SCHEDULES: usize = 300;
+    /// Switches away from the most urgent thread that the second scheduler makes.
+    const DEPTH: usize = 3;
+
+    /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half of the time at
+    /// few places: what one thread does has to fit into a narrow gap of another's.
+    pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
+        let scenario = Arc::new(scenario);
+        let long = if env::var_os("FREEHOLD_LONG").is_some() { 10 } else { 1 };
+        let schedules = (SCHEDULES * share * long / 100).max(1);
+        let seed =
+            env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
+        let mut total = 0;
+        for locking in Locking::ALL {
+            let random = RandomScheduler::new_from_seed(seed, schedules);
+            let pct = PctScheduler::new_from_seed(seed, DEPTH, schedules);
+            total += run(random, locking, &scenario) + run(pct, locking, &scenario);
+        }
+        // Past the capture of what tests print.
+        let _ = writeln!(std::io::stderr(), "{total:6} schedules: {name}");
+    }
+
+    fn run(
+        scheduler: impl Scheduler + 'static,
+        locking: Locking,
+        scenario: &Arc<impl Fn(Locking) + Send + Sync + 'static>,
+    ) -> usize {
+        let scenario = scenario.clone();
+        let mut config = Config::default();
+        // The engine needs less; what a failed assertion says needs more.
+        config.stack_size = 1 << 18;
+        Runner::new(scheduler, config).run(move || scenario(locking))
+    }
+}

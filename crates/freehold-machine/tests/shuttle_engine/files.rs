@@ -1,0 +1,105 @@
+//! A file mapped by two processes: truncation beside faults and munmaps (C-26). An access finds data or is a bus error; no page
+//! is lost, and none outlives its place in the file.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{PAGE, RW, Scene, beyond, page, unmap, unmapped},
+};
+use freehold::{
+    counted::Counted,
+    object::{File, FileAccess, Mapping, Zeroes},
+    space::MapFlags,
+};
+use freehold_machine::{Machine, Process};
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+type Opened = Counted<File<Machine>>;
+
+/// A file of two pages.
+fn file(scene: &Scene) -> Opened {
+    let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()
+}
+
+fn map_file(process: &Process, file: &Opened) {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
+}
+
+fn contents(file: &Opened, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(file.mapping().read_at(offset, &mut bytes), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
+    explore("truncation beside stores and munmap in two processes", 150, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (file(&scene), scene.another());
+        map_file(&scene.process, &file);
+        map_file(&other, &file);
+        other.store(&mut scene.machine.cpu(2), page(1), 3u64).unwrap();
+        let short = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                file.mapping().truncate(PAGE).unwrap();
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(scene.process.load::<u64>(&mut cpu, page(1)), beyond(page(1)));
+                short.store(true, SeqCst);
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                for number in 1..3u64 {
+                    scene.process.store(&mut cpu, page(0), number).unwrap();
+                    let late = short.load(SeqCst);
+                    let stored = scene.process.store(&mut cpu, page(1), number);
+                    assert!(stored == beyond(page(1)) || (stored == Ok(()) && !late), "{stored:?}");
+                    assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(number));
+                }
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                other.store(&mut cpu, page(0) + 8, 6u64).unwrap();
+                unmap(&other, 0..2);
+                assert_eq!(other.load::<u64>(&mut cpu, page(0)), unmapped(page(0)));
+            });
+        });
+        assert_eq!((contents(&file, 0), contents(&file, 8)), (2, 6));
+        file.mapping().truncate(2 * PAGE).unwrap();
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(1), page(1)), Ok(0u64), "old contents are back");
+        unmap(&scene.process, 0..2);
+        drop((file, other));
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c26_two_processes_see_one_page() {
+    explore("first faults on one page in two processes beside a hole", 60, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (file(&scene), scene.another());
+        map_file(&scene.process, &file);
+        map_file(&other, &file);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                scene.process.store(&mut cpu, page(0), 5u64).unwrap();
+                let found: u64 = scene.process.load(&mut cpu, page(0) + 8).unwrap();
+                assert!(found == 0 || found == 6, "{found}");
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, page(0) + 8, 6u64).unwrap();
+                unmap(&other, 0..1);
+            });
+            scope.spawn(|| file.mapping().punch(PAGE..2 * PAGE).unwrap());
+        });
+        assert_eq!((contents(&file, 0), contents(&file, 8)), (5, 6));
+        unmap(&scene.process, 0..2);
+        drop((file, other));
+        scene.assert_empty();
+        scene.end();
+    });
+}

@@ -1,0 +1,158 @@
+//! fork beside faults and munmaps (C-21): the child is the parent as it was at one moment.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, FIXED, OLD, PAGE, Scene, Vcpu, map, page, unmap, unmapped, value},
+};
+use freehold::{
+    fault::FaultError,
+    space::{MapFlags, Prot},
+};
+use freehold_machine::Process;
+
+/// Two pages in VMAs of their own: what fork comes to first, and what it comes to later.
+fn fill_apart(scene: &Scene) {
+    scene.fill(0..1);
+    scene.fill(2..3);
+}
+
+fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
+    process.load(cpu, page(number)).unwrap()
+}
+
+#[test]
+fn c21_a_child_sees_one_moment() {
+    explore("fork beside stores to one page and then another", 150, |locking| {
+        let scene = Scene::new(locking);
+        fill_apart(&scene);
+        let mut cpu = scene.machine.cpu(OLD);
+        for number in [0, 2] {
+            scene.process.store(&mut cpu, page(number), 0u64).unwrap();
+        }
+        drop(cpu);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for number in 1..4u64 {
+                    scene.process.store(&mut cpu, page(0), number).unwrap();
+                    scene.process.store(&mut cpu, page(2), number).unwrap();
+                    assert_eq!(look(&scene.process, &mut cpu, 0), number);
+                    assert_eq!(look(&scene.process, &mut cpu, 2), number);
+                }
+            });
+            scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                let mut cpu = scene.machine.cpu(1);
+                let (second, first) = (look(&child, &mut cpu, 2), look(&child, &mut cpu, 0));
+                assert!(second <= first && first <= second + 1, "the child saw {first}, and {second} later");
+                // What the parent does now is none of its business, and the other way round.
+                child.store(&mut cpu, page(0), 77u64).unwrap();
+                thread::yield_now();
+                assert_eq!(look(&child, &mut cpu, 2), second);
+                assert_eq!(look(&child, &mut cpu, 0), 77);
+                child.check();
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!((look(&scene.process, &mut cpu, 0), look(&scene.process, &mut cpu, 2)), (3, 3));
+        drop(cpu);
+        scene.end();
+    });
+}
+
+#[test]
+fn c21_two_children_at_once() {
+    explore("two forks beside a store", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        thread::scope(|scope| {
+            for number in 0..2 {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let child = Process::of(scene.process.fork().unwrap());
+                    let mut cpu = scene.machine.cpu(number);
+                    let found = look(&child, &mut cpu, 0);
+                    assert!(found == value(0) || found == 7, "{found}");
+                    child.store(&mut cpu, page(1), number as u64).unwrap();
+                    assert_eq!(look(&child, &mut cpu, 1), number as u64);
+                    assert_eq!(look(&child, &mut cpu, 0), found);
+                });
+            }
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                scene.process.store(&mut cpu, page(0), 7u64).unwrap();
+                assert_eq!(look(&scene.process, &mut cpu, 1), value(1));
+            });
+        });
+        unmap(&scene.process, 0..2);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn fork_beside_munmap() {
+    explore("fork beside munmap", 100, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..4);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                unmap(&scene.process, 1..3);
+                scene.assert_unmapped(1..3);
+            });
+            scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                let mut cpu = scene.machine.cpu(1);
+                assert_eq!((look(&child, &mut cpu, 0), look(&child, &mut cpu, 3)), (value(0), value(3)));
+                // All of it was there, or nothing.
+                match child.load::<u64>(&mut cpu, page(1)) {
+                    Ok(found) => assert_eq!((found, look(&child, &mut cpu, 2)), (value(1), value(2))),
+                    error => {
+                        assert_eq!(error, unmapped(page(1)));
+                        assert_eq!(child.load::<u64>(&mut cpu, page(2)), unmapped(page(2)));
+                    }
+                }
+                // Nothing is closing in the child, whatever is in the parent.
+                map(&child, 1..3, ANON);
+                child.store(&mut cpu, page(2), 5u64).unwrap();
+                child.check();
+            });
+        });
+        unmap(&scene.process, 0..4);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn fork_beside_faults_in_new_memory() {
+    explore("fork beside mmap and its first stores", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                let shared = MapFlags::SHARED | MapFlags::ANONYMOUS;
+                map(&scene.process, 4..6, FIXED);
+                scene.process.store(&mut cpu, page(4), 4u64).unwrap();
+                map(&scene.process, 8..9, shared);
+                scene.process.store(&mut cpu, page(8), 8u64).unwrap();
+                scene.process.mprotect(page(5), PAGE, Prot::READ).unwrap();
+            });
+            scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                let mut cpu = scene.machine.cpu(1);
+                assert_eq!(look(&child, &mut cpu, 0), value(0));
+                let absent = |found: &Result<u64, FaultError>, at| *found == unmapped(at);
+                let early = child.load::<u64>(&mut cpu, page(4));
+                assert!(matches!(early, Ok(0 | 4)) || absent(&early, page(4)), "{early:?}");
+                let late = child.load::<u64>(&mut cpu, page(8));
+                assert!(matches!(late, Ok(0 | 8)) || absent(&late, page(8)), "{late:?}");
+                // What was stored first cannot be missing if what was mapped later is there.
+                assert!(late.is_err() || early == Ok(4), "{early:?}, {late:?}");
+                child.check();
+            });
+        });
+        scene.end();
+    });
+}

@@ -1,0 +1,190 @@
+//! A fatal signal at every wait that may be interrupted (C-72): the call says so, holds no lock, and has changed nothing.
+
+use crate::{
+    explore::{CHECKED, explore, thread},
+    scene::{ANON, FIXED, PAGE, R, RW, Scene, Vcpu, map, page, unmap, value},
+};
+use freehold::{
+    error::{ForkError, MmapError, MprotectError, MremapError, MunmapError},
+    fault::FaultError,
+    space::RemapFlags,
+};
+use freehold_machine::{Process, Task};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Calls of one scenario that ended early, over all its schedules: a scenario in which none does shows nothing.
+type Ended = Arc<AtomicU64>;
+
+/// Explores `attempt` with a fatal signal at the first wait of the thread that makes it, then at the second. Two other threads
+/// keep it waiting: one maps and unmaps elsewhere, one faults in the pages 0 to 2, which are there, and stay unless `attempt`
+/// takes them. `attempt` says whether it was killed.
+fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
+    let ended = Ended::default();
+    let attempt = Arc::new(attempt);
+    for nth in 1..3 {
+        let (ended, attempt) = (ended.clone(), attempt.clone());
+        explore(name, 50, move |locking| {
+            let scene = Scene::new(locking);
+            scene.fill(0..3);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut cpu = scene.machine.cpu(0);
+                    Task::current().interrupt_wait(nth);
+                    let killed = attempt(&scene, &mut cpu);
+                    ended.fetch_add(u64::from(killed), Relaxed);
+                });
+                scope.spawn(|| {
+                    let mut cpu = scene.machine.cpu(1);
+                    map(&scene.process, 6..7, ANON);
+                    scene.process.store(&mut cpu, page(6), 6u64).unwrap();
+                    unmap(&scene.process, 6..7);
+                });
+                scope.spawn(|| {
+                    let mut cpu = scene.machine.cpu(2);
+                    for number in [0, 2] {
+                        let _ = scene.process.load::<u64>(&mut cpu, page(number));
+                    }
+                });
+            });
+            assert!(scene.process.try_read().is_some(), "a lock was kept");
+            scene.end();
+        });
+    }
+    assert!(ended.load(Relaxed) > 0 || !CHECKED, "{name}: no call was ever interrupted");
+}
+
+/// The signal was dealt with; all three pages are as they were.
+fn assert_unchanged(process: &Process, cpu: &mut Vcpu) {
+    Task::current().revive();
+    for number in 0..3 {
+        assert_eq!(process.load(cpu, page(number)), Ok(value(number)));
+    }
+    assert_eq!(process.find_vma(page(1)).expect("mapped").range(), page(0)..page(3));
+}
+
+#[test]
+fn c72_munmap() {
+    explore_killed("munmap, killed", |scene, cpu| {
+        let process = &scene.process;
+        let killed = process.munmap(page(0), 3 * PAGE) == Err(MunmapError::Killed);
+        if killed {
+            assert_unchanged(process, cpu);
+            unmap(process, 0..3);
+        }
+        Task::current().revive();
+        scene.assert_unmapped(0..3);
+        killed
+    });
+}
+
+#[test]
+fn c72_mmap_in_place_of_something() {
+    explore_killed("mmap(FIXED), killed", |scene, cpu| {
+        let process = &scene.process;
+        let mapped = process.mmap(page(0), 3 * PAGE, RW, FIXED, None, 0);
+        let killed = mapped == Err(MmapError::Killed);
+        if killed {
+            assert_unchanged(process, cpu);
+            map(process, 0..3, ANON);
+        }
+        Task::current().revive();
+        assert_eq!(process.load(cpu, page(1)), Ok(0u64));
+        killed
+    });
+}
+
+#[test]
+fn c72_fork() {
+    explore_killed("fork, killed", |scene, cpu| {
+        let process = &scene.process;
+        let mut child = process.fork();
+        let killed = matches!(child, Err(ForkError::Killed));
+        if killed {
+            assert_unchanged(process, cpu);
+            child = process.fork();
+        }
+        Task::current().revive();
+        let child = Process::of(child.expect("memory for a child"));
+        process.store(cpu, page(1), 1u64).unwrap();
+        assert_eq!(child.load(cpu, page(1)), Ok(value(1)));
+        killed
+    });
+}
+
+#[test]
+fn c72_mprotect() {
+    explore_killed("mprotect, killed", |scene, cpu| {
+        let process = &scene.process;
+        let killed = process.mprotect(page(0), PAGE, R) == Err(MprotectError::Killed);
+        if killed {
+            assert_unchanged(process, cpu);
+            process.store(cpu, page(0), 1u64).expect("still writable");
+        }
+        Task::current().revive();
+        killed
+    });
+}
+
+#[test]
+fn c72_mremap() {
+    explore_killed("mremap, killed", |scene, cpu| {
+        let process = &scene.process;
+        let to = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let killed = process.mremap(page(0), 3 * PAGE, 3 * PAGE, to, page(10)) == Err(MremapError::Killed);
+        if killed {
+            assert_unchanged(process, cpu);
+        }
+        Task::current().revive();
+        assert_eq!(process.load::<u64>(cpu, page(10)).is_ok(), !killed);
+        killed
+    });
+}
+
+#[test]
+fn c72_a_fault() {
+    explore_killed("a first store, killed", |scene, cpu| {
+        let process = &scene.process;
+        // Not while it is mapped, but at the store.
+        Task::current().revive();
+        map(process, 10..11, ANON);
+        Task::current().interrupt_wait(1);
+        let killed = process.store(cpu, page(10), 1u64) == Err(FaultError::Killed);
+        Task::current().revive();
+        assert_eq!(process.load(cpu, page(10)), Ok(u64::from(!killed)));
+        process.store(cpu, page(10), 2u64).expect("nothing is wrong with the page");
+        killed
+    });
+}
+
+#[test]
+fn c72_waiting_for_a_closing_range() {
+    let ended = Ended::default();
+    let count = ended.clone();
+    explore("mmap(FIXED) over a closing range, killed", 100, move |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..3);
+        thread::scope(|scope| {
+            scope.spawn(|| unmap(&scene.process, 0..3));
+            scope.spawn(|| {
+                let process = &scene.process;
+                let mut cpu = scene.machine.cpu(0);
+                Task::current().interrupt_wait(1);
+                let killed = process.mmap(page(1), PAGE, RW, FIXED, None, 0) == Err(MmapError::Killed);
+                count.fetch_add(u64::from(killed), Relaxed);
+                Task::current().revive();
+                if killed {
+                    let found = process.load::<u64>(&mut cpu, page(1));
+                    assert!(found == Ok(value(1)) || found.is_err(), "{found:?} was mapped all the same");
+                }
+            });
+        });
+        scene.assert_unmapped(0..1);
+        unmap(&scene.process, 0..3);
+        scene.assert_empty();
+        scene.end();
+    });
+    assert!(ended.load(Relaxed) > 0 || !CHECKED, "no call was ever interrupted");
+}

@@ -1,0 +1,131 @@
+//! mprotect beside faults (C-22): an access meets the old rights or the new ones, and never the old ones after mprotect has
+//! returned.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, PAGE, R, RW, Scene, denied, map, page, unmap, value},
+};
+use freehold::space::{Advice, Prot};
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+#[test]
+fn c22_no_store_after_the_right_is_gone() {
+    explore("mprotect beside stores", 100, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        let gone = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.mprotect(page(0), PAGE, R).unwrap();
+                gone.store(true, SeqCst);
+                let mut cpu = scene.machine.cpu(1);
+                let before: u64 = scene.process.load(&mut cpu, page(0)).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(before), "a store came through");
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                let mut newest = value(0);
+                for number in 1..4u64 {
+                    let late = gone.load(SeqCst);
+                    let stored = scene.process.store(&mut cpu, page(0), number);
+                    assert!(stored == denied(page(0)) || (stored == Ok(()) && !late), "{stored:?}");
+                    newest = if stored.is_ok() { number } else { newest };
+                    assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(newest));
+                }
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(scene.process.store(&mut cpu, page(0), 9u64), denied(page(0)));
+        scene.process.mprotect(page(0), PAGE, RW).unwrap();
+        scene.process.store(&mut cpu, page(0), 9u64).unwrap();
+        assert_eq!(scene.process.counts().map_count, 1);
+        drop(cpu);
+        unmap(&scene.process, 0..2);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c22_nothing_may_be_read_after_all_rights_are_gone() {
+    explore("mprotect(NONE) beside loads", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        let gone = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.mprotect(page(0), PAGE, Prot::empty()).unwrap();
+                gone.store(true, SeqCst);
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for _ in 0..3 {
+                    let late = gone.load(SeqCst);
+                    let found = scene.process.load(&mut cpu, page(0));
+                    assert!(found == denied(page(0)) || (found == Ok(value(0)) && !late), "{found:?}");
+                }
+            });
+        });
+        scene.process.mprotect(page(0), PAGE, R).unwrap();
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(1), page(0)), Ok(value(0)));
+        scene.end();
+    });
+}
+
+#[test]
+fn c22_cuts_and_merges_beside_faults() {
+    explore("mprotect cuts and merges beside faults", 100, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        map(&scene.process, 2..4, ANON);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.mprotect(page(1), PAGE, R).unwrap();
+                scene.process.mprotect(page(1), PAGE, RW).unwrap();
+            });
+            // What lies beside the page may always be written, what is in it may always be read.
+            for (cpu, neighbour) in [(0, 0), (1, 2)] {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(cpu);
+                    for at in [page(neighbour), page(3) + 8 * neighbour] {
+                        scene.process.store(&mut cpu, at, neighbour + 40).unwrap();
+                        assert_eq!(scene.process.load(&mut cpu, at), Ok(neighbour + 40));
+                        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(value(1)));
+                    }
+                });
+            }
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(40u64));
+        assert_eq!(scene.process.load(&mut cpu, page(2)), Ok(42u64));
+        drop(cpu);
+        unmap(&scene.process, 0..4);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c61_dontneed_beside_mprotect() {
+    explore("DONTNEED beside mprotect", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.mprotect(page(0), 2 * PAGE, R).unwrap();
+                scene.process.mprotect(page(0), 2 * PAGE, RW).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(value(1)));
+                scene.process.madvise(page(0), 2 * PAGE, Advice::DontNeed).unwrap();
+                // Entries change in place: there was none for DONTNEED to miss.
+                for number in 0..2 {
+                    assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(0u64));
+                }
+            });
+        });
+        scene.end();
+    });
+}

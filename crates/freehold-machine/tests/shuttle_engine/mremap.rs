@@ -1,0 +1,113 @@
+//! mremap beside faults (C-39, C-40): a page is at its old place or at its new one, with everything that was stored to it.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, PAGE, Scene, TABLE, Vcpu, map, page, unmap, unmapped, value},
+};
+use freehold::space::{Locking, RemapFlags};
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+/// What one access finds of a page that moves from one place to another.
+fn find(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64) -> u64 {
+    scene.process.load(cpu, page(from)).unwrap_or_else(|error| {
+        assert_eq!(Err::<u64, _>(error), unmapped(page(from)));
+        scene.process.load(cpu, page(to)).expect("the page is neither where it was nor where it went")
+    })
+}
+
+fn put(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64, what: u64) {
+    if scene.process.store(cpu, page(from), what).is_err() {
+        scene.process.store(cpu, page(to), what).expect("the page is neither where it was nor where it went");
+    }
+}
+
+/// Moves `len` pages, of which the first two are there, while one thread stores and another loads.
+fn move_beside_faults(locking: Locking, from: u64, to: u64, len: u64) {
+    let scene = Scene::new(locking);
+    map(&scene.process, from..from + len, ANON);
+    scene.fill(from..from + 2);
+    let moved = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let at = scene.process.mremap(page(from), len * PAGE, len * PAGE, MOVE, page(to));
+            assert_eq!(at, Ok(page(to)));
+            moved.store(true, SeqCst);
+            scene.assert_unmapped(from..from + 2);
+        });
+        scope.spawn(|| {
+            let mut cpu = scene.machine.cpu(0);
+            for number in 1..4 {
+                put(&scene, &mut cpu, from, to, number);
+                assert_eq!(find(&scene, &mut cpu, from, to), number, "a store was lost");
+            }
+        });
+        scope.spawn(|| {
+            let mut cpu = scene.machine.cpu(1);
+            for _ in 0..2 {
+                let late = moved.load(SeqCst);
+                assert_eq!(find(&scene, &mut cpu, from + 1, to + 1), value(from + 1));
+                assert!(!late || scene.process.load::<u64>(&mut cpu, page(from + 1)).is_err());
+            }
+        });
+    });
+    let mut cpu = scene.machine.cpu(2);
+    assert_eq!(scene.process.load(&mut cpu, page(to)), Ok(3u64));
+    assert_eq!(scene.process.rss().anon, 2);
+    drop(cpu);
+    unmap(&scene.process, to..to + len);
+    scene.assert_empty();
+    scene.end();
+}
+
+#[test]
+fn c39_a_move_within_a_table() {
+    explore("mremap within a table, beside faults", 60, |locking| move_beside_faults(locking, 0, 8, 2));
+}
+
+#[test]
+fn c39_a_move_to_another_table() {
+    explore("mremap to another table, beside faults", 60, |locking| {
+        // The source lies in two tables.
+        move_beside_faults(locking, TABLE - 1, 3 * TABLE, 2);
+    });
+}
+
+#[test]
+fn c40_a_move_of_whole_tables() {
+    explore("mremap of a whole table, beside faults", 60, |locking| {
+        move_beside_faults(locking, 0, 4 * TABLE, TABLE);
+    });
+}
+
+#[test]
+fn resizing_beside_faults() {
+    explore("mremap shrinks and grows beside faults", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let resize = |old: u64, new: u64| {
+                    scene.process.mremap(page(0), old * PAGE, new * PAGE, RemapFlags::empty(), 0)
+                };
+                assert_eq!(resize(2, 1), Ok(page(0)));
+                scene.assert_unmapped(1..2);
+                assert_eq!(resize(1, 2), Ok(page(0)));
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for number in 1..4u64 {
+                    scene.process.store(&mut cpu, page(0), number).unwrap();
+                    assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(number));
+                    let tail = scene.process.load::<u64>(&mut cpu, page(1));
+                    assert!(tail == Ok(value(1)) || tail == Ok(0) || tail == unmapped(page(1)), "{tail:?}");
+                }
+            });
+        });
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(1), page(1)), Ok(0u64));
+        unmap(&scene.process, 0..2);
+        scene.assert_empty();
+        scene.end();
+    });
+}

@@ -1,0 +1,86 @@
+//! VMAs that are reused by another address space while somebody looks for them in the one they left (C-19, C-22).
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, FIXED, PAGE, R, RW, Scene, map, page, unmap, unmapped},
+};
+use freehold::vma::flags::VmFlags;
+use freehold_machine::Process;
+
+#[test]
+fn c19_lookups_of_vmas_that_go_to_another_space() {
+    explore("lookups beside VMAs that wander between two spaces", 150, |locking| {
+        let scene = Scene::new(locking);
+        let other = scene.another();
+        let spaces = [(&scene.process, 1), (&other, 2)];
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // A VMA that one space gives back is the next one the other gets.
+                let mut cpu = scene.machine.cpu(4);
+                for _ in 0..2 {
+                    for (space, mark) in spaces {
+                        map(space, 0..1, ANON);
+                        space.store(&mut cpu, page(0), mark).unwrap();
+                        unmap(space, 0..1);
+                    }
+                }
+            });
+            for (number, (space, mark)) in spaces.into_iter().enumerate() {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(number);
+                    for _ in 0..2 {
+                        let found = space.load::<u64>(&mut cpu, page(0));
+                        let own = found == Ok(0) || found == Ok(mark) || found == unmapped(page(0));
+                        assert!(own, "space {mark} saw {found:?}");
+                        let stored = space.store(&mut cpu, page(0), mark);
+                        assert!(stored == Ok(()) || stored == unmapped(page(0)), "{stored:?}");
+                    }
+                });
+            }
+        });
+        other.check();
+        drop(other);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c22_a_vma_is_found_complete_or_not_at_all() {
+    explore("lookups beside VMAs that come back elsewhere", 100, |locking| {
+        let scene = Scene::new(locking);
+        // Read-only at one place, and writable at the other: never a mixture.
+        let place = |number: u64| (page(2 * number), if number == 0 { R } else { RW });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..4 {
+                    let (at, prot) = place(round % 2);
+                    let mapped = scene.process.mmap(at, PAGE, prot, FIXED, None, 0);
+                    assert_eq!(mapped, Ok(at));
+                    scene.process.munmap(at, PAGE).unwrap();
+                }
+            });
+            for number in 0..2 {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(number as usize);
+                    for _ in 0..2 {
+                        check_place(&scene.process, place(number).0, number == 1);
+                        let stored = scene.process.store(&mut cpu, page(2 * number), 1u64);
+                        assert!(stored.is_err() || number == 1, "a store to read-only memory");
+                    }
+                });
+            }
+        });
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+fn check_place(process: &Process, at: u64, writable: bool) {
+    if let Some(vma) = process.find_vma(at) {
+        assert_eq!(vma.range(), at..at + PAGE);
+        assert_eq!(vma.flags().contains(VmFlags::WRITE), writable);
+    }
+}

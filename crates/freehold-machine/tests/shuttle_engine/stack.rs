@@ -1,0 +1,114 @@
+//! A stack that grows beside munmaps and lookups (C-1, C-3).
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, Scene, map, page, unmap, unmapped, value},
+};
+use freehold::space::MapFlags;
+
+const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
+
+/// Maps a stack of one page, with a value in it.
+fn stack(scene: &Scene, number: u64) {
+    map(&scene.process, number..number + 1, STACK);
+    scene.process.store(&mut scene.machine.cpu(4), page(number), value(number)).unwrap();
+}
+
+#[test]
+fn c03_growth_into_what_is_being_unmapped() {
+    explore("a stack grows into a range that is being unmapped", 100, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(5..7);
+        stack(&scene, 8);
+        let old = scene.acquainted(0, 6..7);
+        thread::scope(|scope| {
+            scope.spawn(|| unmap(&scene.process, 5..7));
+            let (scene, mut old) = (&scene, old);
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(3);
+                // Until the munmap is over the old page may be seen; a page of zeroes is the stack's, and stays.
+                loop {
+                    match scene.process.load(&mut cpu, page(6)) {
+                        Ok(0u64) => break,
+                        found => assert_eq!(found, Ok(value(6))),
+                    }
+                    thread::yield_now();
+                }
+                scene.process.store(&mut cpu, page(6), 6u64).unwrap();
+                for cpu in [&mut cpu, &mut old] {
+                    assert_eq!(scene.process.load(cpu, page(6)), Ok(6u64), "the munmap took a new page");
+                }
+            });
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(1);
+                assert_eq!(scene.process.load(&mut cpu, page(8)), Ok(value(8)));
+                scene.process.store(&mut cpu, page(8), 8u64).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(8)), Ok(8u64));
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(scene.process.load(&mut cpu, page(6)), Ok(6u64));
+        assert_eq!(scene.process.load(&mut cpu, page(7)), Ok(0u64));
+        assert_eq!(scene.process.load(&mut cpu, page(8)), Ok(8u64));
+        drop(cpu);
+        unmap(&scene.process, 5..9);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c01_growth_beside_lookups() {
+    explore("a stack grows twice, beside lookups", 100, |locking| {
+        let scene = Scene::new(locking);
+        stack(&scene, 8);
+        thread::scope(|scope| {
+            for (cpu, number) in [(0, 6), (1, 3)] {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(cpu);
+                    scene.process.store(&mut cpu, page(number), number).unwrap();
+                    assert_eq!(scene.process.load(&mut cpu, page(8)), Ok(value(8)));
+                    assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(number));
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let stack = scene.process.find_vma(page(8)).expect("the stack is always there");
+                    // It stands still as long as it is held.
+                    let start = stack.start();
+                    assert!([8, 6, 3].map(page).contains(&start), "{start:#x}");
+                    assert_eq!((stack.start(), stack.end()), (start, page(9)));
+                }
+            });
+        });
+        assert_eq!(scene.process.counts().map_count, 1);
+        assert_eq!(scene.process.find_vma(page(8)).expect("the stack").start(), page(3));
+        unmap(&scene.process, 3..9);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c01_growth_beside_the_end_of_the_stack() {
+    explore("a stack grows beside its own munmap", 60, |locking| {
+        let scene = Scene::new(locking);
+        stack(&scene, 8);
+        thread::scope(|scope| {
+            scope.spawn(|| unmap(&scene.process, 7..9));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for number in [7, 5, 7] {
+                    // Grown, or gone; and if it grew below what goes, then that stays.
+                    let stored = scene.process.store(&mut cpu, page(number), number);
+                    assert!(stored.is_ok() || stored == unmapped(page(number)), "{stored:?}");
+                }
+            });
+        });
+        scene.process.check();
+        unmap(&scene.process, 0..9);
+        scene.assert_empty();
+        scene.end();
+    });
+}
