@@ -16,6 +16,9 @@ impl fmt::Display for IoError {
 impl core::error::Error for IoError {}
 
 /// The backing store of a file: called without any lock of an address space, with the file's own locks held.
+///
+/// So it must not call an address space: its locks come before those of files. With debug assertions the order of locks
+/// is checked, and doing it panics (hazard C-6). Dropping it is different: no lock is held, and anything may be called.
 pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// Fills `frame` with the page `index`; what lies beyond the end of the file need not be written, the engine zeroes it.
     ///

@@ -107,6 +107,19 @@ pub(crate) enum Climb {
 }
 
 /// One VMA locked for reading.
+///
+/// What it shows is gone with it (hazard C-7):
+///
+/// ```compile_fail,E0505
+/// use freehold::{platform::Platform, space::AddressSpace};
+///
+/// fn start<P: Platform>(space: &AddressSpace<P>) -> Option<u64> {
+///     let lock = space.find_vma(0)?;
+///     let vma = &*lock;
+///     drop(lock);
+///     Some(vma.start())
+/// }
+/// ```
 pub struct VmaRead<'s, P: Platform> {
     vma: &'s Vma<P>,
 }
@@ -125,6 +138,24 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
 }
 
 /// The mmap lock held for reading (or downgraded).
+///
+/// A VMA that it shows is gone with it (hazard C-7):
+///
+/// ```
+/// use freehold::{platform::Platform, space::locking::ReadGuard, vma::Vma};
+///
+/// fn first<'g, P: Platform>(guard: &'g ReadGuard<'_, P>) -> Option<&'g Vma<P>> {
+///     guard.next(0)
+/// }
+/// ```
+///
+/// ```compile_fail,E0515
+/// use freehold::{platform::Platform, space::AddressSpace, vma::Vma};
+///
+/// fn first<P: Platform>(space: &AddressSpace<P>) -> Option<&Vma<P>> {
+///     space.read().next(0)
+/// }
+/// ```
 pub struct ReadGuard<'s, P: Platform> {
     tree: Reader<'s, P>,
     lock: MmapReadGuard<'s, P>,
@@ -134,6 +165,19 @@ pub struct ReadGuard<'s, P: Platform> {
 ///
 /// All changes of the tree go through it. It is obtained for a range ([`AddressSpace::write_range`]), which today only
 /// decides which closing reservations to wait for: the seam along which the address space will be divided.
+///
+/// A VMA that it shows is gone with it, and cannot be kept for afterwards (hazard C-7):
+///
+/// ```compile_fail,E0505
+/// use freehold::{platform::Platform, space::AddressSpace};
+///
+/// fn start<P: Platform>(space: &AddressSpace<P>) -> Option<u64> {
+///     let guard = space.write();
+///     let vma = guard.next(0)?;
+///     drop(guard);
+///     Some(vma.start())
+/// }
+/// ```
 pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     tree: RefCell<Writer<'s, P>>,

@@ -1,13 +1,19 @@
 //! Disasters, one file each: what happened elsewhere, and that it does not happen here. Numbers such as C-10 are those of the
 //! list of hazards.
 
+mod balance;
+mod borrowed;
 mod gate;
+mod hooks;
 mod killed;
 mod memory_ends;
+mod places;
 mod refused;
+mod sizes;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
+mod walkers;
 
 use freehold_machine::FailingAllocator;
 use support::*;

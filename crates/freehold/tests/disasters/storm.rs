@@ -18,7 +18,7 @@ const PAGES: u64 = 48;
 /// From one window to the next: each begins in the middle of a table that it shares with its neighbour.
 const STRIDE: u64 = 300 * PAGE;
 const THREADS: u64 = 2;
-const ROUNDS: u64 = 400;
+const ROUNDS: u64 = 6000;
 
 /// A sequence that looks random, the same in every run.
 struct Dice(u64);

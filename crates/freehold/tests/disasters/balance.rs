@@ -1,0 +1,214 @@
+//! What is opened is closed once (C-31, C-33).
+//!
+//! An error after a driver had set up its mapping closed what was never opened; merges swallowed VMAs without closing them,
+//! or closed the one that stayed. Here a VMA's hold on its file is the thing opened: for three VMAs side by side, of one
+//! file or two, with the same rights or different ones, every call over every range; then the files must go exactly with
+//! the last VMA that maps them, and all that while each page must show its own place in its own file.
+
+use super::*;
+use freehold::space::{Advice, Counts, Limits, RemapFlags};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// A disk that tells when it goes.
+struct Closing {
+    number: u64,
+    closed: Arc<[AtomicU64; 2]>,
+}
+
+impl Closing {
+    fn word(number: u64, index: u64) -> u64 {
+        (number + 1) * 1000 + index
+    }
+}
+
+impl Pager<Machine> for Closing {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &Closing::word(self.number, index).to_le_bytes());
+        Ok(())
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.closed[self.number as usize].fetch_add(1, SeqCst);
+    }
+}
+
+/// What a page must show: of which file, or zeroes, or nothing.
+type Shown = Option<u64>;
+
+/// Pages of the three VMAs together.
+const PAGES: u64 = 6;
+/// Where a move goes.
+const AWAY: u64 = 100;
+
+struct Trio {
+    process: Process,
+    files: [Counted<File<Machine>>; 2],
+    closed: Arc<[AtomicU64; 2]>,
+    /// From page 0 and from `AWAY`.
+    shown: [Vec<Shown>; 2],
+}
+
+impl Trio {
+    /// `files` and `rights`: a bit for each VMA. All designs take turns.
+    fn new(world: &World, files: u64, rights: u64) -> Self {
+        let process = world.process(Locking::ALL[(files ^ rights) as usize]);
+        let closed: Arc<[AtomicU64; 2]> = Arc::default();
+        let open = |number| {
+            let disk = Closing { number, closed: closed.clone() };
+            let mapping = Mapping::new(world.engine(), disk, 2 * PAGES * PAGE, false).unwrap();
+            File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
+        };
+        let both = [open(0), open(1)];
+        let mut shown = Vec::new();
+        for vma in 0..3 {
+            let number = files >> vma & 1;
+            let prot = if rights >> vma & 1 == 0 { RW } else { R };
+            let (start, offset) = (BASE + 2 * vma * PAGE, 2 * vma * PAGE);
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            process.mmap(start, 2 * PAGE, prot, flags, Some(&both[number as usize]), offset).unwrap();
+            shown.extend((2 * vma..2 * vma + 2).map(|index| Some(Closing::word(number, index))));
+        }
+        Trio { process, files: both, closed, shown: [shown, vec![None; PAGES as usize]] }
+    }
+
+    fn show(&mut self, range: &Range<u64>, what: impl Fn(u64) -> Shown) {
+        range.clone().for_each(|page| self.shown[0][page as usize] = what(page));
+    }
+
+    fn change(&mut self, call: u64, range: Range<u64>) {
+        let (start, len) = (BASE + range.start * PAGE, (range.end - range.start) * PAGE);
+        let process = self.process.clone();
+        let map = |file: Option<&Counted<File<Machine>>>, prot| {
+            let kind = if file.is_none() { ANON } else { MapFlags::PRIVATE };
+            let offset = if file.is_none() { 0 } else { range.start * PAGE };
+            process.mmap(start, len, prot, kind | MapFlags::FIXED, file, offset).unwrap();
+        };
+        match call {
+            0 => {
+                process.munmap(start, len).unwrap();
+                self.show(&range, |_| None);
+            }
+            1 => process.mprotect(start, len, R).unwrap(),
+            2 => process.mprotect(start, len, RW).unwrap(),
+            3 => {
+                map(None, RW);
+                self.show(&range, |_| Some(0));
+            }
+            4 => {
+                map(Some(&self.files[0].clone()), RW);
+                self.show(&range, |page| Some(Closing::word(0, page)));
+            }
+            5 => {
+                process.madvise(start, len, Advice::DontFork).unwrap();
+                process.madvise(start, len, Advice::DoFork).unwrap();
+            }
+            6 => {
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                process.mremap(start, len, len, flags, BASE + (AWAY + range.start) * PAGE).unwrap();
+                for page in range.clone() {
+                    self.shown[1][page as usize] = self.shown[0][page as usize].take();
+                }
+            }
+            _ => {
+                process.mlock(start, len).unwrap();
+                process.munlock(start, len).unwrap();
+            }
+        }
+    }
+
+    /// Which files some VMA maps.
+    fn mapped(&self) -> [bool; 2] {
+        let mapped = |word: u64| self.shown.iter().flatten().flatten().any(|shown| shown / 1000 == word);
+        [mapped(1), mapped(2)]
+    }
+
+    fn check(&self, cpu: &mut Vcpu, what: &str) {
+        self.process.check();
+        self.files.iter().for_each(|file| file.mapping().check());
+        for (from, shown) in [0, AWAY].into_iter().zip(&self.shown) {
+            for (page, shown) in (from..).zip(shown) {
+                let found = self.process.load::<u64>(cpu, BASE + page * PAGE);
+                assert_eq!(found.ok(), *shown, "{what}: page {page}");
+            }
+        }
+    }
+
+    /// Lets go of the files; what is mapped stays open, and goes with its last page.
+    fn end(self, what: &str) {
+        let mapped = self.mapped();
+        let Trio { process, files, closed, .. } = self;
+        let count = || [closed[0].load(SeqCst), closed[1].load(SeqCst)];
+        drop(files);
+        assert_eq!(count(), mapped.map(|mapped| u64::from(!mapped)), "{what}: closed too early or too late");
+        process.munmap(BASE, 2 * AWAY * PAGE).unwrap();
+        assert_eq!(count(), [1, 1], "{what}: not closed once each");
+    }
+}
+
+/// C-33: every call, over every range, twice: the second meets what the first has cut or joined.
+#[test]
+fn files_go_with_their_last_vma() {
+    let world = World::new();
+    let mut cpu = world.machine.cpu(0);
+    let ranges = || (0..PAGES).flat_map(|start| (start + 1..=PAGES).map(move |end| start..end));
+    for (files, rights) in (0..8).flat_map(|files| (0..8).map(move |rights| (files, rights))) {
+        for call in 0..8 {
+            for range in ranges() {
+                let what = format!("files {files:03b}, rights {rights:03b}, call {call} of {range:?}");
+                let mut trio = Trio::new(&world, files, rights);
+                trio.change(call, range.clone());
+                trio.check(&mut cpu, &what);
+                if trio.shown[0].iter().all(Option::is_some) {
+                    trio.change(2, 0..PAGES);
+                    trio.check(&mut cpu, &what);
+                }
+                trio.end(&what);
+            }
+        }
+    }
+    drop(cpu);
+    world.end();
+}
+
+/// C-31, C-9: refused after everything about the file was found good, by a limit or for want of memory: as if never asked.
+#[test]
+fn a_refused_mapping_holds_nothing() {
+    let world = World::new();
+    let mut cpu = world.machine.cpu(0);
+    for refusal in 0..3 {
+        let mut trio = Trio::new(&world, 0b101, 0b010);
+        let before = trio.process.counts();
+        let mut limits = trio.process.limits().get();
+        match refusal {
+            0 => limits.address_space = (PAGES + 1) * PAGE,
+            1 => limits.data = PAGE,
+            _ => (limits.memlock, limits.may_lock) = (PAGE, false),
+        }
+        trio.process.limits().set(&limits);
+        for (at, flags) in [(8, MapFlags::PRIVATE), (3, MapFlags::PRIVATE | MapFlags::FIXED)] {
+            let flags = if refusal == 2 { flags | MapFlags::LOCKED } else { flags };
+            let file = Some(&trio.files[1]);
+            let mapped = trio.process.mmap(BASE + at * PAGE, 12 * PAGE, RW, flags, file, 0);
+            assert!(mapped.is_err(), "refusal {refusal}");
+        }
+        // But for where VMAs are cut.
+        let after = Counts { map_count: before.map_count, ..trio.process.counts() };
+        assert_eq!(after, before, "refusal {refusal}");
+        trio.process.limits().set(&Limits::default());
+        trio.check(&mut cpu, "refused");
+        trio.change(2, 0..PAGES);
+        trio.check(&mut cpu, "refused, then allowed");
+        trio.end("refused");
+    }
+    drop(cpu);
+    world.end();
+}

@@ -1,0 +1,214 @@
+//! A hook that calls back (C-6, C-8), and VMAs that were kept too long (C-7).
+//!
+//! munmap ran a hook of the architecture after it had downgraded its lock; the hook unmapped something itself, and waited
+//! for the lock that its caller held, or freed what its caller still used. Drivers kept a pointer to a VMA over the end of
+//! the lock, or took "the first VMA that ends above" for the one at the address.
+//!
+//! No hook here is shown a guard or a VMA, and none runs with a lock of an address space held. What goes with the last VMA may
+//! call whatever it likes. A disk that is asked for a page may not, for its file's locks are held, which come after those of
+//! an address space: the checker of lock orders says so at once, and not only when two threads meet. That no VMA outlives
+//! its guard, the compiler sees to: see the examples that must not compile in `space/locking.rs`.
+
+use super::*;
+use freehold::{
+    fault::FaultError,
+    object::FillError,
+    space::{RemapFlags, SyncFlags},
+};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+/// What a hook does to the process.
+type Reaction = Box<dyn Fn(&Process) + Send + Sync>;
+
+/// When a disk calls back.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    Read,
+    Written,
+    Gone,
+}
+
+/// A disk that calls back.
+struct Meddler {
+    process: Arc<Mutex<Option<Process>>>,
+    reaction: Reaction,
+    when: When,
+    calls: Arc<AtomicU64>,
+}
+
+impl Meddler {
+    fn react(&self, when: When) {
+        // Cloned out: the reaction may come back here.
+        let process = self.process.lock().unwrap().clone();
+        if let Some(process) = process.filter(|_| self.when == when && !std::thread::panicking()) {
+            self.calls.fetch_add(1, SeqCst);
+            (self.reaction)(&process);
+        }
+    }
+}
+
+impl Pager<Machine> for Meddler {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        self.react(When::Read);
+        Disk.read_page(platform, index, frame)
+    }
+
+    fn write_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+        self.react(When::Written);
+        Ok(())
+    }
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.react(When::Gone);
+    }
+}
+
+/// Runs `scene` on a process with four pages of a file at `BASE` whose disk reacts, once.
+fn meddled(
+    when: When,
+    reaction: impl Fn(&Process) + Send + Sync + Clone + 'static,
+    scene: impl Fn(&Process, &mut Vcpu, Counted<File<Machine>>),
+) {
+    everywhere(|world, process, cpu| {
+        let calls = Arc::new(AtomicU64::new(0));
+        let known = Arc::new(Mutex::new(Some(process.clone())));
+        let disk = Meddler {
+            process: known.clone(),
+            reaction: Box::new(reaction.clone()),
+            when,
+            calls: calls.clone(),
+        };
+        let mapping = Mapping::new(world.engine(), disk, 4 * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        drop(mapping);
+        process.mmap(BASE, 4 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        scene(process, cpu, file);
+        process.check();
+        assert_eq!(calls.load(SeqCst), 1);
+        *known.lock().unwrap() = None;
+    });
+}
+
+/// C-6: reading a page must not change what is mapped.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap while holding Invalidate")]
+fn a_disk_that_unmaps_what_it_is_read_for_is_caught() {
+    meddled(
+        When::Read,
+        |process| process.munmap(BASE, 4 * PAGE).unwrap(),
+        |process, cpu, _file| assert!(process.load::<u64>(cpu, BASE).is_err()),
+    );
+}
+
+/// C-6, C-8: nor must writing one.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap")]
+fn a_disk_that_unmaps_what_is_written_back_is_caught() {
+    meddled(
+        When::Written,
+        |process| process.munmap(BASE, 4 * PAGE).unwrap(),
+        |process, cpu, _file| {
+            process.store(cpu, BASE, 1u64).unwrap();
+            process.msync(BASE, PAGE, SyncFlags::SYNC).unwrap();
+        },
+    );
+}
+
+/// C-6 as it was: what goes with the last VMA unmaps, maps and forks while the munmap that took the VMA is not over.
+#[test]
+fn a_file_that_unmaps_when_it_goes() {
+    meddled(
+        When::Gone,
+        |process| {
+            process.munmap(BASE - PAGE, 6 * PAGE).unwrap();
+            anon(process, BASE, 2);
+            drop(process.fork().unwrap());
+        },
+        |process, cpu, file| {
+            drop(file);
+            process.munmap(BASE, 4 * PAGE).unwrap();
+            assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(0));
+            assert_eq!(layout(process), [(0, 2)]);
+        },
+    );
+}
+
+/// The same when something is mapped over it, or moved over it.
+#[test]
+fn a_file_that_unmaps_when_it_is_replaced() {
+    meddled(
+        When::Gone,
+        |process| process.munmap(BASE + PAGE, PAGE).unwrap(),
+        |process, cpu, file| {
+            drop(file);
+            anon(process, BASE, 4);
+            assert_eq!(layout(process), [(0, 1), (2, 4)]);
+            assert_eq!(process.load::<u64>(cpu, BASE + 2 * PAGE), Ok(0));
+        },
+    );
+    meddled(
+        When::Gone,
+        |process| process.munmap(BASE + PAGE, PAGE).unwrap(),
+        |process, cpu, file| {
+            drop(file);
+            anon(process, BASE + 8 * PAGE, 4);
+            fill(process, cpu, BASE + 8 * PAGE, 4, 3);
+            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+            process.mremap(BASE + 8 * PAGE, 4 * PAGE, 4 * PAGE, flags, BASE).unwrap();
+            assert_eq!(layout(process), [(0, 1), (2, 4)]);
+            assert_eq!(process.load::<u64>(cpu, BASE + 2 * PAGE), Ok(5));
+        },
+    );
+}
+
+/// A disk that fails is asked again, and nothing stays behind of the first time (C-9).
+#[test]
+fn a_disk_that_fails() {
+    struct Broken;
+    impl Pager<Machine> for Broken {
+        fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+            Err(IoError)
+        }
+    }
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Broken, 4 * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let at =
+            process.mmap(0, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::POPULATE, Some(&file), 0).unwrap();
+        for _ in 0..2 {
+            assert_eq!(process.store(cpu, at, 1u64), Err(FaultError::Bus { addr: at }));
+            assert_eq!(mapping.fill(0), Err(FillError::Io));
+            assert!(!mapping.has_page(0));
+        }
+        assert_eq!(process.rss().total(), 0);
+    });
+}
+
+/// C-7: what contains an address is not what comes after it.
+#[test]
+fn a_look_up_in_a_hole_finds_nothing() {
+    everywhere(|_, process, _| {
+        anon(process, BASE, 2);
+        anon(process, BASE + 4 * PAGE, 2);
+        for (page, found) in [(0, true), (1, true), (2, false), (3, false), (4, true), (6, false)] {
+            let addr = BASE + page * PAGE;
+            for addr in [addr, addr + PAGE - 1] {
+                assert_eq!(process.find_vma(addr).is_some(), found, "{addr:#x}");
+                assert_eq!(process.space().read().find(addr).is_some(), found, "{addr:#x}");
+                assert_eq!(process.space().write().find(addr).is_some(), found, "{addr:#x}");
+            }
+        }
+        let guard = process.space().read();
+        assert_eq!(guard.next(BASE + 2 * PAGE).unwrap().start(), BASE + 4 * PAGE);
+        assert!(guard.next(BASE + 6 * PAGE).is_none());
+        assert_eq!(guard.prev(BASE + 4 * PAGE).unwrap().end(), BASE + 2 * PAGE);
+        assert!(guard.prev(BASE + PAGE).is_none());
+    });
+}

@@ -1,0 +1,114 @@
+//! Walkers of page tables beside faults (C-23, C-61).
+//!
+//! mlock and others walked the tables with the address space locked but the VMAs not, so that faults ran beside them and
+//! pages were missed. A change of rights emptied an entry for a moment; DONTNEED came by, found nothing, and what it should
+//! have thrown away was there afterwards.
+
+use super::*;
+use freehold::{fault::FaultError, space::Advice};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const PAGES: u64 = 32;
+
+/// Runs `work` on one thread while others do `beside` with it, again and again.
+fn beside(
+    process: &Process,
+    world: &World,
+    beside: impl Fn(&Process) + Sync,
+    work: impl FnOnce(&Process, &mut Vcpu) + Send,
+) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = world.machine.cpu(1);
+            while !stop.load(SeqCst) {
+                cpu.call(|| beside(process));
+            }
+        });
+        let worker = scope.spawn(|| {
+            let mut cpu = world.machine.cpu(2);
+            work(process, &mut cpu);
+        });
+        let done = worker.join();
+        stop.store(true, SeqCst);
+        done.unwrap();
+    });
+}
+
+/// C-61: what was thrown away is gone, whatever else happens to its entry.
+#[test]
+fn nothing_survives_dontneed() {
+    everywhere(|world, process, _| {
+        anon(process, BASE, PAGES);
+        let change = |process: &Process| {
+            process.mprotect(BASE, PAGES * PAGE, R).unwrap();
+            process.mprotect(BASE, PAGES * PAGE, RW).unwrap();
+        };
+        beside(process, world, change, |process, cpu| {
+            for round in 0..2000 {
+                let addr = BASE + round % PAGES * PAGE;
+                let stored = process.store(cpu, addr, round + 1);
+                assert!(matches!(stored, Ok(()) | Err(FaultError::Segv { .. })));
+                cpu.call(|| process.madvise(addr, PAGE, Advice::DontNeed).unwrap());
+                assert_eq!(process.load::<u64>(cpu, addr), Ok(0));
+            }
+        });
+    });
+}
+
+/// C-23: no store is lost to somebody who changes rights, locks, forks or reads what is there.
+#[test]
+fn no_store_is_lost() {
+    everywhere(|world, process, _| {
+        anon(process, BASE, PAGES);
+        let walk = |process: &Process| {
+            process.mprotect(BASE, PAGES * PAGE, R).unwrap();
+            process.mprotect(BASE, PAGES * PAGE, RW).unwrap();
+            process.mlock(BASE, PAGES * PAGE).unwrap();
+            process.munlock(BASE, PAGES * PAGE).unwrap();
+            drop(process.fork().unwrap());
+        };
+        beside(process, world, walk, |process, cpu| {
+            let mut stored = [0; PAGES as usize];
+            for round in 0..4000 {
+                let page = round % PAGES;
+                let add = |at: freehold::VirtAddr, access| process.handle_fault(at.get(), access);
+                let added = cpu.fetch_add(process.mmu(), BASE + page * PAGE, 1, add);
+                stored[page as usize] += u64::from(added.is_ok());
+            }
+            for (page, stored) in (0..).zip(stored) {
+                assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(stored));
+            }
+        });
+    });
+}
+
+/// C-23: after mlock every page is there, whoever faulted beside it.
+#[test]
+fn mlock_misses_no_page() {
+    everywhere(|world, process, cpu| {
+        anon(process, BASE, PAGES);
+        let mut resident = [0u8; PAGES as usize];
+        let fault = |process: &Process| {
+            for page in 0..PAGES {
+                let access = if page % 2 == 0 {
+                    freehold::fault::Access::WRITE
+                } else {
+                    freehold::fault::Access::READ
+                };
+                process.handle_fault(BASE + page * PAGE, access).unwrap();
+            }
+        };
+        beside(process, world, fault, |process, _| {
+            for _ in 0..100 {
+                process.mlock(BASE, PAGES * PAGE).unwrap();
+                process.mincore(BASE, PAGES * PAGE, &mut resident).unwrap();
+                assert!(resident.iter().all(|page| page & 1 == 1), "{resident:?}");
+                assert_eq!(process.rss().anon, PAGES as i64, "a page was locked without being anybody's own");
+                process.munlock(BASE, PAGES * PAGE).unwrap();
+                process.madvise(BASE, PAGES * PAGE, Advice::DontNeed).unwrap();
+            }
+        });
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+    });
+}
