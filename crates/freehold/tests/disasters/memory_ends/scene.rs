@@ -65,8 +65,8 @@ impl Scene {
         let child = forked.then(|| Process::of(process.fork().unwrap()));
         let hog = world.process(Locking::default());
         let mut scene = Scene { world, process, cpu, file, vdso, hog, child };
-        scene.use_up_vmas(spare);
         scene.use_up_frames(spare);
+        scene.use_up_vmas(spare);
         scene
     }
 
@@ -74,7 +74,7 @@ impl Scene {
     fn use_up_vmas(&mut self, spare: u64) {
         const CHUNK: u64 = 32;
         let child = self.child.as_ref().map_or(0, |child| child.counts().map_count);
-        let live = self.process.counts().map_count + child;
+        let live = self.process.counts().map_count + self.hog.counts().map_count + child;
         // More than were ever in use at once.
         let target = (live + CHUNK).next_multiple_of(CHUNK) + CHUNK - spare;
         for n in 0..target - live {
