@@ -16,6 +16,7 @@ mod killed;
 mod mprotect;
 mod mremap;
 mod munmap;
+mod readers;
 mod reuse;
 mod scene;
 mod stack;
