@@ -7,20 +7,14 @@ use core::mem::ManuallyDrop;
 use freehold_pagetable::{Flush, VirtAddr};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. Afterwards the
-    /// space is empty and usable.
+    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The break and the
+    /// flags of mlockall for the future stay as they are.
     ///
     /// # Locks
     ///
     /// The mmap lock for writing; waits for munmaps under way.
     pub fn clear(&self) {
-        let guard = loop {
-            let guard = self.write();
-            if !guard.is_closing(0..TASK_SIZE) {
-                break guard;
-            }
-            self.closings.wait_after_unkillable(guard);
-        };
+        let guard = self.write_range_unkillable(0..TASK_SIZE);
         let unmapped = guard.unmap_all();
         drop(guard);
         unmapped.retire();

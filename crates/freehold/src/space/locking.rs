@@ -279,6 +279,17 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// As [`write_range`](Self::write_range), whatever signals arrive.
+    pub(crate) fn write_range_unkillable(&self, range: Range<u64>) -> WriteGuard<'_, P> {
+        loop {
+            let guard = self.write();
+            if !guard.is_closing(range.clone()) {
+                return guard;
+            }
+            self.closings.wait_after_unkillable(guard);
+        }
+    }
+
     fn reader<'s>(&'s self, lock: MmapReadGuard<'s, P>) -> ReadGuard<'s, P> {
         // SAFETY: the mmap lock is held for reading, so there is no writer while the guard lives.
         ReadGuard { tree: unsafe { self.tree.locked() }, lock }
@@ -322,7 +333,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start;
         core::iter::from_fn(move || {
-            let vma = self.next(at).filter(|vma| vma.start() < range.end)?;
+            let vma = (at < range.end).then(|| self.next(at))?.filter(|vma| vma.start() < range.end)?;
             at = vma.end();
             Some(vma)
         })
@@ -396,7 +407,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start;
         core::iter::from_fn(move || {
-            let vma = self.next(at).filter(|vma| vma.start() < range.end)?;
+            let vma = (at < range.end).then(|| self.next(at))?.filter(|vma| vma.start() < range.end)?;
             at = vma.end();
             Some(vma)
         })

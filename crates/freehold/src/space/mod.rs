@@ -61,7 +61,7 @@ pub enum Unmap {
     Exclusive,
     /// Section by section, each whole, the lock let go in between (seed 000).
     Sectioned {
-        /// Bytes of a section.
+        /// Bytes of a section; an address space rounds them up to a power of two, and to a page.
         bytes: u64,
     },
     /// Detach under the write lock, zap under the downgraded one (seed 001, Linux today).
@@ -72,6 +72,17 @@ pub enum Unmap {
 }
 
 impl Unmap {
+    /// With sections that begin and end at pages.
+    fn rounded(self) -> Self {
+        match self {
+            Unmap::Sectioned { bytes } => {
+                let bytes = bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << 63);
+                Unmap::Sectioned { bytes }
+            }
+            other => other,
+        }
+    }
+
     /// Seed 000's section: what one PUD entry spans.
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
@@ -211,7 +222,7 @@ impl<P: Platform> AddressSpace<P> {
             closings: Closings::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
-            locking: config.locking,
+            locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
             data: config.data.clone(),
             start_brk: config.brk,

@@ -40,12 +40,15 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::{ops::Range, ptr::null_mut};
-use freehold_pagetable::{Gather, Level, VaRange, VirtAddr};
+use freehold_pagetable::{Format, Gather, VaRange, VirtAddr};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
 /// lock; a constant, so the hold stays independent of sizes.
 const AT_ONCE: u64 = 64 * PAGE_SIZE;
+
+/// A section where the design names none.
+const SECTION: u64 = 1 << 30;
 
 impl From<ReshapeError> for MunmapError {
     fn from(error: ReshapeError) -> Self {
@@ -143,6 +146,7 @@ struct Totals {
     pages: u64,
     locked: u64,
     special: bool,
+    files: bool,
 }
 
 /// Step 2: the VMAs of a range, split off at its edges, write-locked, and still in the tree.
@@ -221,7 +225,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             Settling::Nothing => {
                 drop(self);
-                detached.skip().retire();
+                detached.without_pages().retire();
             }
             Settling::Released => {
                 drop(self);
@@ -234,27 +238,29 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
     fn detach_range(&self, range: &Decoded) -> Result<(Detached<'s, P>, Settling), MunmapError> {
         let gathered = self.gather(range)?;
-        let span = gathered.span();
-        let settling =
-            if self.space.has_no_tables(&span) { Settling::Nothing } else { self.settling(&gathered, &span) };
+        let settling = self.settling(&gathered);
         let closing = matches!(settling, Settling::Released);
         Ok((gathered.commit(closing), settling))
     }
 
-    /// How step 4 goes for gathered VMAs that have page tables: the one place that reads the design.
-    fn settling(&self, gathered: &Gathered<'_, 's, P>, span: &Range<u64>) -> Settling {
-        let (space, free) = (self.space, self.free_span(span));
+    /// How step 4 goes: the one place that reads the design.
+    ///
+    /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers come to its
+    /// addresses, which must not be anybody else's, and may still owe the flush of an entry that they cleared.
+    fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
+        let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
+        let free = self.free_span(&span);
         let small = span.end - span.start <= AT_ONCE;
-        if small && !holds_a_table(free, span) && space.is_unmapped(VaRange::of(span.start, span.end)) {
+        if !totals.files && !space.has_tables_inside(free, &span) && space.is_bare(&span, small) {
             return Settling::Nothing;
         }
         match space.locking.unmap {
-            Unmap::Released if gathered.totals.special => Settling::Exclusive(free),
-            Unmap::Released if small && !space.platform().runs_elsewhere(&space.mmu) => {
+            Unmap::Released if totals.special => Settling::Exclusive(free),
+            Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(&space.mmu) => {
                 Settling::Exclusive(free)
             }
             Unmap::Released => Settling::Released,
-            Unmap::Downgraded if !gathered.totals.special => Settling::Downgraded(free),
+            Unmap::Downgraded if !totals.special => Settling::Downgraded(free),
             _ => Settling::Exclusive(free),
         }
     }
@@ -272,9 +278,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         for vma in self.vmas(0..u64::MAX) {
             gathered.add(vma);
         }
-        let span = gathered.span();
         self.clear_tree();
-        gathered.detach(span).settle(VaRange::of(0, u64::MAX))
+        // Tables may be left where no VMA is any more: all of user space is swept.
+        gathered.detach(0..TASK_SIZE).settle(VaRange::of(0, u64::MAX))
     }
 
     /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to one section; or
@@ -299,7 +305,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.totals.vmas += 1;
         self.totals.pages += vma.pages();
         self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
-        self.totals.special |= flags.intersects(VmFlags::PFNMAP | VmFlags::HUGETLB);
+        self.totals.special |= is_special(vma);
+        self.totals.files |= matches!(vma.object(), Object::File(_));
         self.list.push(vma);
     }
 
@@ -331,8 +338,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their place.
     pub fn zap_in_place(&self) {
-        let span = self.span();
-        if !self.guard.space.has_no_tables(&span) {
+        if self.totals.vmas != 0 {
+            let span = self.span();
             let free = self.guard.free_span(&span);
             settle(self.guard.space, &self.list, &span, free);
         }
@@ -341,7 +348,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Step 3 after `store` has put something else over the VMAs, which were zapped in place.
     pub fn commit_replaced(self) -> Unmapped<'s, P> {
         let span = self.span();
-        self.detach(span).skip()
+        self.detach(span).without_pages()
     }
 
     fn detach(self, span: Range<u64>) -> Detached<'s, P> {
@@ -406,9 +413,8 @@ impl<'s, P: Platform> Detached<'s, P> {
         Unmapped { owned: self.owned }
     }
 
-    /// Step 4 where nothing is mapped, or was zapped before.
-    fn skip(self) -> Unmapped<'s, P> {
-        unlink_files(&self.owned.list);
+    /// Step 4 where nothing is mapped, or all was settled in place.
+    fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned }
     }
 
@@ -460,15 +466,29 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     gather.finish();
 }
 
-/// Whether a leaf table at either end of a small `span` lies inside `free`, so that it may go with the range.
-fn holds_a_table(free: VaRange, span: &Range<u64>) -> bool {
-    [span.start, span.end - 1].iter().any(|at| free.covers(VaRange::entry(VirtAddr::new(*at), Level::Pmd)))
+/// Whether a VMA must be zapped with the lock held for writing.
+fn is_special<P: Platform>(vma: &Vma<P>) -> bool {
+    vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB)
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether there is no page table under `span`, so that nothing can be mapped there.
-    pub(super) fn has_no_tables(&self, span: &Range<u64>) -> bool {
-        span.is_empty() || self.table.is_empty_range(self.platform(), VaRange::of(span.start, span.end))
+    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing. Errs towards `false` for large ranges that have
+    /// page tables.
+    fn is_bare(&self, span: &Range<u64>, small: bool) -> bool {
+        let range = VaRange::of(span.start, span.end);
+        span.is_empty()
+            || self.table.is_empty_range(self.platform(), range)
+            || (small && self.is_unmapped(range))
+    }
+
+    /// Whether a table at an end of `span` lies inside `free`, so that it must go with the range.
+    fn has_tables_inside(&self, free: VaRange, span: &Range<u64>) -> bool {
+        let inside = |at: u64| {
+            // The walk ends at an entry: the lowest table on the way is the one that holds it.
+            let (_, level) = self.table.peek(self.platform(), VirtAddr::new(at));
+            level < P::Format::ROOT && free.covers(VaRange::entry(VirtAddr::new(at), level.above()))
+        };
+        !span.is_empty() && (inside(span.start) || inside(span.end - 1))
     }
 
     /// Unlinks the tables over `span` that lie inside `free`.
@@ -519,15 +539,24 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         let guard = self.write_range(range.range())?;
-        match self.locking.unmap {
-            Unmap::Sectioned { bytes } if !atomic => self.unmap_sections(guard, range, bytes),
-            _ if atomic => {
+        let sections = match self.locking.unmap {
+            _ if atomic => None,
+            Unmap::Sectioned { bytes } => Some(bytes),
+            Unmap::Exclusive => None,
+            // Seed 001's fallback for what must be zapped under the write lock.
+            Unmap::Downgraded | Unmap::Released => {
+                guard.vmas(range.range()).any(is_special).then_some(SECTION)
+            }
+        };
+        match sections {
+            Some(bytes) => self.unmap_sections(guard, range, bytes),
+            None if atomic => {
                 let unmapped = guard.unmap(range)?;
                 drop(guard);
                 unmapped.retire();
                 Ok(())
             }
-            _ => guard.unmap_unlocking(range).map_err(|(_, error)| error),
+            None => guard.unmap_unlocking(range).map_err(|(_, error)| error),
         }
     }
 
@@ -535,7 +564,7 @@ impl<P: Platform> AddressSpace<P> {
     /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
     ///
     /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there only if others take
-    /// it meanwhile, and then the sections before are gone.
+    /// it meanwhile, and then the sections before are gone. So they are when somebody seals a later one meanwhile.
     fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
@@ -559,8 +588,12 @@ impl<P: Platform> AddressSpace<P> {
             if section.end == end {
                 return Ok(());
             }
-            start = section.end;
-            guard = self.write();
+            guard = self.write_range_unkillable(section.end..end);
+            // Straight on to the next mapping: a hole may be as large as the address space.
+            match guard.next(section.end).filter(|vma| vma.start() < end) {
+                Some(vma) => start = vma.start().max(section.end),
+                None => return Ok(()),
+            }
         }
     }
 }
