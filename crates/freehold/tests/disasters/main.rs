@@ -6,6 +6,7 @@ mod borrowed;
 mod gate;
 mod hooks;
 mod killed;
+mod leftovers;
 mod memory_ends;
 mod places;
 mod refused;
