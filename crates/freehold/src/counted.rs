@@ -5,6 +5,14 @@ use allocator_api2::{alloc::AllocError, boxed::Box};
 use core::{fmt, ops::Deref, ptr::NonNull};
 use freehold_sync::atomic::{AtomicUsize, Ordering, fence};
 
+/// What may live behind a [`Counted`].
+pub trait Shared {
+    /// Called once the last reference is gone, before the object is dropped. Others may still look at the object through
+    /// pointers of their own, as walkers of a file look at the address spaces that map it: whatever keeps them away from now
+    /// on belongs here, where the object is still shared, and not into `Drop`, where it is not.
+    fn end(&self) {}
+}
+
 struct Inner<T> {
     /// How many `Counted` point here.
     refs: AtomicUsize,
@@ -16,16 +24,16 @@ struct Inner<T> {
 /// # Invariants
 ///
 /// `inner` points to a live `Inner` whose count includes this reference.
-pub struct Counted<T> {
+pub struct Counted<T: Shared> {
     inner: NonNull<Inner<T>>,
 }
 
 // SAFETY: like `Arc`: the value is shared between threads (`Sync`) and dropped by whichever is last (`Send`).
-unsafe impl<T: Send + Sync> Send for Counted<T> {}
+unsafe impl<T: Shared + Send + Sync> Send for Counted<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+unsafe impl<T: Shared + Send + Sync> Sync for Counted<T> {}
 
-impl<T> Counted<T> {
+impl<T: Shared> Counted<T> {
     /// Moves `value` to the heap.
     ///
     /// # Errors
@@ -47,7 +55,7 @@ impl<T> Counted<T> {
     }
 }
 
-impl<T> Clone for Counted<T> {
+impl<T: Shared> Clone for Counted<T> {
     fn clone(&self) -> Self {
         // Relaxed: whoever clones already holds a reference, so the count cannot reach zero beside it.
         self.inner().refs.fetch_add(1, Ordering::Relaxed);
@@ -55,25 +63,26 @@ impl<T> Clone for Counted<T> {
     }
 }
 
-impl<T> Drop for Counted<T> {
+impl<T: Shared> Drop for Counted<T> {
     fn drop(&mut self) {
         // Release pairs with the fence below: every use of the object happens before its end.
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
+            self.inner().value.end();
             // SAFETY: the last reference; the pointer came from `Box::leak` of the global allocator.
             drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
         }
     }
 }
 
-impl<T> Deref for Counted<T> {
+impl<T: Shared> Deref for Counted<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.inner().value
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Counted<T> {
+impl<T: Shared + fmt::Debug> fmt::Debug for Counted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner().value.fmt(f)
     }

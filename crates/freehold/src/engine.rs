@@ -3,7 +3,7 @@
 
 use crate::{
     PAGE_SIZE, Pfn,
-    counted::Counted,
+    counted::{Counted, Shared},
     error::NoMemory,
     frame::cache::FrameCache,
     platform::Platform,
@@ -89,6 +89,8 @@ impl<P: Platform> Engine<P> {
         })
     }
 }
+
+impl<P: Platform> Shared for Engine<P> {}
 
 impl<P: Platform> Drop for Engine<P> {
     fn drop(&mut self) {

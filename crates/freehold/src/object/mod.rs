@@ -17,7 +17,11 @@ pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};
 pub use special::Special;
 
-use crate::{counted::Counted, platform::Platform, vma::Vma};
+use crate::{
+    counted::{Counted, Shared},
+    platform::Platform,
+    vma::Vma,
+};
 use core::ops::Range;
 use i_mmap::Edit;
 
@@ -30,6 +34,10 @@ pub enum Object<P: Platform> {
     /// A fixed list of frames that the engine does not own (the vdso).
     Special(Counted<Special>),
 }
+
+impl<P: Platform> Shared for File<P> {}
+impl<P: Platform> Shared for Mapping<P> {}
+impl Shared for Special {}
 
 impl<P: Platform> Clone for Object<P> {
     fn clone(&self) -> Self {

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "frees the root table")]
 
 use super::{AddressSpace, TASK_SIZE};
-use crate::platform::Platform;
+use crate::{counted::Shared, platform::Platform};
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{Flush, VirtAddr};
 
@@ -21,9 +21,15 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
+impl<P: Platform> Shared for AddressSpace<P> {
+    /// After this nobody comes here through a file any more.
+    fn end(&self) {
+        self.clear();
+    }
+}
+
 impl<P: Platform> Drop for AddressSpace<P> {
     fn drop(&mut self) {
-        self.clear();
         let everything =
             Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
         self.platform().flush(&self.mmu, &everything);
