@@ -45,24 +45,41 @@ pub struct Flush {
 pub struct Unmapped(u64);
 
 impl Unmapped {
+    /// Bits of the level; above them one that says whether the entry was dirty, then the frame.
     const LEVEL_BITS: u32 = 3;
+    const DIRTY: u64 = 1 << Self::LEVEL_BITS;
+    const SHIFT: u32 = Self::LEVEL_BITS + 1;
 
     /// The mapping of `pfn` by a leaf of `level`.
     #[inline]
     pub const fn new(pfn: Pfn, level: Level) -> Self {
-        Unmapped(pfn.get() << Self::LEVEL_BITS | level.number() as u64)
+        Unmapped(pfn.get() << Self::SHIFT | level.number() as u64)
     }
 
     /// The first frame.
     #[inline]
     pub const fn pfn(self) -> Pfn {
-        Pfn::new(self.0 >> Self::LEVEL_BITS)
+        Pfn::new(self.0 >> Self::SHIFT)
     }
 
     /// The level of the leaf.
     #[inline]
     pub const fn level(self) -> Level {
         Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
+    }
+
+    /// The same, of an entry that was dirty: whoever keeps the contents has to know, but not before the flush, since until
+    /// then processors may store through what they remember.
+    #[inline]
+    #[must_use]
+    pub const fn dirty(self) -> Self {
+        Unmapped(self.0 | Self::DIRTY)
+    }
+
+    /// Whether the entry was dirty.
+    #[inline]
+    pub const fn is_dirty(self) -> bool {
+        self.0 & Self::DIRTY != 0
     }
 }
 
@@ -198,7 +215,16 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// When there is no [`room`](Self::room): a frame must not be lost.
     #[inline]
     pub fn frame(&mut self, pfn: Pfn, level: Level) {
-        self.frames.push(Unmapped::new(pfn, level));
+        self.unmapped(Unmapped::new(pfn, level));
+    }
+
+    /// As [`frame`](Self::frame), with what else is known of the mapping.
+    ///
+    /// # Panics
+    /// As [`frame`](Self::frame).
+    #[inline]
+    pub fn unmapped(&mut self, what: Unmapped) {
+        self.frames.push(what);
     }
 
     /// Flushes and pays if fewer than `frames` fit. Call it with no table locked: it waits for other

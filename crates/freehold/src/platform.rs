@@ -55,7 +55,8 @@ pub unsafe trait Platform: TableMemory + Host {
     /// A new address space with this root table exists. `None`: no memory for the record.
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu>;
 
-    /// Removes the translations that `what` describes from every processor; returns when none is left.
+    /// Removes the translations that `what` describes from every processor; returns when none is left. May be called with
+    /// page-table spin locks held, so it must not sleep, and must not need a processor that spins for one to let go of it.
     fn flush(&self, mmu: &Self::Mmu, what: &Flush);
 
     /// Whether a processor other than the calling one may hold translations of this space.

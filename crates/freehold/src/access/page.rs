@@ -106,6 +106,11 @@ impl<P: Platform> AddressSpace<P> {
         let write = match self.find_page(page, how) {
             Ok(found) => {
                 f(found.pfn);
+                let frame = self.platform().frame(found.pfn);
+                if how.write && !frame.is_anon() {
+                    // Only now: who writes the page back meanwhile must not find it clean afterwards.
+                    frame.set_dirty();
+                }
                 if found.counted {
                     self.engine.put_frame(found.pfn);
                 }
@@ -150,9 +155,6 @@ impl<P: Platform> AddressSpace<P> {
         }
         if how.write {
             guard.grant(address, PteFlags::ACCESSED | PteFlags::DIRTY);
-            if !frame.is_anon() {
-                frame.set_dirty();
-            }
         }
         frame.get();
         Ok(Found { pfn, counted: true })

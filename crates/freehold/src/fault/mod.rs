@@ -210,7 +210,11 @@ impl<P: Platform> AddressSpace<P> {
                 self.write_protect_fault(vma, page, held)
             }
             // Somebody else was faster, or a TLB remembered an entry with fewer rights.
-            Kind::Leaf { .. } => Step::Done,
+            Kind::Leaf { flags, .. } => {
+                let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
+                debug_assert!(!closed, "a page that its VMA allows is closed");
+                Step::Done
+            }
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }

@@ -136,6 +136,9 @@ impl<P: Platform> Engine<P> {
         for leaf in unmapped {
             for n in 0..leaf.level().frames() {
                 let frame = leaf.pfn().add(n);
+                if leaf.is_dirty() {
+                    self.platform().frame(frame).set_dirty();
+                }
                 if self.platform().frame(frame).put() {
                     free.push(frame);
                 }

@@ -13,7 +13,7 @@ pub(crate) mod cache;
 
 use freehold_sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 /// What the engine knows about one frame of memory: 16 bytes, all zero while the frame is free.
@@ -92,7 +92,8 @@ impl Frame {
 
     /// One entry less maps it.
     pub(crate) fn sub_map(&self) {
-        if self.refs.load(Relaxed) == 1 {
+        // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is over.
+        if self.refs.load(Acquire) == 1 {
             // The entry that is going away holds the only reference: nobody else counts here.
             debug_assert_eq!(self.maps.load(Relaxed), 1);
             self.maps.store(0, Relaxed);
@@ -105,7 +106,8 @@ impl Frame {
     /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
     /// The frame is not exclusive any more.
     pub(crate) fn share(&self) {
-        if self.refs.load(Relaxed) == 1 {
+        // Acquire: as in `sub_map`.
+        if self.refs.load(Acquire) == 1 {
             // The entry that is being copied holds the only reference: whoever wants another has to wait for its table.
             self.refs.store(2, Relaxed);
             self.maps.store(2, Relaxed);
@@ -148,16 +150,17 @@ impl Frame {
         self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
     }
 
-    /// Its contents differ from what is on disk.
+    /// Its contents differ from what is on disk. Called when the new contents are there for certain.
     pub(crate) fn set_dirty(&self) {
-        if self.word.load(Relaxed) & DIRTY == 0 {
-            self.word.fetch_or(DIRTY, Relaxed);
-        }
+        // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written. Never left out
+        // because the page is dirty already: that could be read before the contents are seen by who is cleaning it.
+        self.word.fetch_or(DIRTY, Release);
     }
 
     /// Whether it was dirty; it is clean afterwards.
     pub(crate) fn take_dirty(&self) -> bool {
-        self.word.fetch_and(!DIRTY, Relaxed) & DIRTY != 0
+        // Acquire: as in `set_dirty`.
+        self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
     /// Whether it is dirty.

@@ -93,6 +93,9 @@ impl From<NoMemory> for FillError {
 }
 
 /// A file's pages and who maps them: what Linux calls an inode and its address_space.
+///
+/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not: whoever has a
+/// store behind the [`Pager`] calls [`write_back`](Self::write_back) before letting go of its own.
 pub struct Mapping<P: Platform> {
     /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
     size: AtomicU64,

@@ -28,6 +28,7 @@ use crate::{
 };
 use core::{
     cell::RefCell,
+    marker::PhantomData,
     num::NonZeroU64,
     ops::{Deref, Range},
 };
@@ -122,6 +123,8 @@ pub(crate) enum Climb {
 /// ```
 pub struct VmaRead<'s, P: Platform> {
     vma: &'s Vma<P>,
+    /// Not to be sent: the lock belongs to the task that took it.
+    task: PhantomData<*const ()>,
 }
 
 impl<P: Platform> Deref for VmaRead<'_, P> {
@@ -204,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
             match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
                 Ok(()) => {
                     // Only now are the bounds known to stand still; the entry may have been of an earlier life.
-                    let read = VmaRead { vma };
+                    let read = VmaRead { vma, task: PhantomData };
                     return if read.range().contains(&addr) { Ok(read) } else { Err(Climb::Busy) };
                 }
                 // It left the tree after we found it: whatever is there now is worth another look.
@@ -344,7 +347,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, Climb> {
         vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
         // SAFETY: slab memory lives as long as the engine, which `'s` does not outlive; the lock keeps the VMA attached.
-        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) } })
+        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, task: PhantomData })
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {

@@ -136,9 +136,17 @@ impl<P: Platform> AddressSpace<P> {
                     continue;
                 }
             }
-            let target = self.table.pte_table(self.platform(), address).expect("the table was made before");
-            part.end = part.end.min(part.start + (target.span().end().get() - address.get()));
+            let reach = VaRange::entry(address, Level::Pmd).end().get() - address.get();
+            part.end = part.end.min(part.start + reach);
             at = part.end;
+            let Some(target) = self.table.pte_table(self.platform(), address) else {
+                // The source's table was made after the targets were, by a fault on a neighbour that shares it.
+                debug_assert!(
+                    self.is_unmapped(VaRange::of(part.start, part.end)),
+                    "entries without a target"
+                );
+                continue;
+            };
             let excluded = exclude();
             Self::move_part(source, target, part, address, gather);
             drop(excluded);

@@ -46,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
         let at_hint = hint != 0 && guard.hint_is_free(hint, len);
         let start = if at_hint { hint } else { guard.find_gap(len, false)? };
         let defaults = VmFlags::from_bits_retain(self.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
-        let flags = flags | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY;
+        let flags = (flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY;
         let pages = len >> PAGE_SHIFT;
         if !self.may_expand(flags, pages, Replaced::default()) {
             return Err(MmapError::Limit);

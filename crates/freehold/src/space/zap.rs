@@ -152,6 +152,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 return;
             }
             let frame = platform.frame(pfn);
+            let mut what = Unmapped::new(pfn, Level::Pte);
             if frame.is_anon() {
                 if zap.file_pages_only {
                     return;
@@ -160,15 +161,15 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 slot.clear();
                 rss.anon -= 1;
             } else {
-                if zap.shared && slot.take().flags().contains(PteFlags::DIRTY) {
-                    frame.set_dirty();
-                } else if !zap.shared {
+                if !zap.shared {
                     slot.clear();
+                } else if slot.take().flags().contains(PteFlags::DIRTY) {
+                    what = what.dirty();
                 }
                 rss.add(RssKind::of(frame), -1);
             }
             frame.sub_map();
-            gather.frame(pfn, Level::Pte);
+            gather.unmapped(what);
         });
         self.rss.anon += rss.anon;
         self.rss.file += rss.file;

@@ -1,11 +1,13 @@
 //! What a munmap leaves behind. A VMA of a file that was still in the file's tree when its range was handed out again: a
 //! truncation came by and took the new owner's page. Upper page tables above a mapping that was never touched: with the last
-//! VMA gone nobody remembered them. And sections, which went through every hole, however large.
+//! VMA gone nobody remembered them. Sections, which went through every hole, however large. And a move that met a page table
+//! which a fault on a neighbour had made after the move had looked.
 
 use super::*;
 use freehold::fault::Access;
 use freehold::object::Zeroes;
-use freehold::space::Unmap;
+use freehold::space::{RemapFlags, Unmap};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -74,4 +76,35 @@ fn sections_step_over_holes_and_are_whole_pages() {
         drop(process);
         world.end();
     }
+}
+
+#[test]
+fn a_neighbours_fault_may_make_the_table_of_a_source_that_moves() {
+    let world = World::new();
+    let process = world.process(Locking::default());
+    let (neighbour, source, joined) = (BASE, BASE + 4 * PAGE, BASE + (1 << 30));
+    process.mmap(neighbour, 4 * PAGE, RW | Prot::EXEC, ANON | MapFlags::FIXED, None, 0).unwrap();
+    process.mmap(source, 4 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    process.mmap(joined, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    let ((held, is_held), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        // A reader of the VMA that the target joins keeps the move waiting between looking and moving.
+        let process = &process;
+        scope.spawn(move || {
+            let vma = process.find_vma(joined).unwrap();
+            held.send(()).unwrap();
+            goes.recv().unwrap();
+            drop(vma);
+        });
+        is_held.recv().unwrap();
+        let how = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let moved = scope.spawn(move || process.mremap(source, 4 * PAGE, 4 * PAGE, how, joined + PAGE));
+        thread::sleep(Duration::from_millis(100));
+        process.handle_fault(neighbour, Access::READ).unwrap();
+        go.send(()).unwrap();
+        assert_eq!(moved.join().unwrap(), Ok(joined + PAGE));
+    });
+    process.check();
+    drop(process);
+    world.end();
 }

@@ -62,9 +62,16 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
     })
 }
 
-/// Brings pages into the cache; the first failure ends it, and nobody is told: it was a hint.
+/// Most pages that one piece of advice brings in: a hint must not take all memory.
+const READ_AHEAD: u64 = 512;
+
+/// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint. Shared memory has
+/// nothing to be read from.
 fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
-    for index in pages {
+    if file.mapping().is_shmem() {
+        return;
+    }
+    for index in pages.start..pages.end.min(pages.start + READ_AHEAD) {
         if file.mapping().fill(index).is_err() {
             return;
         }
