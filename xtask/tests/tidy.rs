@@ -35,17 +35,7 @@ const HAZARDS: &[std::ops::RangeInclusive<u32>] =
 
 /// Hazards of that list that concern code which does not exist yet, or whose test is owed: number and reason.
 const WITHOUT_A_TEST: &[(u32, &str)] = &[
-    (6, "there are no hooks that could call munmap"),
-    (
-        7,
-        "owed: guards cannot outlive their lock (an example that must not compile, in mmap_lock.rs), look-ups in holes",
-    ),
-    (8, "there are no drivers' hooks: see 31"),
-    (9, "there are no drivers' hooks: see 31"),
-    (23, "owed: walkers beside faults under the VMA's lock"),
-    (31, "there are no drivers' hooks: a VMA is complete before it is attached"),
     (41, "tables are not retracted while they are in use: nothing collapses them into huge pages yet"),
-    (43, "owed: moves at the lowest and the highest addresses"),
     (44, "there is no userfaultfd yet"),
 ];
 
