@@ -285,6 +285,32 @@ fn c72_a_killed_writer_lets_readers_pass_at_once() {
     });
 }
 
+/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed, and lets in
+/// whoever came behind it. The first reader must not take that for nothing having happened.
+#[test]
+fn c72_a_writer_is_killed_between_two_batches_of_readers() {
+    model_bounded(2, || {
+        let shared = Shared::new();
+        let guard = shared.lock.write();
+        let writer = spawn(&shared, |shared| {
+            LoomHost::current_task().kill();
+            if let Ok(guard) = shared.lock.write_killable() {
+                shared.add();
+                drop(guard);
+            }
+        });
+        let reader = spawn(&shared, |shared| {
+            look(shared);
+        });
+        shared.add();
+        drop(guard);
+        look(&shared);
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert!(shared.is_free());
+    });
+}
+
 /// The killed writer may have swallowed the one wake-up, which the other one needs.
 #[test]
 fn c72_one_of_two_writers_is_killed() {

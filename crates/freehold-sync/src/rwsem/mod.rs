@@ -18,13 +18,13 @@
 //! | 0-20 | readers | readers that hold the lock; while `writer` is set or writers wait, also readers *in doubt* |
 //! | 21-41 | read waiters | readers in the queue |
 //! | 42-61 | write waiters | writers in the queue, without the one that the lock is granted to |
-//! | 62 | phase | flips whenever the waiting readers are admitted |
+//! | 62 | phase | flips whenever a writer that lets go admits the waiting readers |
 //! | 63 | writer | a writer holds the lock, or it is granted to the queue of writers |
 //!
 //! | state | who may go on | leaves it by |
 //! | --- | --- | --- |
-//! | all zero but the phase | nobody is here | a reader's addition, a writer's exchange |
-//! | readers > 0, no writer, no write waiters | the readers | the last reader's subtraction; a writer queues |
+//! | all zero but the phase and read waiters | nobody holds it; a queued reader admits itself | a reader's addition, a writer's exchange |
+//! | readers > 0, no writer, no write waiters | the readers; a queued reader admits itself | the last reader's subtraction; a writer queues |
 //! | readers > 0, no writer, write waiters > 0 | the readers; new ones queue | the last reader: grants the lock to the writers |
 //! | writer | one writer | release: read waiters become readers, else a write waiter becomes the writer, else zero; downgrade |
 //! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | whoever brought it about grants the lock |
@@ -32,16 +32,17 @@
 //! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is *in
 //! doubt*, and in its next step either goes into the queue or finds that the writers have gone and that its addition
 //! counts. A reader in doubt delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
-//! Read waiters without a writer or a write waiter do not exist: the last writer that gives up waiting admits them.
 //!
-//! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, so there can be no second
-//! flip before each of them has noticed the first and let go.
+//! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, and only a writer that has it
+//! flips, so there can be no second flip before each of them has noticed the first and let go. That is why the last
+//! writer that gives up waiting does not admit the readers behind it: others may hold the lock, and not have noticed
+//! yet. It wakes them, and each moves itself from the waiters to the readers. Until they have, they do not bar anybody.
 //!
 //! # The words slept on
 //!
 //! | word | values | who sleeps | who wakes |
 //! | --- | --- | --- | --- |
-//! | `read_event` | a count of admissions | queued readers | who flipped the phase, all of them, after adding 1 |
+//! | `read_event` | a count of reasons to look | queued readers | who flipped the phase, or left them without a writer to wait for; all of them, after adding 1 |
 //! | `write_token` | 0; 1: granted, not yet taken | queued writers | who granted, one of them, after storing 1 |
 //! | `starved` | waiting writers without patience | writers before the queue | the last of those writers, all of them |
 //!
@@ -53,8 +54,8 @@
 //!
 //! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is read-modify-writes,
 //!   so an acquire of any later value pairs with it: in the reader's addition (fast path), in the load that settles a
-//!   doubt (empty queue), in the load that sees the phase flipped (queued, woken), in `try_read`, and in a writer's
-//!   exchange.
+//!   doubt (empty queue), in the load that sees the phase flipped (queued, woken), in the exchange of one that admits
+//!   itself, in `try_read`, and in a writer's exchange.
 //! - `unlock_read` subtracts with release; the writer's exchange acquires. Where the lock is granted, the granter
 //!   acquires from the word, and passes on through the token: release in `hand_over`, acquire in `take_token`.
 

@@ -15,7 +15,7 @@ pub(crate) enum Path {
 pub(crate) struct RawRwSem<H> {
     /// See the [module's table](super#the-state-word).
     state: AtomicU64,
-    /// Counts admissions of waiting readers; they sleep on it. Written after `state`.
+    /// Counts what waiting readers are woken for; they sleep on it. Written after `state`.
     read_event: AtomicU32,
     /// 1: the lock was granted to the waiting writers, and whoever makes this 0 is the holder. They sleep on it.
     write_token: AtomicU32,
@@ -132,16 +132,16 @@ impl<H: Host> RawRwSem<H> {
 
     fn wait_for_phase_after(&self, queued: Word, wait: Wait) -> Result<(), Killed> {
         for _ in 0..SPINS {
-            if self.was_admitted_since(queued) {
+            if self.is_admitted(queued) {
                 return Ok(());
             }
             H::relax();
         }
         loop {
-            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the admission too, and who
-            // does not is not put to sleep by the stale number.
+            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the reason too, and who does
+            // not is not put to sleep by the stale number.
             let event = self.read_event.load(Ordering::Acquire);
-            if self.was_admitted_since(queued) {
+            if self.is_admitted(queued) {
                 return Ok(());
             }
             if wait(&self.read_event, event).is_err() {
@@ -150,10 +150,22 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    #[inline]
-    fn was_admitted_since(&self, queued: Word) -> bool {
-        // Acquire: pairs with the release of the writer that admitted (hazard C-5).
-        self.load(Ordering::Acquire).phase() != queued.phase()
+    /// Whether a queued reader holds the lock by now: it was admitted, or nobody is left whom it waits for, and it admits
+    /// itself.
+    fn is_admitted(&self, queued: Word) -> bool {
+        // Acquire, here and below: pairs with the release of the writer that let go last (hazard C-5).
+        let mut word = self.load(Ordering::Acquire);
+        while word.phase() == queued.phase() {
+            if word.bars_readers() {
+                return false;
+            }
+            let next = word.drop_read_waiter().add_reader();
+            match self.exchange(word, next, Ordering::Acquire, Ordering::Acquire) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+        }
+        true
     }
 
     /// A waiting reader gives up, unless it was admitted already.
@@ -333,12 +345,11 @@ impl<H: Host> RawRwSem<H> {
         let mut word = self.load(Ordering::Relaxed);
         while word.write_waiters() > 0 {
             let left = word.drop_write_waiter();
-            // The last one to leave lets the readers in that waited for it.
-            let next = if left.bars_readers() { left } else { left.admit_readers() };
-            // Acquire and release: admitted readers see what the last writer released.
-            match self.exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            // Relaxed: the writer has done nothing that anyone would wait for.
+            match self.exchange(word, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(()) => {
-                    if next != left {
+                    // The last one to leave: who waited for it admits itself. Not by the phase: see the module.
+                    if !left.bars_readers() && left.read_waiters() > 0 {
                         self.wake_readers();
                     }
                     return true;

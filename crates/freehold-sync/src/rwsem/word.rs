@@ -52,10 +52,10 @@ impl Word {
         self.0 & (READ_WAITERS | WRITE_WAITERS) != 0
     }
 
-    /// Nobody holds the lock and nobody waits.
+    /// Nobody holds the lock and no writer waits. Readers in the queue are only about to leave it.
     #[inline]
     pub fn is_free(self) -> bool {
-        self.0 & !PHASE == 0
+        self.0 & !(PHASE | READ_WAITERS) == 0
     }
 
     /// A writer holds the lock and nobody waits, nor is a reader in doubt.
