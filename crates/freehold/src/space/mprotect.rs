@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
         drop(guard);
         for opened in opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next access.
-            let _ = self.populate_locked(opened);
+            self.populate_locked(opened);
         }
         done
     }

@@ -94,9 +94,9 @@ impl<P: Platform> AddressSpace<P> {
         let _ = self.populate_by(range, Policy::Leniently);
     }
 
-    /// As [`populate`](Self::populate), of locked memory only.
-    pub(crate) fn populate_locked(&self, range: Range<u64>) -> Result<(), PopulateError> {
-        self.populate_by(range, Policy::Locked)
+    /// As [`populate_leniently`](Self::populate_leniently), of locked memory only.
+    pub(crate) fn populate_locked(&self, range: Range<u64>) {
+        let _ = self.populate_by(range, Policy::Locked);
     }
 
     /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: makes every page of `range` readable, or writable, without a fault.
@@ -124,7 +124,7 @@ impl<P: Platform> AddressSpace<P> {
                 },
                 Batch::Refused { part_end, error } => (part_end, error),
             };
-            if !matches!(policy, Policy::Leniently) || error == PopulateError::Killed {
+            if !matches!(policy, Policy::Leniently | Policy::Locked) || error == PopulateError::Killed {
                 return Err(error);
             }
             at = part_end;
