@@ -1,0 +1,3 @@
+//! Replays recordings on the engine and checks every answer.
+
+pub mod outcome;

@@ -1,0 +1,139 @@
+//! What a replay found: the numbers and differences that a report shows.
+
+use freehold::space::Locking;
+use std::time::Duration;
+
+/// The outcome of replaying one recording once.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The recording's name.
+    pub name: String,
+    /// The design that ran.
+    pub locking: Locking,
+    /// Virtual CPUs that ran it.
+    pub cpus: usize,
+    /// With contents.
+    pub backed: bool,
+    /// What varied the interleaving.
+    pub seed: u64,
+    /// System calls of memory management.
+    pub calls: Tally,
+    /// Page faults.
+    pub faults: Tally,
+    /// Snapshots of address spaces.
+    pub snapshots: Tally,
+    /// The first differences, in the order of the recording.
+    pub differences: Vec<Difference>,
+    /// How many there were.
+    pub difference_count: u64,
+    /// What was not checked, and why: a reason and how many events it concerns.
+    pub set_aside: Vec<(String, u64)>,
+    /// Which rung served the faults here.
+    pub rungs: Rungs,
+    /// How long the mmap lock was held for writing, each time, in nanoseconds.
+    pub exclusive_hold: Beside,
+    /// How long a task waited for the mmap lock, each time, in nanoseconds.
+    pub mmap_lock_wait: Beside,
+    /// Time by kind of call, most time on Linux first; faults are a kind.
+    pub kinds: Vec<KindTime>,
+    /// Flushes of translations: all of ours, and the interrupts that Linux sent for them.
+    pub flushes: FlushCount,
+    /// From the first event to the last, reading, planning and waiting for the freezer not included.
+    pub wall: Duration,
+    /// Of `wall`, spent on comparing snapshots, summed over the CPUs.
+    pub checking: Duration,
+    /// How long the recorded program ran, without the time it was frozen.
+    pub recorded: Duration,
+    /// Reading and planning: events and time.
+    pub planned: (u64, Duration),
+}
+
+impl Outcome {
+    /// Everything checked was as on Linux.
+    pub fn is_as_linux(&self) -> bool {
+        self.difference_count == 0
+    }
+}
+
+/// How many there were and how many were as on Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All that could be checked.
+    pub all: u64,
+    /// Those that came out as on Linux.
+    pub as_linux: u64,
+}
+
+/// One answer that was not Linux's.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// Line of the recording.
+    pub line: u32,
+    /// The task.
+    pub task: u32,
+    /// What was done: the call with its arguments, the fault, the snapshot.
+    pub what: String,
+    /// Linux's answer.
+    pub linux: String,
+    /// The engine's.
+    pub freehold: String,
+    /// The engine's VMAs around it, as `/proc/PID/maps` shows them.
+    pub maps: Vec<String>,
+}
+
+/// Which lock served the faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rungs {
+    /// The VMA's lock alone.
+    pub vma_lock: u64,
+    /// The mmap lock.
+    pub mmap_lock: u64,
+    /// None: the page was there already (brought in with a neighbour, or by another thread).
+    pub already_there: u64,
+}
+
+/// A distribution here and on Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Here.
+    pub freehold: Spread,
+    /// On the recorded machine; none where the recording does not say.
+    pub linux: Option<Spread>,
+}
+
+/// A distribution of nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// The median.
+    pub p50: u64,
+    /// 99 of 100 were no longer.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// The time that one kind of call took.
+#[derive(Clone, Debug)]
+pub struct KindTime {
+    /// The call, or `fault`, `fork`, `exec`, `exit`.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// All of them together, here.
+    pub freehold: Duration,
+    /// On the recorded machine, where the recording says so.
+    pub linux: Option<Duration>,
+}
+
+/// Flushes of translations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushCount {
+    /// Flushes the engine asked for.
+    pub freehold: u64,
+    /// Of these, such that had to reach another CPU.
+    pub remote: u64,
+    /// Interrupts on the recorded machine, where the recording counts them.
+    pub linux: Option<u64>,
+}
