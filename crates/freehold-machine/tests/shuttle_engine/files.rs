@@ -13,15 +13,16 @@ use freehold::{
 use freehold_machine::{Machine, Process};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-type Opened = Counted<File<Machine>>;
+pub type Opened = Counted<File<Machine>>;
 
 /// A file of two pages.
-fn file(scene: &Scene) -> Opened {
+pub fn file(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()
 }
 
-fn map_file(process: &Process, file: &Opened) {
+/// Maps it at page 0, shared.
+pub fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
 }

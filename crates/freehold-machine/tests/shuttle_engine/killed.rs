@@ -19,8 +19,8 @@ use std::sync::{
 type Ended = Arc<AtomicU64>;
 
 /// Explores `attempt` with a fatal signal at the first wait of the thread that makes it, then at the second. Two other threads
-/// keep it waiting: one maps and unmaps elsewhere, one faults in the pages 0 to 2, which are there, and stay unless `attempt`
-/// takes them. `attempt` says whether it was killed.
+/// keep it waiting: one maps and unmaps elsewhere, one faults in the VMA of the pages 0 to 4, of which the first three are there,
+/// and stay unless `attempt` takes them. `attempt` says whether it was killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();
     let attempt = Arc::new(attempt);
@@ -28,6 +28,7 @@ fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> boo
         let (ended, attempt) = (ended.clone(), attempt.clone());
         explore(name, 50, move |locking| {
             let scene = Scene::new(locking);
+            map(&scene.process, 0..5, ANON);
             scene.fill(0..3);
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -44,8 +45,9 @@ fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> boo
                 });
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(2);
-                    for number in [0, 2] {
-                        let _ = scene.process.load::<u64>(&mut cpu, page(number));
+                    for at in [page(3), page(4)] {
+                        assert_eq!(scene.process.load(&mut cpu, at), Ok(0u64));
+                        scene.process.store(&mut cpu, at, 1u64).unwrap();
                     }
                 });
             });
@@ -62,7 +64,7 @@ fn assert_unchanged(process: &Process, cpu: &mut Vcpu) {
     for number in 0..3 {
         assert_eq!(process.load(cpu, page(number)), Ok(value(number)));
     }
-    assert_eq!(process.find_vma(page(1)).expect("mapped").range(), page(0)..page(3));
+    assert_eq!(process.find_vma(page(1)).expect("mapped").range(), page(0)..page(5));
 }
 
 #[test]

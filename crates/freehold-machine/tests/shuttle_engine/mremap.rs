@@ -2,7 +2,8 @@
 
 use crate::{
     explore::{explore, thread},
-    scene::{ANON, PAGE, Scene, TABLE, Vcpu, map, page, unmap, unmapped, value},
+    files,
+    scene::{ANON, PAGE, Scene, TABLE, Vcpu, beyond, map, page, unmap, unmapped, value},
 };
 use freehold::space::{Locking, RemapFlags};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -78,6 +79,41 @@ fn c39_a_move_to_another_table() {
 fn c40_a_move_of_whole_tables() {
     explore("mremap of a whole table, beside faults", 60, |locking| {
         move_beside_faults(locking, 0, 4 * TABLE, TABLE);
+    });
+}
+
+#[test]
+fn c39_a_move_of_a_file_beside_truncation() {
+    explore("mremap of a mapped file beside its truncation", 100, |locking| {
+        let scene = Scene::new(locking);
+        let file = files::file(&scene);
+        files::map_file(&scene.process, &file);
+        let mut cpu = scene.machine.cpu(1);
+        for number in 0..2 {
+            scene.process.store(&mut cpu, page(number), value(number)).unwrap();
+        }
+        thread::scope(|scope| {
+            let (scene, mut old) = (&scene, cpu);
+            scope.spawn(|| {
+                assert_eq!(scene.process.mremap(page(0), 2 * PAGE, 2 * PAGE, MOVE, page(8)), Ok(page(8)));
+            });
+            scope.spawn(move || {
+                file.mapping().truncate(PAGE).unwrap();
+                // Wherever the page was then, no CPU reaches it any more.
+                for at in [page(1), page(9), page(1)] {
+                    let found = scene.process.load::<u64>(&mut old, at);
+                    assert!(found == unmapped(at) || found == beyond(at), "{found:?}");
+                }
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(find(scene, &mut cpu, 0, 8), value(0));
+            });
+        });
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(2), page(8)), Ok(value(0)));
+        unmap(&scene.process, 8..10);
+        scene.assert_empty();
+        scene.end();
     });
 }
 

@@ -47,6 +47,36 @@ fn c19_lookups_of_vmas_that_go_to_another_space() {
 }
 
 #[test]
+fn c19_a_vma_is_not_taken_for_what_it_was() {
+    // It becomes one of another space at the same address, or one of the same space at another address.
+    for elsewhere in [false, true] {
+        explore("look-ups of a VMA that becomes another", 100, move |locking| {
+            let scene = Scene::new(locking);
+            let other = scene.another();
+            let (space, there) = if elsewhere { (&scene.process, 2) } else { (&other, 0) };
+            assert_eq!(scene.process.mmap(page(0), PAGE, R, FIXED, None, 0), Ok(page(0)));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    unmap(&scene.process, 0..1);
+                    map(space, there..there + 1, ANON);
+                    // A look-up that began before goes on now.
+                    thread::yield_now();
+                    unmap(space, there..there + 1);
+                });
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        check_place(&scene.process, page(0), false);
+                    }
+                });
+            });
+            drop(other);
+            scene.assert_empty();
+            scene.end();
+        });
+    }
+}
+
+#[test]
 fn c22_a_vma_is_found_complete_or_not_at_all() {
     explore("lookups beside VMAs that come back elsewhere", 100, |locking| {
         let scene = Scene::new(locking);
