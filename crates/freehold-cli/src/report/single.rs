@@ -1,0 +1,184 @@
+//! One recording, replayed once.
+
+use super::differences::differences;
+use super::table::{Layout, row};
+use super::{checked, verdict};
+use crate::replay::outcome::{Beside, Outcome, Spread};
+use crate::{locking, units};
+use std::fmt::Write;
+
+/// Kinds of call with a line of their own; the rest share one.
+const MOST_KINDS: usize = 12;
+
+const WIDE: Layout = Layout { indent: 2, gap: 3, left: 1 };
+
+/// The report of one replay.
+pub fn single(outcome: &Outcome) -> String {
+    let mut text = format!("{}: {}: {}\n\n", outcome.name, checked(outcome), verdict(outcome));
+    for (what, said) in [
+        ("ran", ran(outcome)),
+        ("planned", planned(outcome)),
+        ("design", design(outcome)),
+        ("faults served by", rungs(outcome)),
+        ("TLB flushes", flushes(outcome)),
+    ] {
+        writeln!(text, "  {what:<18}{said}").expect("a string takes all");
+    }
+    text.push('\n');
+    text.push_str(&lock_times(outcome));
+    text.push_str(&kinds(outcome));
+    text.push_str(&set_aside(outcome));
+    text.push_str(&differences(outcome));
+    text
+}
+
+fn ran(outcome: &Outcome) -> String {
+    let cpus = units::counted(outcome.cpus as u64, "CPU");
+    let mut said = format!("{} on {cpus}", units::duration(outcome.wall));
+    if let Some(ratio) = units::ratio(outcome.recorded, outcome.wall) {
+        let recorded = units::duration(outcome.recorded);
+        write!(said, ": {ratio} times as fast as recorded ({recorded})").expect("a string takes all");
+    }
+    if !outcome.checking.is_zero() {
+        write!(said, ", snapshots {}", units::duration(outcome.checking)).expect("a string takes all");
+    }
+    said
+}
+
+fn planned(outcome: &Outcome) -> String {
+    let (events, time) = outcome.planned;
+    let said = format!("{} in {}", units::counted(events, "event"), units::duration(time));
+    match units::rate(events, time) {
+        Some(rate) => format!("{said}: {rate} a second"),
+        None => said,
+    }
+}
+
+fn design(outcome: &Outcome) -> String {
+    let memory = if outcome.backed { "memory with contents" } else { "phantom memory" };
+    format!("{}; {memory}; seed {}", locking::name(outcome.locking), outcome.seed)
+}
+
+fn rungs(outcome: &Outcome) -> String {
+    let rungs = outcome.rungs;
+    let parts = [
+        ("VMA lock", rungs.vma_lock),
+        ("mmap lock", rungs.mmap_lock),
+        ("page already there", rungs.already_there),
+    ];
+    let all = parts.iter().map(|(_, faults)| faults).sum();
+    if all == 0 {
+        return "none: there were none".to_owned();
+    }
+    parts
+        .map(|(name, faults)| format!("{name} {} ({})", units::count(faults), units::percent(faults, all)))
+        .join(", ")
+}
+
+fn flushes(outcome: &Outcome) -> String {
+    let flushes = outcome.flushes;
+    let remote = if flushes.remote == 0 { "none".to_owned() } else { units::count(flushes.remote) };
+    let mut said = format!("{}, {remote} to another CPU", units::count(flushes.freehold));
+    if let Some(linux) = flushes.linux {
+        write!(said, "; Linux sent {}", units::counted(linux, "interrupt")).expect("a string takes all");
+    }
+    said
+}
+
+/// Hold and wait of the mmap lock, beside Linux's.
+fn lock_times(outcome: &Outcome) -> String {
+    let mut rows = vec![row(["mmap lock", "times", "median", "99 %", "longest"])];
+    for (what, beside) in
+        [("held for writing", outcome.exclusive_hold), ("waited for", outcome.mmap_lock_wait)]
+    {
+        rows.push(spread(what, beside.freehold));
+        if let Some(linux) = beside.linux {
+            rows.push(spread("   on Linux", linux));
+        }
+    }
+    let mut text = WIDE.text(rows);
+    let silent = |beside: Beside| beside.linux.is_none();
+    if silent(outcome.exclusive_hold) && silent(outcome.mmap_lock_wait) {
+        text.push_str("  The recording does not say how long Linux held its lock.\n");
+    }
+    text.push('\n');
+    text
+}
+
+fn spread(what: &str, spread: Spread) -> Vec<String> {
+    let mut cells = row([what, &units::count(spread.count)]);
+    cells.extend([spread.p50, spread.p99, spread.max].map(|ns| match spread.count {
+        0 => "-".to_owned(),
+        _ => units::nanoseconds(ns),
+    }));
+    cells
+}
+
+/// Time by kind of call, beside Linux's.
+fn kinds(outcome: &Outcome) -> String {
+    if outcome.kinds.is_empty() {
+        return String::new();
+    }
+    let beside = outcome.kinds.iter().any(|kind| kind.linux.is_some());
+    let mut rows = vec![row(["time in", "times", "each", "all"])];
+    if beside {
+        rows[0].extend(row(["each, Linux", "all, Linux", "Linux / here"]));
+    }
+    let (shown, rest) = outcome.kinds.split_at(outcome.kinds.len().min(MOST_KINDS));
+    for kind in shown {
+        let mut cells = row([&kind.name, &units::count(kind.count), &units::each(kind.freehold, kind.count)]);
+        cells.push(units::duration(kind.freehold));
+        match kind.linux {
+            Some(linux) => cells.extend([
+                units::each(linux, kind.count),
+                units::duration(linux),
+                units::ratio(linux, kind.freehold).unwrap_or_else(|| "-".to_owned()),
+            ]),
+            None if beside => cells.extend(row(["-", "-", "-"])),
+            None => {}
+        }
+        rows.push(cells);
+    }
+    let mut text = WIDE.text(rows);
+    if !rest.is_empty() {
+        let names: Vec<&str> = rest.iter().map(|kind| kind.name.as_str()).collect();
+        let calls = rest.iter().map(|kind| kind.count).sum();
+        let time = rest.iter().map(|kind| kind.freehold).sum();
+        let said = format!("and {} of {}: {}", units::count(calls), names.join(", "), units::duration(time));
+        text.push_str(&wrapped("  ", &said));
+    }
+    text.push('\n');
+    text
+}
+
+/// What was not checked, and why.
+fn set_aside(outcome: &Outcome) -> String {
+    if outcome.set_aside.is_empty() {
+        return String::new();
+    }
+    let mut text = "  not checked:\n".to_owned();
+    for (reason, events) in &outcome.set_aside {
+        text.push_str(&wrapped("    ", &format!("{}: {reason}", units::count(*events))));
+    }
+    text.push('\n');
+    text
+}
+
+/// Words in lines of at most 100 columns, each after `indent`, the further ones two deeper.
+fn wrapped(indent: &str, words: &str) -> String {
+    const MOST: usize = 100;
+    let mut lines = vec![indent.to_owned()];
+    for word in words.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        let used = line.chars().count();
+        if used > indent.len() + 2 && used + 1 + word.chars().count() > MOST {
+            lines.push(format!("{indent}  {word}"));
+        } else {
+            if used > indent.len() && !line.ends_with(' ') {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n") + "\n"
+}

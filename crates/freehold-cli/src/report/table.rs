@@ -1,0 +1,45 @@
+//! Aligned columns without lines.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// Where columns stand.
+pub struct Layout {
+    /// Blanks before each row.
+    pub indent: usize,
+    /// Blanks between columns.
+    pub gap: u16,
+    /// Columns that are flush left; the others are flush right.
+    pub left: usize,
+}
+
+impl Layout {
+    /// Rows as text.
+    pub fn text(&self, rows: Vec<Vec<String>>) -> String {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let mut table = Table::new();
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .add_rows(rows);
+        for index in 0..columns {
+            if let Some(column) = table.column_mut(index) {
+                let left = index < self.left;
+                column.set_padding((if index == 0 { 0 } else { self.gap }, 0));
+                column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+            }
+        }
+        let mut text = String::new();
+        for line in table.to_string().lines() {
+            text.push_str(&" ".repeat(self.indent));
+            text.push_str(line);
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Cells of a row.
+pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).into()
+}
