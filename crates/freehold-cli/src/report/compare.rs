@@ -32,7 +32,7 @@ pub fn compare(outcomes: &[Outcome]) -> String {
 
 fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows = vec![
-        row(["design", "", "differ-", "", "mmap lock held for writing", "waited for it", "faults on", ""]),
+        row(["design", "", "differ-", "", "held for writing", "waited for", "faults on", ""]),
         row([
             "unmap",
             "fault",
