@@ -2,6 +2,7 @@
 
 #[cfg(not(loom))]
 fn main() {
+    use freehold_sync::counted::Counted;
     use freehold_sync::stats::LockStats;
     use freehold_sync::testing::StdHost;
     use freehold_sync::{MmapLock, Rank, SpinLock, VmaCount, VmaLock, VmaSeq};
@@ -22,7 +23,9 @@ fn main() {
 
     let lock = MmapLock::<StdHost>::new();
     let lock = black_box(&lock);
-    let counted = MmapLock::<StdHost>::with_stats(LockStats::try_new().expect("memory"));
+    let counted = MmapLock::<StdHost>::with_stats(
+        Counted::try_new(LockStats::try_new().expect("memory")).expect("memory"),
+    );
     let (count, seq) = (VmaCount::new(), VmaSeq::new());
     let vma = black_box(VmaLock { count: &count, seq: &seq });
     let guard = lock.write();

@@ -55,6 +55,7 @@
 extern crate std;
 
 pub mod atomic;
+pub mod counted;
 mod host;
 pub mod mmap_lock;
 mod percpu;

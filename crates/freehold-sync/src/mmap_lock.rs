@@ -24,6 +24,7 @@
 //! not write-locked for as long can look locked, which costs a reader the slow path and nothing else.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
+use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::Rank;
 use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
@@ -116,7 +117,7 @@ impl<H: Host> MmapLock<H> {
         }
 
         /// A free lock that keeps statistics of its use.
-        pub fn with_stats(stats: LockStats<H>) -> Self {
+        pub fn with_stats(stats: Counted<LockStats<H>>) -> Self {
             MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), seq: CachePadded::new(AtomicU32::new(0)) }
         }
 

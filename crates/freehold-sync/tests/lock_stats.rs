@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use freehold_sync::counted::Counted;
 use freehold_sync::stats::{LockSnapshot, LockStats};
 use freehold_sync::testing::StdHost;
 use freehold_sync::{Host, Killed, LockContext, MmapLock, RcuHead};
@@ -60,7 +61,7 @@ unsafe impl Host for Clocked {
 /// One test, because it has the clock to itself.
 #[test]
 fn every_mode_is_recorded_apart() {
-    let lock = MmapLock::<Clocked>::with_stats(LockStats::try_new().unwrap());
+    let lock = MmapLock::<Clocked>::with_stats(Counted::try_new(LockStats::try_new().unwrap()).unwrap());
     let snapshot = || lock.stats().unwrap().snapshot();
 
     let guard = lock.read();

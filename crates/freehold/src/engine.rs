@@ -12,6 +12,7 @@ use crate::{
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicU64, Ordering::Relaxed},
+    stats::{LockSnapshot, LockStats},
 };
 
 /// System-wide settings.
@@ -26,6 +27,8 @@ pub struct Config {
     /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
     /// (heuristic overcommit: more than there is memory and swap).
     pub commit_pages: u64,
+    /// Keep statistics of the mmap locks of all address spaces together.
+    pub lock_stats: bool,
 }
 
 impl Default for Config {
@@ -35,6 +38,7 @@ impl Default for Config {
             mmap_min_addr: 65_536,
             stack_gap: 256 * PAGE_SIZE,
             commit_pages: u64::MAX,
+            lock_stats: false,
         }
     }
 }
@@ -46,6 +50,8 @@ pub struct Engine<P: Platform> {
     /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
     pub(crate) zero: Pfn,
     serials: PerCpu<AtomicU64, P>,
+    /// See [`Config::lock_stats`].
+    pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
     config: Config,
     /// Last: whatever the fields above give back goes to it.
     platform: P,
@@ -61,9 +67,13 @@ impl<P: Platform> Engine<P> {
         let frames = FrameCache::try_new()?;
         let slab = Slab::try_new()?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
+        let lock_stats = match config.lock_stats {
+            true => Some(Counted::try_new(LockStats::try_new()?)?),
+            false => None,
+        };
         let zero = frames.alloc(&platform)?;
         platform.zero_frame(zero);
-        match Counted::try_new(Engine { slab, frames, zero, serials, config, platform }) {
+        match Counted::try_new(Engine { slab, frames, zero, serials, lock_stats, config, platform }) {
             Ok(engine) => Ok(engine),
             Err(error) => Err(error.into()),
         }
@@ -72,6 +82,11 @@ impl<P: Platform> Engine<P> {
     /// The machine below.
     pub fn platform(&self) -> &P {
         &self.platform
+    }
+
+    /// How the mmap locks of all address spaces were used, if [asked for](Config::lock_stats).
+    pub fn lock_stats(&self) -> Option<LockSnapshot> {
+        self.lock_stats.as_deref().map(LockStats::snapshot)
     }
 
     /// System-wide settings.

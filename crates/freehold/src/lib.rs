@@ -83,7 +83,6 @@
 extern crate alloc;
 
 pub mod access;
-pub mod counted;
 pub mod engine;
 pub mod error;
 pub mod fault;
@@ -94,3 +93,4 @@ pub mod space;
 pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
+pub use freehold_sync::counted;

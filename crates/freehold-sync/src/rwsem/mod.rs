@@ -63,6 +63,7 @@ mod raw;
 mod word;
 
 use crate::atomic::{Ordering, const_unless_loom};
+use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
 use crate::stats::{Hold, LockStats, Mode};
@@ -75,7 +76,7 @@ pub struct RwSem<H: Host> {
     raw: RawRwSem<H>,
     rank: Rank,
     /// Absent when nobody asked.
-    stats: Option<LockStats<H>>,
+    stats: Option<Counted<LockStats<H>>>,
 }
 
 /// The lock held for reading. Dropping it releases the lock.
@@ -106,14 +107,14 @@ impl<H: Host> RwSem<H> {
         }
 
         /// A free lock that keeps statistics of its use.
-        pub fn with_stats(rank: Rank, stats: LockStats<H>) -> Self {
+        pub fn with_stats(rank: Rank, stats: Counted<LockStats<H>>) -> Self {
             RwSem { raw: RawRwSem::new(), rank, stats: Some(stats) }
         }
     }
 
     /// The statistics, if the lock keeps any.
     pub fn stats(&self) -> Option<&LockStats<H>> {
-        self.stats.as_ref()
+        self.stats.as_deref()
     }
 
     /// Takes the lock for reading.
@@ -199,20 +200,20 @@ impl<H: Host> RwSem<H> {
 
     #[inline]
     fn begin(&self) -> Hold {
-        Hold::begin(self.stats.as_ref())
+        Hold::begin(self.stats.as_deref())
     }
 
     #[inline]
     fn reader(&self, begun: Hold, path: Path) -> RwSemReadGuard<'_, H> {
         rank::acquired::<H>(self.rank);
-        let hold = begun.acquired(self.stats.as_ref(), Mode::Read, path == Path::Slow);
+        let hold = begun.acquired(self.stats.as_deref(), Mode::Read, path == Path::Slow);
         RwSemReadGuard { sem: self, rank: self.rank, hold, task: PhantomData }
     }
 
     #[inline]
     fn writer(&self, rank: Rank, begun: Hold, path: Path) -> RwSemWriteGuard<'_, H> {
         rank::acquired::<H>(rank);
-        let hold = begun.acquired(self.stats.as_ref(), Mode::Write, path == Path::Slow);
+        let hold = begun.acquired(self.stats.as_deref(), Mode::Write, path == Path::Slow);
         RwSemWriteGuard { sem: self, rank, hold, task: PhantomData }
     }
 }
@@ -236,10 +237,10 @@ impl<'a, H: Host> RwSemWriteGuard<'a, H> {
     #[inline]
     pub fn downgrade(self) -> RwSemReadGuard<'a, H> {
         let (sem, rank) = (self.sem, self.rank);
-        let ended = self.hold.end(sem.stats.as_ref());
+        let ended = self.hold.end(sem.stats.as_deref());
         core::mem::forget(self);
         sem.raw.downgrade();
-        let hold = ended.record(sem.stats.as_ref(), Some(Mode::Downgraded));
+        let hold = ended.record(sem.stats.as_deref(), Some(Mode::Downgraded));
         RwSemReadGuard { sem, rank, hold, task: PhantomData }
     }
 }
@@ -248,9 +249,9 @@ impl<H: Host> Drop for RwSemReadGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
         rank::released::<H>(self.rank);
-        let ended = self.hold.end(self.sem.stats.as_ref());
+        let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_read();
-        ended.record(self.sem.stats.as_ref(), None);
+        ended.record(self.sem.stats.as_deref(), None);
     }
 }
 
@@ -258,8 +259,8 @@ impl<H: Host> Drop for RwSemWriteGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
         rank::released::<H>(self.rank);
-        let ended = self.hold.end(self.sem.stats.as_ref());
+        let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_write();
-        ended.record(self.sem.stats.as_ref(), None);
+        ended.record(self.sem.stats.as_deref(), None);
     }
 }

@@ -20,6 +20,7 @@ mod histogram;
 pub use histogram::Histogram;
 
 use crate::atomic::{AtomicU64, Ordering};
+use crate::counted::Shared;
 use crate::host::Host;
 use crate::percpu::PerCpu;
 use allocator_api2::alloc::AllocError;
@@ -34,7 +35,7 @@ pub(crate) enum Mode {
     Downgraded,
 }
 
-/// The statistics of one lock.
+/// The statistics of one lock, or of several that share them.
 pub struct LockStats<H: Host> {
     cells: PerCpu<Cell, H>,
 }
@@ -48,6 +49,8 @@ struct Cell {
     /// Time held, by mode.
     held: [LiveHistogram; 3],
 }
+
+impl<H: Host> Shared for LockStats<H> {}
 
 impl<H: Host> LockStats<H> {
     /// Statistics of nothing yet.

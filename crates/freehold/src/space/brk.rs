@@ -59,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
             self.closings.wait_after(guard)?;
         };
         let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Ok(now) };
-        if to < self.start_brk || !self.may_have_data(to) {
+        if to < self.start_brk.load(Relaxed) || !self.may_have_data(to) {
             return Ok(now);
         }
         if new_end == old_end {
@@ -81,10 +81,29 @@ impl<P: Platform> AddressSpace<P> {
         Ok(to)
     }
 
+    /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and PR_SET_MM_BRK, by which a
+    /// restored program gets the heap it had. What is mapped does not change.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn set_heap(&self, start: u64) -> Result<(), Killed> {
+        let guard = self.write_killable()?;
+        // Relaxed: under the mmap lock, like every access that must agree with another.
+        self.start_brk.store(start, Relaxed);
+        self.brk.store(start, Relaxed);
+        drop(guard);
+        Ok(())
+    }
+
     /// RLIMIT_DATA, which counts the program's data with the heap.
     fn may_have_data(&self, brk: u64) -> bool {
         let data = self.data.end - self.data.start;
-        (brk - self.start_brk).saturating_add(data) <= self.limits.get().data
+        (brk - self.start_brk.load(Relaxed)).saturating_add(data) <= self.limits.get().data
     }
 
     /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
@@ -129,7 +148,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let pgoff = range.start >> PAGE_SHIFT;
         let attrs = Attrs { flags, object: &Object::Anonymous, pgoff, anon: AnonId::NONE, policy: 0 };
         // The first page of the heap never joins what lies before it, even if that looks alike.
-        let new = match range.start > space.start_brk {
+        let new = match range.start > space.start_brk.load(Relaxed) {
             true => self.prepare_new(range.clone(), &attrs)?,
             false => {
                 self.reserve(1)?;

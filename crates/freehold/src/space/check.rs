@@ -23,7 +23,7 @@ impl<P: Platform> AddressSpace<P> {
         guard.check();
         self.counters.check(&guard);
         let brk = self.brk.load(Relaxed);
-        assert!(brk >= self.start_brk, "the break {brk:#x} lies below its start");
+        assert!(brk >= self.start_brk.load(Relaxed), "the break {brk:#x} lies below its start");
         let mut count = Count { platform: self.platform(), rss: Rss::default() };
         let walked = self.table.walk(self.platform(), VaRange::of(0, super::TASK_SIZE), &mut count);
         assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");

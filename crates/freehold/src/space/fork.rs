@@ -61,11 +61,11 @@ impl<P: Platform> AddressSpace<P> {
     fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
         let config = SpaceConfig {
             mmap_base: self.mmap_base,
-            brk: self.start_brk,
+            brk: self.start_brk.load(Relaxed),
             data: self.data.clone(),
             limits: self.limits.get(),
             locking: self.locking,
-            lock_stats: self.mmap_lock.stats().is_some(),
+            lock_stats: self.mmap_lock.stats().is_some() && self.engine.lock_stats.is_none(),
         };
         AddressSpace::new(&self.engine, &config)
     }
@@ -75,6 +75,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Copies everything into `child`, which is empty.
     fn copy_into(&self, child: &AddressSpace<P>) -> Result<(), ForkError> {
         let copy = child.write_nested();
+        child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);

@@ -62,7 +62,9 @@ impl<P: Platform> MapLine<P> {
         let offset = if object.file().is_some() { vma.pgoff_of(part.start) << PAGE_SHIFT } else { 0 };
         let name = match object {
             // The heap is whatever anonymous memory touches the range of the break.
-            Object::Anonymous if vma.start() < space.brk.load(Relaxed) && space.start_brk < vma.end() => {
+            Object::Anonymous
+                if vma.start() < space.brk.load(Relaxed) && space.start_brk.load(Relaxed) < vma.end() =>
+            {
                 MapName::Heap
             }
             Object::Anonymous if vma.flags().is_stack() => MapName::Stack,

@@ -24,6 +24,7 @@ mod mremap;
 mod mseal;
 mod msync;
 mod munmap;
+pub mod pagemap;
 mod parts;
 mod populate;
 mod reshape;
@@ -142,7 +143,7 @@ pub struct SpaceConfig {
     pub limits: Limits,
     /// The designs in use.
     pub locking: Locking,
-    /// Keep statistics of the mmap lock.
+    /// Keep statistics of its own mmap lock, instead of [those of all](crate::engine::Config::lock_stats).
     pub lock_stats: bool,
 }
 
@@ -186,8 +187,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) mmap_base: u64,
     /// See [`SpaceConfig::data`]; fixed.
     pub(crate) data: core::ops::Range<u64>,
-    /// Start of the heap; fixed.
-    pub(crate) start_brk: u64,
+    /// Start of the heap; written under `mmap_lock` held for writing.
+    pub(crate) start_brk: AtomicU64,
     /// The break; written under `mmap_lock` held for writing.
     pub(crate) brk: AtomicU64,
     /// Flags that mlockall(MCL_FUTURE) adds to new mappings; written under `mmap_lock` held for writing.
@@ -203,8 +204,11 @@ impl<P: Platform> AddressSpace<P> {
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
         let mmap_lock = match config.lock_stats {
-            true => MmapLock::with_stats(LockStats::try_new()?),
-            false => MmapLock::new(),
+            true => MmapLock::with_stats(Counted::try_new(LockStats::try_new()?)?),
+            false => match &engine.lock_stats {
+                Some(shared) => MmapLock::with_stats(shared.clone()),
+                None => MmapLock::new(),
+            },
         };
         let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
         let Some(mmu) = engine.platform().space_created(table.root()) else {
@@ -225,7 +229,7 @@ impl<P: Platform> AddressSpace<P> {
             locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
             data: config.data.clone(),
-            start_brk: config.brk,
+            start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
             default_flags: AtomicU64::new(0),
         })?)
@@ -266,7 +270,8 @@ impl<P: Platform> AddressSpace<P> {
         self.counters.faults()
     }
 
-    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats).
+    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats); that of every space that
+    /// shares them, if it uses [those of all](crate::engine::Config::lock_stats).
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.mmap_lock.stats().map(LockStats::snapshot)
     }

@@ -1,9 +1,9 @@
 //! A shared pointer whose allocation may fail, which the standard `Arc` on stable Rust may not.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
+use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
 use core::{fmt, ops::Deref, ptr::NonNull};
-use freehold_sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// What may live behind a [`Counted`].
 pub trait Shared {
