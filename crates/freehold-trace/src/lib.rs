@@ -4,8 +4,19 @@
 //! [`Snapshot`]s: the kernel's own lists of VMAs and present pages. Its text formats are described in `docs/trace-format.md`.
 #![deny(unsafe_code)]
 
+mod error;
 mod event;
+mod fields;
+mod files;
+mod input;
+mod lines;
+mod numbers;
+mod recording;
+mod snap;
 mod snapshot;
+mod trace;
 
+pub use error::{Place, ReadError};
 pub use event::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
+pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};

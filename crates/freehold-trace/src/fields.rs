@@ -1,0 +1,134 @@
+//! The fields of a line: numbers and words between single blanks.
+
+use crate::error::Bad;
+
+/// A line that is read from left to right.
+pub(crate) struct Fields<'a> {
+    line: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Fields<'a> {
+    /// From its beginning.
+    pub(crate) fn new(line: &'a [u8]) -> Self {
+        Fields { line, at: 0 }
+    }
+
+    /// The byte that comes next.
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.line.get(self.at).copied()
+    }
+
+    /// Nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at >= self.line.len()
+    }
+
+    /// How far it has been read.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// `what` should be here.
+    pub(crate) fn expected<T>(&self, what: &'static str) -> Result<T, Bad> {
+        Err(Bad::Expected(what, self.at))
+    }
+
+    /// Steps over `byte`, if it comes next.
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        let eaten = self.peek() == Some(byte);
+        self.at += usize::from(eaten);
+        eaten
+    }
+
+    /// Steps over `text`, if it comes next.
+    pub(crate) fn eat_text(&mut self, text: &[u8]) -> bool {
+        let eaten = self.line[self.at..].starts_with(text);
+        if eaten {
+            self.at += text.len();
+        }
+        eaten
+    }
+
+    /// Steps over one blank, or else `what` is missing.
+    pub(crate) fn blank(&mut self, what: &'static str) -> Result<(), Bad> {
+        if self.eat(b' ') { Ok(()) } else { self.expected(what) }
+    }
+
+    /// The line must end here.
+    pub(crate) fn end(&self) -> Result<(), Bad> {
+        if self.is_empty() { Ok(()) } else { self.expected("the end of the line") }
+    }
+
+    /// A decimal number.
+    pub(crate) fn decimal(&mut self, what: &'static str) -> Result<u64, Bad> {
+        let begin = self.at;
+        let mut value = 0_u64;
+        while let Some(digit) = self.peek().map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+            let longer = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
+            value = longer.ok_or(Bad::Expected(what, begin))?;
+            self.at += 1;
+        }
+        if self.at == begin { self.expected(what) } else { Ok(value) }
+    }
+
+    /// A decimal number below 2^32.
+    pub(crate) fn decimal_u32(&mut self, what: &'static str) -> Result<u32, Bad> {
+        let begin = self.at;
+        u32::try_from(self.decimal(what)?).map_err(|_| Bad::Expected(what, begin))
+    }
+
+    /// A hexadecimal number without a prefix, in small letters.
+    pub(crate) fn hex(&mut self, what: &'static str) -> Result<u64, Bad> {
+        let begin = self.at;
+        let mut value = 0_u64;
+        while let Some(digit) = self.peek().and_then(hex_digit) {
+            if value >> 60 != 0 {
+                return Err(Bad::Expected(what, begin));
+            }
+            value = value << 4 | u64::from(digit);
+            self.at += 1;
+        }
+        if self.at == begin { self.expected(what) } else { Ok(value) }
+    }
+
+    /// A hexadecimal number below 2^32.
+    pub(crate) fn hex_u32(&mut self, what: &'static str) -> Result<u32, Bad> {
+        let begin = self.at;
+        u32::try_from(self.hex(what)?).map_err(|_| Bad::Expected(what, begin))
+    }
+
+    /// What comes before the next `stop`, or before the end.
+    pub(crate) fn until(&mut self, stop: u8) -> &'a [u8] {
+        let rest = &self.line[self.at..];
+        let length = rest.iter().position(|byte| *byte == stop).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        let rest = &self.line[self.at..];
+        self.at = self.line.len();
+        rest
+    }
+
+    /// All that is left, as text.
+    pub(crate) fn rest_text(&mut self) -> Result<&'a str, Bad> {
+        let at = self.at;
+        text(self.rest(), at)
+    }
+}
+
+/// `bytes`, which are found at `at`, as text.
+pub(crate) fn text(bytes: &[u8], at: usize) -> Result<&str, Bad> {
+    str::from_utf8(bytes).map_err(|error| Bad::Expected("text in UTF-8", at + error.valid_up_to()))
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
+}

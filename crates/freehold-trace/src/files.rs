@@ -1,0 +1,43 @@
+//! The files that a recording has defined so far.
+
+use crate::FileInfo;
+use crate::error::Bad;
+use std::collections::BTreeMap;
+
+/// Most bytes that they may take in memory.
+const MOST_BYTES: usize = 128 << 20;
+
+/// Files, each with its number.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    list: Vec<FileInfo>,
+    index: BTreeMap<u32, usize>,
+    bytes: usize,
+}
+
+impl Files {
+    /// All of them, in the order of their definition.
+    pub(crate) fn all(&self) -> &[FileInfo] {
+        &self.list
+    }
+
+    /// The one of this number.
+    pub(crate) fn get(&self, id: u32) -> Option<&FileInfo> {
+        self.index.get(&id).map(|index| &self.list[*index])
+    }
+
+    /// One more.
+    pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
+        let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());
+        if bytes > MOST_BYTES {
+            return Err(Bad::TooMany("bytes taken by the list of files", MOST_BYTES as u64));
+        }
+        if self.index.contains_key(&file.id) {
+            return Err(Bad::Duplicate("file", file.id));
+        }
+        self.bytes = bytes;
+        self.index.insert(file.id, self.list.len());
+        self.list.push(file);
+        Ok(())
+    }
+}

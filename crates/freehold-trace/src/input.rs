@@ -1,0 +1,70 @@
+//! Opens a file, and unpacks it where it is compressed: its first bytes decide, not its name.
+
+use crate::error::ReadError;
+use crate::lines::Lines;
+use liblzma::bufread::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Suffixes of compressed files, and none.
+pub(crate) const SUFFIXES: [&str; 3] = ["", ".xz", ".zst"];
+/// Most bytes that unpacking may take.
+const MOST_MEMORY: u64 = 256 << 20;
+/// The same as a power of two, for zstd's window.
+const LONGEST_WINDOW: u32 = 27;
+/// Bytes read from a file at a time.
+const CHUNK: usize = 64 << 10;
+
+const XZ: &[u8] = b"\xfd7zXZ\0";
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+
+/// The lines of the file `path`.
+pub(crate) fn open(path: &Path) -> Result<Lines, ReadError> {
+    let opened = File::open(path).and_then(|file| unpack(Box::new(BufReader::with_capacity(CHUNK, file))));
+    match opened {
+        Ok(input) => Ok(Lines::new(input, path)),
+        Err(source) => Err(ReadError::Open { file: path.to_owned(), source }),
+    }
+}
+
+/// What `packed` holds.
+pub(crate) fn unpack(mut packed: Box<dyn BufRead + Send>) -> io::Result<Box<dyn Read + Send>> {
+    let head = packed.fill_buf()?;
+    if head.starts_with(XZ) {
+        let stream = Stream::new_stream_decoder(MOST_MEMORY, CONCATENATED)?;
+        return Ok(Box::new(XzDecoder::new_stream(packed, stream)));
+    }
+    if head.starts_with(ZSTD) {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+        decoder.window_log_max(LONGEST_WINDOW)?;
+        return Ok(Box::new(decoder));
+    }
+    Ok(Box::new(packed))
+}
+
+/// `path` without the suffix of a compressed file and without that of a recording; and the suffix of the compressed file.
+pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
+    let mut stem = path.to_owned();
+    let packed = SUFFIXES[1..].iter().find(|suffix| stem.extension().is_some_and(|own| own == &suffix[1..]));
+    if packed.is_some() {
+        stem.set_extension("");
+    }
+    if stem.extension().is_some_and(|own| own == "trace" || own == "strace") {
+        stem.set_extension("");
+    }
+    (stem, packed.unwrap_or(&""))
+}
+
+/// The snapshots beside the recording `path`: those packed as it is, or else any.
+pub(crate) fn snapshots_beside(path: &Path) -> Option<PathBuf> {
+    let (stem, own) = stem(path);
+    let beside = |suffix: &str| {
+        let mut name = stem.clone().into_os_string();
+        name.push(".snap");
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    std::iter::once(own).chain(SUFFIXES).map(beside).find(|path| path.exists())
+}

@@ -1,0 +1,130 @@
+//! The lines of a file, one at a time, in bounded memory.
+
+use crate::error::{Bad, Place, ReadError};
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most bytes of a line.
+pub(crate) const LONGEST: usize = 1 << 20;
+/// Bytes asked for at a time.
+const CHUNK: usize = 64 << 10;
+
+/// A file that is read line by line.
+pub(crate) struct Lines {
+    input: Box<dyn Read + Send>,
+    file: Arc<Path>,
+    /// Number of the current line.
+    number: u32,
+    buffer: Vec<u8>,
+    /// The current line, without its end, within the buffer.
+    current: (usize, usize),
+    /// Where the next one begins.
+    next: usize,
+    /// How much of the buffer is filled.
+    filled: usize,
+}
+
+impl Lines {
+    /// The lines of `input`, which is called `file` in messages.
+    pub(crate) fn new(input: Box<dyn Read + Send>, file: &Path) -> Self {
+        let buffer = vec![0; 2 * CHUNK];
+        Lines { input, file: file.into(), number: 0, buffer, current: (0, 0), next: 0, filled: 0 }
+    }
+
+    /// Goes to the next line; false at the end of the file.
+    pub(crate) fn advance(&mut self) -> Result<bool, ReadError> {
+        let mut searched = self.next;
+        loop {
+            let rest = &self.buffer[searched..self.filled];
+            if let Some(length) = rest.iter().position(|byte| *byte == b'\n') {
+                return self.step_to(searched + length).map(|()| true);
+            }
+            searched = self.filled;
+            if searched - self.next > LONGEST {
+                return Err(ReadError::TooLong { place: self.following(), limit: LONGEST });
+            }
+            if self.filled + CHUNK > self.buffer.len() {
+                searched -= self.next;
+                self.make_room();
+            }
+            if self.fill()? == 0 {
+                if self.next == self.filled {
+                    return Ok(false);
+                }
+                return Err(ReadError::Truncated {
+                    place: self.following(),
+                    how: "its last line has no end",
+                });
+            }
+        }
+    }
+
+    /// The current line, without its end.
+    pub(crate) fn line(&self) -> &[u8] {
+        &self.buffer[self.current.0..self.current.1]
+    }
+
+    /// Its number, from 1.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where the current line is.
+    pub(crate) fn place(&self) -> Place {
+        Place { file: self.file.clone(), line: self.number }
+    }
+
+    /// The error about the current line.
+    pub(crate) fn wrong(&self, bad: Bad) -> ReadError {
+        bad.at(self.place(), self.line())
+    }
+
+    fn following(&self) -> Place {
+        Place { file: self.file.clone(), line: self.number.saturating_add(1) }
+    }
+
+    fn step_to(&mut self, end: usize) -> Result<(), ReadError> {
+        if end - self.next > LONGEST {
+            return Err(ReadError::TooLong { place: self.following(), limit: LONGEST });
+        }
+        let Some(number) = self.number.checked_add(1) else {
+            let limit = u64::from(u32::MAX);
+            return Err(ReadError::TooMany { place: self.place(), what: "lines", limit });
+        };
+        self.number = number;
+        self.current = (self.next, end);
+        self.next = end + 1;
+        Ok(())
+    }
+
+    /// Moves what is not yet read to the front, and grows the buffer where that alone fills it. Lines that are too long
+    /// are refused before the buffer exceeds `LONGEST` by more than a few chunks.
+    fn make_room(&mut self) {
+        self.buffer.copy_within(self.next..self.filled, 0);
+        self.filled -= self.next;
+        self.next = 0;
+        self.current = (0, 0);
+        if self.filled + CHUNK > self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, 0);
+        }
+    }
+
+    fn fill(&mut self) -> Result<usize, ReadError> {
+        loop {
+            let space = &mut self.buffer[self.filled..];
+            match self.input.read(space) {
+                Ok(count) => {
+                    self.filled += count;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    let how = "its compressed stream has no end";
+                    return Err(ReadError::Truncated { place: self.place(), how });
+                }
+                Err(source) => return Err(ReadError::Io { place: self.place(), source }),
+            }
+        }
+    }
+}

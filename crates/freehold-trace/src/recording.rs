@@ -1,0 +1,113 @@
+//! An open recording.
+
+use crate::error::{Bad, ReadError, excerpt};
+use crate::input;
+use crate::snap::SnapReader;
+use crate::trace::{Header, TraceReader, VERSION, header};
+use crate::{Event, FileInfo, Snapshot};
+use std::path::Path;
+
+/// What a recording is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `NAME.trace`, with `NAME.snap` beside it.
+    Trace {
+        /// The version that its first line gives.
+        version: u32,
+    },
+    /// A text by strace.
+    Strace,
+}
+
+/// An open recording, which is read from the beginning to the end in bounded memory.
+pub struct Recording {
+    name: String,
+    events: TraceReader,
+    snapshots: Option<SnapReader>,
+}
+
+impl Recording {
+    /// Opens the recording `path`: a `NAME.trace`, with the `NAME.snap` that lies beside it (if none does, there are no
+    /// snapshots), or a text by strace; each plain, packed by xz or by zstd. What a file is, its beginning decides, not
+    /// its name.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or is no recording, snapshots of another recording.
+    pub fn open(path: &Path) -> Result<Recording, ReadError> {
+        let mut lines = input::open(path)?;
+        if !lines.advance()? {
+            return Err(ReadError::NotARecording { place: lines.place(), found: String::new() });
+        }
+        match header(lines.line(), "fhtrace") {
+            Header::Name(name) => {
+                let snapshots =
+                    input::snapshots_beside(path).map(|path| open_snapshots(&path, &name)).transpose()?;
+                Ok(Recording { name, events: TraceReader::new(lines), snapshots })
+            }
+            Header::Version(found) => {
+                Err(ReadError::Version { place: lines.place(), format: "fhtrace", found, known: VERSION })
+            }
+            Header::None => {
+                Err(ReadError::NotARecording { place: lines.place(), found: excerpt(lines.line()) })
+            }
+        }
+    }
+
+    /// Its name: what the first line says; that of the file for a text by strace.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is written in.
+    pub fn format(&self) -> Format {
+        Format::Trace { version: VERSION }
+    }
+
+    /// The next event; none at the end.
+    ///
+    /// # Errors
+    ///
+    /// A line that cannot be read. Nothing sensible follows it.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        self.events.next_event()
+    }
+
+    /// The file of this number, once the events so far have mentioned it.
+    pub fn file(&self, id: u32) -> Option<&FileInfo> {
+        self.events.files().get(id)
+    }
+
+    /// The files that the events so far have mentioned.
+    pub fn files(&self) -> &[FileInfo] {
+        self.events.files().all()
+    }
+
+    /// Snapshot `id`. Each is handed out once; none is what there is for one that was handed out, that does not exist, or
+    /// where there are no snapshots. The file is read as far as needed, and what is passed over is kept until it is asked
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// A line of the snapshots that cannot be read, or too much passed over.
+    pub fn snapshot(&mut self, id: u32) -> Result<Option<Snapshot>, ReadError> {
+        self.snapshots.as_mut().map_or(Ok(None), |snapshots| snapshots.snapshot(id))
+    }
+}
+
+fn open_snapshots(path: &Path, expected: &str) -> Result<SnapReader, ReadError> {
+    let mut lines = input::open(path)?;
+    if !lines.advance()? {
+        return Err(ReadError::Truncated { place: lines.place(), how: "it is empty" });
+    }
+    match header(lines.line(), "fhsnap") {
+        Header::Name(found) if found == expected => Ok(SnapReader::new(lines)),
+        Header::Name(found) => {
+            Err(ReadError::ForeignSnapshots { place: lines.place(), found, expected: expected.to_owned() })
+        }
+        Header::Version(found) => {
+            Err(ReadError::Version { place: lines.place(), format: "fhsnap", found, known: VERSION })
+        }
+        Header::None => Err(lines.wrong(Bad::Expected("`# fhsnap 1 NAME`", 0))),
+    }
+}

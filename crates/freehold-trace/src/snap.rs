@@ -1,0 +1,297 @@
+//! Reads `NAME.snap`: the kernel's own lists of VMAs and present pages.
+
+use crate::error::{Bad, ReadError};
+use crate::fields::{Fields, text};
+use crate::lines::Lines;
+use crate::numbers::Numbers;
+use crate::trace::why;
+use crate::{Area, Pages, Snapshot};
+use std::collections::BTreeMap;
+
+/// Most VMAs of a snapshot.
+const MOST_AREAS: usize = 1 << 20;
+/// Most runs of pages of a snapshot.
+const MOST_RUNS: usize = 1 << 22;
+/// Most lines of snapshots that were passed over and are kept.
+const MOST_KEPT: usize = 1 << 22;
+/// Page numbers are below this.
+const PAGE_NUMBERS: u64 = 1 << 52;
+/// Bytes of a page, less one.
+const IN_PAGE: u64 = 0xfff;
+
+/// Reads the snapshots of a recording, each when it is asked for.
+pub(crate) struct SnapReader {
+    lines: Lines,
+    /// Numbers that occurred.
+    numbers: Numbers,
+    /// The snapshot whose first line is the current one.
+    begun: Option<Snapshot>,
+    /// Those that were passed over.
+    kept: BTreeMap<u32, Snapshot>,
+    kept_lines: usize,
+}
+
+impl SnapReader {
+    /// Reads what follows the first line, which `lines` has passed.
+    pub(crate) fn new(lines: Lines) -> Self {
+        SnapReader { lines, numbers: Numbers::default(), begun: None, kept: BTreeMap::new(), kept_lines: 0 }
+    }
+
+    /// Snapshot `id`; none where it does not exist or was handed out before.
+    pub(crate) fn snapshot(&mut self, id: u32) -> Result<Option<Snapshot>, ReadError> {
+        if let Some(found) = self.kept.remove(&id) {
+            self.kept_lines -= weight(&found);
+            return Ok(Some(found));
+        }
+        if self.numbers.contains(id) && self.begun.as_ref().is_none_or(|begun| begun.id != id) {
+            return Ok(None);
+        }
+        while let Some(next) = self.next()? {
+            if next.id == id {
+                return Ok(Some(next));
+            }
+            self.kept_lines += weight(&next);
+            if self.kept_lines > MOST_KEPT {
+                let what = "lines of snapshots that come before the one the recording asks for";
+                return Err(self.lines.wrong(Bad::TooMany(what, MOST_KEPT as u64)));
+            }
+            self.kept.insert(next.id, next);
+        }
+        Ok(None)
+    }
+
+    /// The next snapshot of the file.
+    fn next(&mut self) -> Result<Option<Snapshot>, ReadError> {
+        let mut current = self.begun.take();
+        while self.lines.advance()? {
+            let line = self.lines.line();
+            let step = match (line.first(), &mut current) {
+                (Some(b'#'), _) => remark(line),
+                (Some(b'@'), _) => {
+                    let begun = first_line(line, self.lines.number());
+                    let begun = begun.and_then(|begun| {
+                        self.numbers.insert(begun.id, "snapshot", "snapshots").map(|()| begun)
+                    });
+                    let begun = begun.map_err(|bad| self.lines.wrong(bad))?;
+                    match current.replace(begun) {
+                        None => Ok(()),
+                        done => {
+                            self.begun = current;
+                            return Ok(done.map(in_order));
+                        }
+                    }
+                }
+                (_, None) => Err(Bad::Expected("`@`, the beginning of a snapshot", 0)),
+                (Some(b'P'), Some(current)) => pages(line, current),
+                (_, Some(current)) => area(line, current),
+            };
+            step.map_err(|bad| self.lines.wrong(bad))?;
+        }
+        Ok(current.map(in_order))
+    }
+}
+
+/// Pages are listed twice where the recorder looked twice: then the list steps back. Here each page is there once.
+fn in_order(mut snapshot: Snapshot) -> Snapshot {
+    if snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first) {
+        return snapshot;
+    }
+    snapshot.pages.sort_by_key(|run| run.first);
+    let mut end = 0;
+    snapshot.pages.retain_mut(|run| {
+        let behind = run.first + run.count;
+        run.first = run.first.max(end);
+        run.count = behind.saturating_sub(run.first);
+        end = end.max(behind);
+        run.count > 0
+    });
+    snapshot
+}
+
+/// How much of memory it takes, in lines.
+fn weight(snapshot: &Snapshot) -> usize {
+    1 + snapshot.areas.len() + snapshot.pages.len()
+}
+
+fn remark(line: &[u8]) -> Result<(), Bad> {
+    if line.starts_with(b"# fhsnap ") || line.starts_with(b"# fhtrace ") {
+        return Err(Bad::Expected("no second header: this looks like two files in one", 0));
+    }
+    Ok(())
+}
+
+/// `@ ID WHY PROC T0 T1 THREADS COMM | EXE | STATUS`
+fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
+    let mut fields = Fields::new(line);
+    fields.eat(b'@');
+    fields.blank("a snapshot's number")?;
+    let id = fields.decimal_u32("a snapshot's number")?;
+    fields.blank("why it was taken")?;
+    let begin = fields.position();
+    let why = why(fields.until(b' ')).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
+    fields.blank("a process")?;
+    let process = fields.decimal_u32("a process's serial number")?;
+    fields.blank("when it began")?;
+    let from = fields.decimal("a time in nanoseconds")?;
+    fields.blank("when it ended")?;
+    let to = fields.decimal("a time in nanoseconds")?;
+    fields.blank("the number of threads")?;
+    let threads = fields.decimal_u32("the number of threads")?;
+    fields.blank("the command's name")?;
+    let begin = fields.position();
+    let rest = text(fields.rest(), begin)?;
+    let parts = rest.split_once(" | ").and_then(|(comm, rest)| Some((comm, rest.rsplit_once(" | ")?)));
+    let Some((comm, (exe, sizes))) = parts else {
+        return Err(Bad::Expected("COMMAND | EXECUTABLE | SIZES", begin));
+    };
+    let status =
+        status(sizes).ok_or(Bad::Expected("sizes as VmPeak:512;VmRSS:12", line.len() - sizes.len()))?;
+    Ok(Snapshot {
+        id,
+        line: number,
+        why,
+        process,
+        taken: (from, to),
+        threads,
+        comm: comm.to_owned(),
+        exe: exe.to_owned(),
+        status,
+        areas: Vec::new(),
+        pages: Vec::new(),
+    })
+}
+
+/// `NAME:KB;NAME:KB`
+fn status(sizes: &str) -> Option<Vec<(String, u64)>> {
+    if sizes.is_empty() {
+        return Some(Vec::new());
+    }
+    let sizes = sizes.split(';').map(|size| {
+        let (name, kilobytes) = size.split_once(':')?;
+        let mut fields = Fields::new(kilobytes.as_bytes());
+        let kilobytes = fields.decimal("").ok()?;
+        fields.is_empty().then(|| (name.to_owned(), kilobytes))
+    });
+    sizes.collect()
+}
+
+/// `P GAP COUNT CATEGORIES`
+fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
+    let mut fields = Fields::new(line);
+    fields.eat(b'P');
+    fields.blank("pages left out")?;
+    let back = fields.eat(b'-');
+    let gap = fields.hex("pages left out, hexadecimal")?;
+    fields.blank("pages present")?;
+    let begin = fields.position();
+    let count = fields.hex("pages present, hexadecimal")?;
+    fields.blank("categories")?;
+    let categories = fields.hex_u32("categories, hexadecimal")?;
+    fields.end()?;
+    let before = snapshot.pages.last().map_or(0, |last| last.first + last.count);
+    let first = if back { before.checked_sub(gap) } else { before.checked_add(gap) };
+    let Some(first) =
+        first.filter(|first| count > 0 && *first < PAGE_NUMBERS && count <= PAGE_NUMBERS - first)
+    else {
+        return Err(Bad::Expected("at least one page, and none beyond the address space", begin));
+    };
+    if snapshot.pages.len() == MOST_RUNS {
+        return Err(Bad::TooMany("runs of pages in a snapshot", MOST_RUNS as u64));
+    }
+    snapshot.pages.push(Pages { first, count, categories });
+    Ok(())
+}
+
+/// `START-END PERMS OFFSET NAME`, and where smaps was read ` | SIZES | FLAGS[!]`
+fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
+    let mut fields = Fields::new(line);
+    let start = fields.hex("`@`, `P`, or the first address of a VMA")?;
+    if !fields.eat(b'-') {
+        return fields.expected("`-` and the VMA's end");
+    }
+    let end = fields.hex("the VMA's end, hexadecimal")?;
+    let before = snapshot.areas.last().map_or(0, |last| last.end);
+    if start < before || start >= end || (start | end) & IN_PAGE != 0 {
+        return Err(Bad::Expected("whole pages behind those of the VMA before", 0));
+    }
+    if !snapshot.pages.is_empty() {
+        return Err(Bad::Expected("no VMA behind the first `P`", 0));
+    }
+    fields.blank("permissions")?;
+    let (prot, shared) = permissions(&mut fields)?;
+    fields.blank("an offset")?;
+    let offset = fields.hex("an offset, hexadecimal")?;
+    fields.blank("a name, or `-`")?;
+    let (name, measured) = split_name(&mut fields)?;
+    let name = if name == "-" { "" } else { name }.to_owned();
+    let (sizes, flags, thp_eligible) = match measured {
+        None => (None, None, false),
+        Some((sizes, flags, eligible)) => (Some(sizes), Some(flags), eligible),
+    };
+    if snapshot.areas.len() == MOST_AREAS {
+        return Err(Bad::TooMany("VMAs in a snapshot", MOST_AREAS as u64));
+    }
+    snapshot.areas.push(Area { start, end, prot, shared, offset, name, sizes, flags, thp_eligible });
+    Ok(())
+}
+
+fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {
+    let mut prot = 0;
+    for (bit, letter) in [(1, b'r'), (2, b'w'), (4, b'x')] {
+        if fields.eat(letter) {
+            prot |= bit;
+        } else if !fields.eat(b'-') {
+            return fields.expected("permissions as r-xp");
+        }
+    }
+    let shared = fields.eat(b's');
+    if !shared && !fields.eat(b'p') {
+        return fields.expected("`s` or `p`");
+    }
+    Ok((prot, shared))
+}
+
+/// What smaps said of a VMA: its sizes, its flags, and whether huge pages are eligible.
+type Measured = ([u32; 9], Vec<[u8; 2]>, bool);
+
+/// The name, which may itself contain ` | `, and what follows it.
+fn split_name<'a>(fields: &mut Fields<'a>) -> Result<(&'a str, Option<Measured>), Bad> {
+    let begin = fields.position();
+    let rest = text(fields.rest(), begin)?;
+    if rest.is_empty() {
+        return Err(Bad::Expected("a name, or `-`", begin));
+    }
+    let Some((front, flags)) = rest.rsplit_once(" | ") else { return Ok((rest, None)) };
+    let Some((name, sizes)) = front.rsplit_once(" | ") else {
+        return Err(Bad::Expected("NAME | SIZES | FLAGS", begin));
+    };
+    let codes = flags.strip_suffix('!');
+    let eligible = codes.is_some();
+    let codes = codes.unwrap_or(flags).as_bytes();
+    let (pairs, odd) = codes.as_chunks::<2>();
+    if !odd.is_empty() || !codes.iter().all(|code| code.is_ascii_alphanumeric()) {
+        return Err(Bad::Expected("two-letter codes of flags", begin + front.len() + 3));
+    }
+    let measured =
+        kilobytes(sizes).ok_or(Bad::Expected("nine sizes in kB, or `0`", begin + name.len() + 3))?;
+    Ok((name, Some((measured, pairs.to_vec(), eligible))))
+}
+
+/// Nine numbers between commas, nothing for 0; or a single `0`.
+fn kilobytes(sizes: &str) -> Option<[u32; 9]> {
+    let mut found = [0; 9];
+    if sizes == "0" {
+        return Some(found);
+    }
+    let mut parts = sizes.split(',');
+    for size in &mut found {
+        let mut fields = Fields::new(parts.next()?.as_bytes());
+        if !fields.is_empty() {
+            *size = fields.decimal_u32("").ok()?;
+        }
+        if !fields.is_empty() {
+            return None;
+        }
+    }
+    parts.next().is_none().then_some(found)
+}

@@ -1,0 +1,342 @@
+//! Reads `NAME.trace`: one event a line.
+
+use crate::error::{Bad, ReadError, excerpt};
+use crate::fields::Fields;
+use crate::files::Files;
+use crate::lines::Lines;
+use crate::numbers::Numbers;
+use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Why};
+
+/// The version that is read.
+pub(crate) const VERSION: u32 = 1;
+/// `CLONE_THREAD`: the new task belongs to the process of its creator.
+const CLONE_THREAD: u64 = 0x10000;
+
+/// Reads the events of a recording.
+pub(crate) struct TraceReader {
+    lines: Lines,
+    seen: Seen,
+}
+
+/// What earlier lines said, as far as it decides whether a line is right.
+pub(crate) struct Seen {
+    time: u64,
+    tasks: Numbers,
+    files: Files,
+}
+
+/// What a first line `# FORMAT VERSION NAME` says.
+pub(crate) enum Header {
+    /// It is one, of the version that is read, with this name.
+    Name(String),
+    /// It is one of another version.
+    Version(String),
+    /// It is none.
+    None,
+}
+
+/// Reads a first line.
+pub(crate) fn header(line: &[u8], format: &str) -> Header {
+    let Some(rest) = line.strip_prefix(b"# ").and_then(|rest| rest.strip_prefix(format.as_bytes())) else {
+        return Header::None;
+    };
+    let Some(rest) = rest.strip_prefix(b" ") else { return Header::None };
+    let mut fields = Fields::new(rest);
+    let version = fields.until(b' ');
+    if version != VERSION.to_string().as_bytes() {
+        return Header::Version(excerpt(version));
+    }
+    match fields.blank("").and_then(|()| fields.rest_text()) {
+        Ok(name) if !name.is_empty() => Header::Name(name.to_owned()),
+        _ => Header::None,
+    }
+}
+
+impl TraceReader {
+    /// Reads what follows the first line, which `lines` has passed.
+    pub(crate) fn new(lines: Lines) -> Self {
+        TraceReader { lines, seen: Seen::new() }
+    }
+
+    /// The next event.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        while self.lines.advance()? {
+            let line = self.lines.line();
+            if line.first() == Some(&b'#') {
+                self.seen.comment(line).map_err(|bad| self.lines.wrong(bad))?;
+                continue;
+            }
+            let number = self.lines.number();
+            return self.seen.event(line, number).map(Some).map_err(|bad| self.lines.wrong(bad));
+        }
+        Ok(None)
+    }
+
+    /// The files defined so far.
+    pub(crate) fn files(&self) -> &Files {
+        &self.seen.files
+    }
+}
+
+impl Seen {
+    /// Before the first line: only task 1 exists.
+    pub(crate) fn new() -> Self {
+        let mut tasks = Numbers::default();
+        let first = tasks.insert(1, "task", "tasks");
+        debug_assert_eq!(first, Ok(()));
+        Seen { time: 0, tasks, files: Files::default() }
+    }
+
+    /// A line that begins with `#`: the definition of a file, or a remark.
+    pub(crate) fn comment(&mut self, line: &[u8]) -> Result<(), Bad> {
+        let mut fields = Fields::new(line);
+        if fields.eat_text(b"# fhtrace ") || fields.eat_text(b"# fhsnap ") {
+            return Err(Bad::Expected("no second header: this looks like two files in one", 0));
+        }
+        if !fields.eat_text(b"# file ") {
+            return Ok(());
+        }
+        let id = fields.decimal_u32("a file's number")?;
+        fields.blank("its size")?;
+        let size = if fields.eat(b'-') { None } else { Some(fields.decimal("its size in bytes, or `-`")?) };
+        fields.blank("its path")?;
+        let path = fields.rest_text()?.to_owned();
+        if path.is_empty() {
+            return fields.expected("a path");
+        }
+        self.files.define(FileInfo { id, size, path })
+    }
+
+    /// A line with an event.
+    pub(crate) fn event(&mut self, line: &[u8], number: u32) -> Result<Event, Bad> {
+        let mut fields = Fields::new(line);
+        let time = fields.decimal("a time in nanoseconds")?;
+        if time < self.time {
+            return Err(Bad::OutOfOrder(time, self.time));
+        }
+        self.time = time;
+        fields.blank("a processor")?;
+        let cpu = if fields.eat(b'-') { None } else { Some(processor(&mut fields)?) };
+        fields.blank("a task")?;
+        let task = if fields.eat(b'-') { None } else { Some(self.task(&mut fields)?) };
+        fields.blank("an operation")?;
+        let mut cost = Cost::default();
+        let kind = match (fields.until(b' '), task) {
+            (b"Z", _) => Kind::Frozen { ns: number_after(&mut fields, "nanoseconds")? },
+            (_, None) => return fields.expected("`Z`, the only operation without a task"),
+            (b"F", _) => fault(&mut fields, false)?,
+            (b"f", _) => fault(&mut fields, true)?,
+            (b"N", Some(task)) => self.clone_(&mut fields, task)?,
+            (b"E", _) => exec(&mut fields)?,
+            (b"X", _) => exit(&mut fields)?,
+            (b"D", _) => Kind::TornDown { process: self.process(&mut fields)? },
+            (b"G", _) => signal(&mut fields)?,
+            (b"S", _) => self.snapshot(&mut fields)?,
+            (name, _) => self.call(name, &mut fields)?,
+        };
+        costs(&mut fields, &kind, &mut cost)?;
+        Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
+    }
+
+    fn task(&self, fields: &mut Fields) -> Result<u32, Bad> {
+        let task = fields.decimal_u32("a task's serial number")?;
+        if self.tasks.contains(task) { Ok(task) } else { Err(Bad::UnknownTask(task)) }
+    }
+
+    fn process(&self, fields: &mut Fields) -> Result<u32, Bad> {
+        fields.blank("a process")?;
+        self.task(fields)
+    }
+
+    fn clone_(&mut self, fields: &mut Fields, parent: u32) -> Result<Kind, Bad> {
+        fields.blank("the new task")?;
+        let begin = fields.position();
+        let child = fields.decimal_u32("the new task's serial number")?;
+        if child == 0 {
+            return Err(Bad::Expected("a serial number above 0", begin));
+        }
+        self.tasks.insert(child, "task", "tasks")?;
+        let begin = fields.position();
+        let process = self.process(fields)?;
+        fields.blank("flags")?;
+        let flags = fields.hex("flags of clone, hexadecimal")?;
+        let thread = flags & CLONE_THREAD != 0;
+        if thread == (process == child) {
+            return Err(Bad::Expected(
+                "the new task itself, or its creator's process for CLONE_THREAD",
+                begin,
+            ));
+        }
+        debug_assert_ne!(parent, child, "the creator was known before, the new task was not");
+        Ok(Kind::Clone { child, process, flags })
+    }
+
+    fn snapshot(&self, fields: &mut Fields) -> Result<Kind, Bad> {
+        fields.blank("a snapshot's number")?;
+        let id = fields.decimal_u32("a snapshot's number")?;
+        fields.blank("why it was taken")?;
+        let begin = fields.position();
+        let why = why(fields.until(b' ')).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
+        Ok(Kind::Snapshot { id, why, process: self.process(fields)? })
+    }
+
+    fn call(&self, name: &[u8], fields: &mut Fields) -> Result<Kind, Bad> {
+        let begin = fields.position() - name.len();
+        let known = str::from_utf8(name).ok().and_then(CallName::parse);
+        let name =
+            known.ok_or(Bad::Expected("an operation of the format, or a call that it knows", begin))?;
+        let mut args = [0; 6];
+        for (index, arg) in args.iter_mut().take(name.arity()).enumerate() {
+            fields.blank("an argument")?;
+            *arg = if name == CallName::Mmap && index == 4 {
+                descriptor(fields)?
+            } else {
+                fields.hex("an argument, hexadecimal")?
+            };
+        }
+        fields.eat(b' ');
+        if name.arity() == 0 {
+            fields.eat(b' ');
+        }
+        if !fields.eat(b'=') {
+            return fields.expected("`=` behind the last argument");
+        }
+        fields.blank("what the call returned")?;
+        let returned = returned(fields)?;
+        let file = self.mapped_file(fields)?;
+        Ok(Kind::Call(Box::new(Call { name, args, returned, file, transfer: None })))
+    }
+
+    fn mapped_file(&self, fields: &mut Fields) -> Result<Option<u32>, Bad> {
+        if !fields.eat_text(b" f") {
+            return Ok(None);
+        }
+        let id = fields.decimal_u32("a file's number")?;
+        if self.files.get(id).is_some() { Ok(Some(id)) } else { Err(Bad::UnknownFile(id)) }
+    }
+}
+
+fn processor(fields: &mut Fields) -> Result<u16, Bad> {
+    let begin = fields.position();
+    let number = fields.decimal("a processor's number, or `-`")?;
+    u16::try_from(number).map_err(|_| Bad::Expected("a processor's number below 65536", begin))
+}
+
+fn number_after(fields: &mut Fields, what: &'static str) -> Result<u64, Bad> {
+    fields.blank(what)?;
+    fields.decimal(what)
+}
+
+fn fault(fields: &mut Fields, in_exec: bool) -> Result<Kind, Bad> {
+    fields.blank("the faulting address")?;
+    let address = fields.hex("the faulting address, hexadecimal")?;
+    fields.blank("error-code bits")?;
+    let begin = fields.position();
+    let code = fields.hex("error-code bits, hexadecimal")?;
+    let code = u8::try_from(code).map_err(|_| Bad::Expected("error-code bits below 100", begin))?;
+    Ok(Kind::Fault { address, code: FaultCode(code), in_exec })
+}
+
+fn exec(fields: &mut Fields) -> Result<Kind, Bad> {
+    fields.blank("a snapshot's number, or `-`")?;
+    let snapshot =
+        if fields.eat(b'-') { None } else { Some(fields.decimal_u32("a snapshot's number, or `-`")?) };
+    Ok(Kind::Exec { snapshot })
+}
+
+fn exit(fields: &mut Fields) -> Result<Kind, Bad> {
+    let last = fields.eat(b' ');
+    if last && !fields.eat(b'g') {
+        return fields.expected("`g`");
+    }
+    Ok(Kind::Exit { last })
+}
+
+fn signal(fields: &mut Fields) -> Result<Kind, Bad> {
+    fields.blank("a signal")?;
+    let begin = fields.position();
+    let signal = match fields.decimal("a signal's number")? {
+        signal @ (7 | 11) => signal as u8,
+        _ => return Err(Bad::Expected("7 or 11", begin)),
+    };
+    fields.blank("its code")?;
+    let begin = fields.position();
+    let negative = fields.eat(b'-');
+    let code = i64::try_from(fields.decimal("the signal's code")?).unwrap_or(i64::MAX);
+    let code = if negative { -code } else { code };
+    let code = i32::try_from(code).map_err(|_| Bad::Expected("the signal's code", begin))?;
+    Ok(Kind::Signal { signal, code })
+}
+
+/// What led to a snapshot, by its word.
+pub(crate) fn why(word: &[u8]) -> Option<Why> {
+    match word {
+        b"exec" => Some(Why::Exec),
+        b"freeze" => Some(Why::Freeze),
+        b"exit" => Some(Why::Exit),
+        b"midexec" => Some(Why::MidExec),
+        _ => None,
+    }
+}
+
+/// A descriptor: decimal, in the range of an int.
+fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
+    let begin = fields.position();
+    let negative = fields.eat(b'-');
+    let value = fields.decimal("a descriptor, decimal")?;
+    if value > 1 << 31 || (value == 1 << 31 && !negative) {
+        return Err(Bad::Expected("a descriptor in the range of an int", begin));
+    }
+    Ok(if negative { value.wrapping_neg() } else { value })
+}
+
+fn returned(fields: &mut Fields) -> Result<Returned, Bad> {
+    if fields.eat(b'?') {
+        return Ok(Returned::Never);
+    }
+    let begin = fields.position();
+    if !fields.eat(b'-') {
+        return Ok(Returned::Value(fields.hex("what the call returned: hexadecimal, -ERRNO or `?`")?));
+    }
+    match fields.decimal("an error number, decimal")? {
+        errno @ 1..4096 => Ok(Returned::Error(errno as u16)),
+        _ => Err(Bad::Expected("an error number from 1 to 4095", begin)),
+    }
+}
+
+/// The optional fields at the end of a line.
+fn costs(fields: &mut Fields, kind: &Kind, cost: &mut Cost) -> Result<(), Bad> {
+    let costs_something =
+        matches!(kind, Kind::Fault { .. } | Kind::Call(_) | Kind::Clone { .. } | Kind::Exec { .. });
+    if !costs_something {
+        return fields.end();
+    }
+    while !fields.is_empty() {
+        fields.blank("a blank, or the end of the line")?;
+        let begin = fields.position();
+        let letter = fields.peek();
+        if !matches!(letter, Some(b'e' | b'x' | b'w' | b'r' | b'h' | b'd' | b'l' | b'i' | b'M')) {
+            return fields.expected("one of the letters e x w r h d l i M");
+        }
+        fields.eat(letter.unwrap_or_default());
+        let twice = match letter {
+            Some(b'e') => cost.before.replace(nanoseconds(fields)?).is_some(),
+            Some(b'x') => cost.after.replace(nanoseconds(fields)?).is_some(),
+            Some(b'w') => cost.write_wait.replace(nanoseconds(fields)?).is_some(),
+            Some(b'r') => cost.read_wait.replace(nanoseconds(fields)?).is_some(),
+            Some(b'h') => cost.held.replace(nanoseconds(fields)?).is_some(),
+            Some(b'd') => cost.downgraded.replace(nanoseconds(fields)?).is_some(),
+            Some(b'l') => std::mem::replace(&mut cost.more_locks, fields.decimal_u32("a number")?) != 0,
+            Some(b'i') => std::mem::replace(&mut cost.interrupts, fields.decimal_u32("a number")?) != 0,
+            _ => std::mem::replace(&mut cost.major, true),
+        };
+        if twice {
+            return Err(Bad::Expected("each letter once", begin));
+        }
+    }
+    Ok(())
+}
+
+fn nanoseconds(fields: &mut Fields) -> Result<u64, Bad> {
+    fields.decimal("nanoseconds, decimal")
+}
