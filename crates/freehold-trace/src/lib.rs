@@ -11,6 +11,7 @@ mod files;
 mod input;
 mod lines;
 mod numbers;
+pub mod plan;
 mod recording;
 mod snap;
 mod snapshot;

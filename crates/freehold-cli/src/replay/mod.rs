@@ -1,3 +1,262 @@
 //! Replays recordings on the engine and checks every answer.
+//!
+//! ```text
+//! recording -> plan (freehold-trace), a segment at a time
+//!           -> run: tasks side by side on virtual CPUs          run.rs
+//!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
+//!              its answer against Linux's                       perform.rs, compare.rs
+//!           -> outcome                                          outcome.rs
+//! ```
 
+mod calls;
+mod compare;
+mod found;
 pub mod outcome;
+mod perform;
+mod run;
+mod start;
+mod world;
+
+use found::Found;
+use freehold::space::Locking;
+use freehold_machine::Cpu;
+use freehold_pagetable::X86_4;
+use freehold_sync::stats::{Histogram, LockSnapshot};
+use freehold_trace::plan::{Planner, Recorded, Segment};
+use freehold_trace::{ReadError, Recording};
+use outcome::{Beside, FlushCount, KindTime, Outcome, Rungs, Spread};
+use run::{Run, Tasks};
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use world::World;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Virtual CPUs, each a thread.
+    pub cpus: usize,
+    /// With contents; else on memory that has none.
+    pub backed: bool,
+    /// The designs of locking.
+    pub locking: Locking,
+    /// What varies the interleaving.
+    pub seed: u64,
+    /// Look for stale translations all the time, which costs time.
+    pub oracles: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Options { cpus, backed: false, locking: Locking::default(), seed: 0, oracles: false }
+    }
+}
+
+/// Who wants to know how far a replay has come.
+pub trait Progress {
+    /// So many events of the recording were read and planned.
+    fn planned(&self, events: u64);
+    /// So many of them have run.
+    fn ran(&self, events: u64);
+}
+
+/// Nobody does.
+impl Progress for () {
+    fn planned(&self, _: u64) {}
+    fn ran(&self, _: u64) {}
+}
+
+/// Why a recording could not be replayed.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// It cannot be read.
+    Read(ReadError),
+    /// The machine could not be made, or its memory ran out.
+    Machine(io::Error),
+    /// There is no such task at that time.
+    NoTask(u32),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplayError::Read(error) => error.fmt(f),
+            ReplayError::Machine(error) => write!(f, "the machine to replay on cannot be made: {error}"),
+            ReplayError::NoTask(task) => write!(f, "no task {task} with a known address space at that time"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<ReadError> for ReplayError {
+    fn from(error: ReadError) -> Self {
+        ReplayError::Read(error)
+    }
+}
+
+impl From<io::Error> for ReplayError {
+    fn from(error: io::Error) -> Self {
+        ReplayError::Machine(error)
+    }
+}
+
+/// A replay under way.
+struct Replay {
+    world: World,
+    cpus: Vec<Cpu<X86_4>>,
+    tasks: Tasks,
+    found: Vec<Found>,
+    seed: u64,
+    wall: Duration,
+}
+
+impl Replay {
+    fn new(options: &Options) -> io::Result<Replay> {
+        let world = World::new(options)?;
+        Ok(Replay {
+            cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
+            found: vec![Found::new(); options.cpus],
+            tasks: Tasks::default(),
+            seed: options.seed,
+            wall: Duration::ZERO,
+            world,
+        })
+    }
+
+    /// Runs a segment, then compares what was frozen at its end.
+    fn run(&mut self, segment: &Segment) -> io::Result<()> {
+        self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let begun = Instant::now();
+        Run::segment(&self.world, segment, &mut self.tasks, &mut self.cpus, &mut self.found, self.seed);
+        self.wall += begun.elapsed();
+        self.tasks.adopt(&self.world);
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        for (task, snapshot) in &segment.frozen {
+            if let Some(image) = self.tasks.image(*task) {
+                let findings = compare::compare(&self.world, image.process(), snapshot);
+                compare::report(&mut self.found[0], *task, snapshot, snapshot.line, findings);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replays the recording at `path` once.
+///
+/// # Errors
+///
+/// The recording cannot be read, or there is no machine to replay it on. That something came out differently is no error.
+pub fn replay(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Outcome, ReplayError> {
+    let mut planner = Planner::new(Recording::open(path)?);
+    let mut replay = Replay::new(options)?;
+    let (mut events, mut planning) = (0, Duration::ZERO);
+    loop {
+        let begun = Instant::now();
+        let Some(segment) = planner.next_segment()? else { break };
+        planning += begun.elapsed();
+        events += segment.events;
+        progress.planned(events);
+        replay.run(&segment)?;
+        progress.ran(events);
+    }
+    // What is still mapped at the end goes, and counts.
+    replay.tasks.clear();
+    Ok(outcome(&planner, replay, options, (events, planning)))
+}
+
+/// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it. Without a task,
+/// that of the first one alive.
+///
+/// # Errors
+///
+/// As [`replay`]; or there is no such task.
+pub fn maps_at(path: &Path, time: u64, task: Option<u32>, options: &Options) -> Result<String, ReplayError> {
+    let mut planner = Planner::new(Recording::open(path)?).until(time);
+    let mut replay = Replay::new(options)?;
+    while let Some(segment) = planner.next_segment()? {
+        replay.run(&segment)?;
+    }
+    let image = match task {
+        Some(task) => replay.tasks.image(task),
+        None => replay.tasks.first(),
+    };
+    let image = image.ok_or(ReplayError::NoTask(task.unwrap_or(1)))?;
+    let mut text = String::new();
+    // A String takes everything.
+    let _ = image.process().write_maps(&mut text);
+    Ok(text)
+}
+
+fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, Duration)) -> Outcome {
+    let mut found = Found::new();
+    replay.found.into_iter().for_each(|part| found.merge(part));
+    let recorded = planner.recorded();
+    let locks = replay.world.engine.lock_stats().unwrap_or_default();
+    let stats = replay.world.machine.stats();
+    let (vma_lock, mmap_lock) = replay.world.totals.rungs();
+    let lacking = found.lacking.iter().map(|(name, count)| (format!("{name}: not in the engine"), *count));
+    let aside = planner.set_aside().iter().map(|(why, count)| ((*why).to_owned(), *count));
+    Outcome {
+        name: planner.recording().name().to_owned(),
+        locking: options.locking,
+        cpus: options.cpus,
+        backed: options.backed,
+        seed: options.seed,
+        calls: found.calls,
+        faults: found.faults,
+        snapshots: found.snapshots,
+        kinds: kinds(&found, recorded),
+        set_aside: aside.chain(lacking).collect(),
+        rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },
+        exclusive_hold: beside(&locks.write.held, recorded, &recorded.exclusive_hold),
+        mmap_lock_wait: beside(&waits(&locks), recorded, &recorded.lock_wait),
+        flushes: FlushCount {
+            freehold: stats.range_flushes + stats.full_flushes,
+            remote: stats.remote_visits,
+            linux: recorded.has_locks.then_some(recorded.interrupts),
+        },
+        wall: replay.wall,
+        checking: found.checking,
+        recorded: Duration::from_nanos(recorded.active),
+        planned,
+        differences: found.differences,
+        difference_count: found.difference_count,
+    }
+}
+
+/// Waits of everyone: those who did not wait waited for no time at all.
+fn waits(locks: &LockSnapshot) -> Histogram {
+    let mut waits = locks.read.waited.clone();
+    waits.merge(&locks.write.waited);
+    waits
+}
+
+fn spread(histogram: &Histogram) -> Spread {
+    Spread {
+        count: histogram.count(),
+        p50: histogram.percentile(5_000),
+        p99: histogram.percentile(9_900),
+        max: histogram.max(),
+    }
+}
+
+fn beside(ours: &Histogram, recorded: &Recorded, linux: &Histogram) -> Beside {
+    Beside { freehold: spread(ours), linux: recorded.has_locks.then(|| spread(linux)) }
+}
+
+fn kinds(found: &Found, recorded: &Recorded) -> Vec<KindTime> {
+    let mut kinds: Vec<KindTime> = found
+        .kinds()
+        .map(|(name, count, ns)| KindTime {
+            name: name.to_owned(),
+            count,
+            freehold: Duration::from_nanos(ns),
+            linux: recorded.kinds.get(name).map(|(_, ns)| Duration::from_nanos(*ns)),
+        })
+        .collect();
+    kinds.sort_by_key(|kind| std::cmp::Reverse((kind.linux, kind.freehold)));
+    kinds
+}

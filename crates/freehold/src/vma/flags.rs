@@ -103,6 +103,11 @@ impl VmFlags {
     pub fn smaps_names(self) -> impl Iterator<Item = &'static str> {
         SMAPS.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
     }
+
+    /// The flag with this two-letter name.
+    pub fn of_smaps_name(name: &[u8; 2]) -> Option<Self> {
+        SMAPS.iter().find(|(_, known)| known.as_bytes() == name).map(|(flag, _)| *flag)
+    }
 }
 
 const SMAPS: [(VmFlags, &str); 27] = [

@@ -1,0 +1,190 @@
+//! System calls: the arguments of a recording to the engine's calls, and their answers back.
+
+use super::world::{Mapped, World};
+use freehold::access::IoVec;
+use freehold::error::{Errno, MmapError};
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold_machine::Process;
+use freehold_trace::plan::PlannedCall;
+use freehold_trace::{CallName, Returned, Transfer};
+
+const PAGE: u64 = 4096;
+const PROT_WRITE: u64 = 2;
+const SHM_RDONLY: u64 = 0o10000;
+/// Pages that a mincore is asked about, at most.
+const MOST_PAGES: u64 = 1 << 22;
+/// Bytes that process_vm_readv and writev move, at most.
+const MOST_BYTES: u64 = 1 << 26;
+
+/// Makes the call on `process`; `None` when the engine has no such call.
+pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) -> Option<Returned> {
+    let call = &planned.call;
+    let args = call.args;
+    let done = |result: Result<(), Errno>| returned(result.map(|()| 0));
+    Some(match call.name {
+        CallName::Mmap => returned(mmap(world, process, planned)),
+        CallName::Munmap => done(process.munmap(args[0], args[1]).map_err(|error| error.errno())),
+        CallName::Mprotect => mprotect(process, &args),
+        // The key -1 is none, and 0 is everybody's.
+        CallName::PkeyMprotect if args[3] as i64 <= 0 => mprotect(process, &args),
+        CallName::Brk => {
+            if let Some(start) = planned.heap {
+                process.set_heap(start).ok()?;
+            }
+            returned(process.brk(args[0]).map_err(|_| Errno::EINTR))
+        }
+        CallName::Mremap => mremap(process, planned),
+        CallName::Madvise => done(madvise(process, &args)),
+        CallName::Mbind => done(
+            process
+                .set_policy(args[0]..args[0].wrapping_add(args[1]), policy(args[2], args[3]))
+                .map_err(|error| error.errno()),
+        ),
+        CallName::Mlock => done(process.mlock(args[0], args[1]).map_err(|error| error.errno())),
+        CallName::Mlock2 => {
+            let flags = LockFlags::from_bits_retain(args[2] as _);
+            done(process.mlock2(args[0], args[1], flags).map_err(|error| error.errno()))
+        }
+        CallName::Munlock => done(process.munlock(args[0], args[1]).map_err(|error| error.errno())),
+        CallName::Mlockall => {
+            let flags = LockAllFlags::from_bits_retain(args[0] as _);
+            done(process.mlockall(flags).map_err(|error| error.errno()))
+        }
+        CallName::Munlockall => done(process.munlockall().map_err(|error| error.errno())),
+        CallName::Msync => {
+            let flags = SyncFlags::from_bits_retain(args[2] as _);
+            done(process.msync(args[0], args[1], flags).map_err(|error| error.errno()))
+        }
+        CallName::Mincore => {
+            let pages = args[1].div_ceil(PAGE);
+            if pages > MOST_PAGES {
+                return None;
+            }
+            let mut out = vec![0; pages as usize];
+            done(process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno()))
+        }
+        CallName::Mseal => done(process.mseal(args[0], args[1]).map_err(|error| error.errno())),
+        CallName::Shmat => returned(shmat(world, process, planned)),
+        CallName::Shmdt => done(shmdt(process, args[0])),
+        _ => return None,
+    })
+}
+
+fn returned(result: Result<u64, Errno>) -> Returned {
+    match result {
+        Ok(value) => Returned::Value(value),
+        Err(Errno(number)) => Returned::Error(number as u16),
+    }
+}
+
+fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
+    let [addr, len, prot, flags, _, offset] = planned.call.args;
+    let flags = MapFlags::from_bits_retain(flags);
+    let file = planned.file.and_then(|id| match world.mapped(id) {
+        Some(Mapped::File(file)) => {
+            let shared = flags.contains(MapFlags::SHARED);
+            Some(file.file(shared, prot & PROT_WRITE != 0))
+        }
+        _ => None,
+    });
+    // Where Linux put it; the engine agrees if that is free.
+    let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
+    let addr = planned.call.returned.value().filter(|_| !fixed).unwrap_or(addr);
+    process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset).map_err(MmapError::errno)
+}
+
+fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
+    let result = process.mprotect(args[0], args[1], Prot::from_bits_retain(args[2]));
+    returned(result.map(|()| 0).map_err(|error| error.errno()))
+}
+
+fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
+    let number = u32::try_from(args[2]).map_err(|_| Errno::EINVAL)?;
+    Advice::from_raw(number)
+        .and_then(|advice| process.madvise(args[0], args[1], advice))
+        .map_err(|error| error.errno())
+}
+
+fn mremap(process: &Process, planned: &PlannedCall) -> Returned {
+    let [at, old, new, flags, target, _] = planned.call.args;
+    let mut flags = RemapFlags::from_bits_retain(flags as _);
+    if matches!(planned.call.returned, Returned::Error(512..=516)) {
+        return interrupted_mremap(process, planned, flags);
+    }
+    let mut target = target;
+    if let Some(to) = planned.call.returned.value()
+        && to != at
+        && !flags.contains(RemapFlags::FIXED)
+    {
+        // Linux chose the place.
+        flags |= RemapFlags::FIXED;
+        target = to;
+    }
+    returned(process.mremap(at, old, new, flags, target).map_err(|error| error.errno()))
+}
+
+/// A move that a signal ended after the target and the tail had been unmapped; the kernel begins it anew.
+fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlags) -> Returned {
+    let [at, old, new, _, target, _] = planned.call.args;
+    if flags.contains(RemapFlags::FIXED) {
+        let _ = process.munmap(target, new);
+        if old > new {
+            let _ = process.munmap(at.wrapping_add(new), old - new);
+        }
+    }
+    planned.call.returned
+}
+
+fn shmat(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
+    let Some(Mapped::File(file)) = planned.file.and_then(|id| world.mapped(id)) else {
+        return Err(Errno::EINVAL);
+    };
+    let [_, addr, how, ..] = planned.call.args;
+    let prot = if how & SHM_RDONLY != 0 { Prot::READ } else { Prot::READ | Prot::WRITE };
+    let addr = planned.call.returned.value().unwrap_or(addr);
+    process
+        .mmap(addr, planned.segment, prot, MapFlags::SHARED, Some(file.file(true, true)), 0)
+        .map_err(MmapError::errno)
+}
+
+fn shmdt(process: &Process, at: u64) -> Result<(), Errno> {
+    let range = match process.find_vma(at) {
+        Some(vma) if vma.start() == at => vma.range(),
+        _ => return Err(Errno::EINVAL),
+    };
+    process.munmap(range.start, range.end - range.start).map_err(|error| error.errno())
+}
+
+/// One number for a memory policy; the plan's model has the same.
+fn policy(mode: u64, nodes: u64) -> u64 {
+    if mode == 0 { 0 } else { (mode << 48) ^ nodes }
+}
+
+/// process_vm_readv or process_vm_writev: what it returns, and whether what was read is what the recording shows.
+pub(super) fn transfer(name: CallName, other: &Process, transfer: &Transfer) -> Option<(Returned, bool)> {
+    let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
+    if total > MOST_BYTES {
+        return None;
+    }
+    let remote: Vec<IoVec> = transfer.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
+    let mut bytes = vec![0; total as usize];
+    let shown = |bytes: &mut [u8], place: &mut dyn FnMut(&mut [u8], &[u8])| {
+        let mut at = 0;
+        for ((_, len), text) in transfer.local.iter().zip(&transfer.shown) {
+            let piece = &mut bytes[at..at + *len as usize];
+            let known = text.len().min(piece.len());
+            place(&mut piece[..known], &text[..known]);
+            at += *len as usize;
+        }
+    };
+    let mut same = true;
+    let result = if name == CallName::ProcessVmWritev {
+        shown(&mut bytes, &mut |piece, text| piece.copy_from_slice(text));
+        other.write_vectored(&remote, &bytes)
+    } else {
+        let result = other.read_vectored(&remote, &mut bytes);
+        shown(&mut bytes, &mut |piece, text| same &= piece == text);
+        result
+    };
+    Some((returned(result.map(|moved| moved as u64).map_err(|error| error.errno())), same))
+}

@@ -1,0 +1,230 @@
+//! Compares an address space with what the kernel said of it: VMA by VMA, and page by page where pages are private.
+
+use super::found::Found;
+use super::outcome::Difference;
+use super::perform::maps_around;
+use super::world::{World, plain_name, special_name};
+use freehold::space::maps::MapLine;
+use freehold::space::pagemap::PageKind;
+use freehold::vma::flags::VmFlags;
+use freehold_machine::{Machine, Process};
+use freehold_trace::{Area, Snapshot};
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
+const FILE_PAGE: u32 = 4;
+/// Differences of one snapshot that are shown.
+const SHOWN: usize = 4;
+
+/// One thing in which a snapshot and the engine differ.
+pub(super) struct Finding {
+    what: &'static str,
+    linux: String,
+    freehold: String,
+    maps: Vec<String>,
+}
+
+/// Everything in which `process` differs from `snapshot`. Nobody may run in it meanwhile.
+pub(super) fn compare(_: &World, process: &Process, snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
+    let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
+    compare_areas(process, &ours, &theirs, &mut findings);
+    if findings.is_empty() {
+        compare_pages(process, &theirs, snapshot, &mut findings);
+        compare_sizes(process, snapshot, &mut findings);
+    }
+    findings
+}
+
+/// Counts a snapshot, and its differences.
+pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, findings: Vec<Finding>) {
+    found.snapshots.count(findings.is_empty());
+    let more = findings.len().saturating_sub(SHOWN);
+    for finding in findings.into_iter().take(SHOWN) {
+        found.differ(|| Difference {
+            line,
+            task,
+            what: format!("snapshot {} ({}), {}", snapshot.id, snapshot.comm, finding.what),
+            linux: finding.linux,
+            freehold: finding.freehold,
+            maps: finding.maps,
+        });
+    }
+    found.difference_count += more as u64;
+}
+
+fn compare_areas(
+    process: &Process,
+    ours: &[MapLine<Machine>],
+    theirs: &[&Area],
+    findings: &mut Vec<Finding>,
+) {
+    let (mut our, mut their) = (ours.iter().peekable(), theirs.iter().peekable());
+    loop {
+        let at = match (our.peek(), their.peek()) {
+            (None, None) => return,
+            (our, their) => {
+                let start = our.map_or(u64::MAX, |line| line.start);
+                start.min(their.map_or(u64::MAX, |area| area.start))
+            }
+        };
+        let line = our.next_if(|line| line.start == at);
+        let area = their.next_if(|area| area.start == at);
+        let (linux, freehold) =
+            (area.map(|area| show_area(area)), line.map(|line| show_line(line, area.copied())));
+        if linux == freehold {
+            continue;
+        }
+        let none = || "no VMA starts here".to_owned();
+        findings.push(Finding {
+            what: "VMA",
+            linux: linux.unwrap_or_else(none),
+            freehold: freehold.unwrap_or_else(none),
+            maps: maps_around(process, at..at + 1),
+        });
+    }
+}
+
+fn show_prot(prot: u8, shared: bool) -> String {
+    let letter = |bit: u8, letter: char| if prot & bit != 0 { letter } else { '-' };
+    [letter(1, 'r'), letter(2, 'w'), letter(4, 'x'), if shared { 's' } else { 'p' }].iter().collect()
+}
+
+/// A name that is compared: of a file or a special mapping.
+fn shown_name(name: &str) -> &str {
+    match plain_name(name) {
+        "-" | "[heap]" | "[stack]" => "",
+        name if name.starts_with("[anon:") => "",
+        name => name,
+    }
+}
+
+fn show_area(area: &Area) -> String {
+    let name = shown_name(&area.name);
+    let offset = if name.is_empty() || special_name(name).is_some() { 0 } else { area.offset };
+    let mut codes: Vec<&[u8; 2]> = area.flags.iter().flatten().collect();
+    codes.sort_unstable();
+    show(area.start..area.end, &show_prot(area.prot, area.shared), offset, name, codes.into_iter())
+}
+
+fn show_line(line: &MapLine<Machine>, beside: Option<&Area>) -> String {
+    let has = |flag| line.flags.contains(flag);
+    let prot =
+        u8::from(has(VmFlags::READ)) | u8::from(has(VmFlags::WRITE)) << 1 | u8::from(has(VmFlags::EXEC)) << 2;
+    let name = shown_name(line.name.as_str());
+    // The recorded kernel keeps no soft-dirty flag; a snapshot taken in haste has no flags at all.
+    let with_flags = beside.is_none_or(|area| area.flags.is_some());
+    let flags = if with_flags { line.flags - VmFlags::SOFTDIRTY } else { VmFlags::empty() };
+    let mut codes: Vec<[u8; 2]> =
+        flags.smaps_names().filter_map(|name| name.as_bytes().try_into().ok()).collect();
+    codes.sort_unstable();
+    let offset = if special_name(name).is_some() { 0 } else { line.offset };
+    show(line.start..line.end, &show_prot(prot, has(VmFlags::MAYSHARE)), offset, name, codes.iter())
+}
+
+fn show<'c>(
+    range: Range<u64>,
+    prot: &str,
+    offset: u64,
+    name: &str,
+    codes: impl Iterator<Item = &'c [u8; 2]>,
+) -> String {
+    let codes: Vec<String> = codes.map(|code| String::from_utf8_lossy(code).into_owned()).collect();
+    format!("{:x}-{:x} {prot} {offset:x} {name} [{}]", range.start, range.end, codes.join(" "))
+}
+
+/// Private anonymous pages, by their numbers, in runs that do not touch.
+#[derive(Default)]
+struct Runs(Vec<Range<u64>>);
+
+impl Runs {
+    fn push(&mut self, run: Range<u64>) {
+        match self.0.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => self.0.push(run),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// The first page that is in `self` and not in `other`.
+    fn first_not_in(&self, other: &Runs) -> Option<u64> {
+        let mut others = other.0.iter().peekable();
+        for run in &self.0 {
+            let mut at = run.start;
+            while at < run.end {
+                while others.next_if(|other| other.end <= at).is_some() {}
+                match others.peek() {
+                    Some(other) if other.start <= at => at = other.end,
+                    _ => return Some(at),
+                }
+            }
+        }
+        None
+    }
+}
+
+/// How the private pages of an area are told from others.
+fn is_private_page(area: &Area, file_page: bool) -> bool {
+    !area.shared && (shown_name(&area.name).is_empty() || !file_page)
+}
+
+fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    // A snapshot taken in haste has none.
+    if snapshot.pages.is_empty() {
+        return;
+    }
+    let (mut ours, mut theirs) = (Runs::default(), Runs::default());
+    let mut runs = snapshot.pages.iter().peekable();
+    for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
+        let pages = area.start / PAGE..area.end / PAGE;
+        while let Some(run) = runs.peek().filter(|run| run.first < pages.end) {
+            let end = run.first.saturating_add(run.count);
+            let part = run.first.max(pages.start)..end.min(pages.end);
+            if part.start < part.end && is_private_page(area, run.categories & FILE_PAGE != 0) {
+                theirs.push(part);
+            }
+            if end > pages.end {
+                break;
+            }
+            runs.next();
+        }
+        process.pagemap(area.start..area.end, |present| {
+            let file_page = !matches!(present.kind, PageKind::Anon);
+            if present.kind != PageKind::Special && is_private_page(area, file_page) {
+                ours.push(present.range.start / PAGE..present.range.end / PAGE);
+            }
+        });
+    }
+    for (at, linux, freehold) in [
+        theirs.first_not_in(&ours).map(|page| (page, "present", "absent")),
+        ours.first_not_in(&theirs).map(|page| (page, "absent", "present")),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        findings.push(Finding {
+            what: "private pages",
+            linux: format!("{} pages, {:x} {linux}", theirs.count(), at * PAGE),
+            freehold: format!("{} pages, {:x} {freehold}", ours.count(), at * PAGE),
+            maps: maps_around(process, at * PAGE..at * PAGE + 1),
+        });
+    }
+}
+
+/// The resident set, as far as it does not depend on what files happened to be in memory.
+fn compare_sizes(process: &Process, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let ours = process.rss().anon as u64 * (PAGE / 1024);
+    let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
+    if let Some(theirs) = theirs.filter(|theirs| *theirs != ours && !snapshot.pages.is_empty()) {
+        findings.push(Finding {
+            what: "RssAnon",
+            linux: format!("{theirs} kB"),
+            freehold: format!("{ours} kB"),
+            maps: Vec::new(),
+        });
+    }
+}

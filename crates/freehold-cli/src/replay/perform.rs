@@ -1,0 +1,329 @@
+//! Performing one step of a task on a virtual CPU, and comparing its answer with Linux's.
+
+use super::calls;
+use super::compare;
+use super::found::{Found, Other};
+use super::outcome::Difference;
+use super::run::Task;
+use super::start;
+use super::world::{Totals, World};
+use freehold::fault::{Access, FaultError, SegvCode};
+use freehold_machine::{Cpu, Process};
+use freehold_pagetable::X86_4;
+use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
+use freehold_trace::{CallName, FaultCode, Returned};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Lines of maps on each side of a difference.
+const AROUND: usize = 3;
+const SIGBUS: u8 = 7;
+const SIGSEGV: u8 = 11;
+
+/// An address space that tasks run in; its counts are kept when the last of them lets go of it.
+pub(super) struct Image {
+    process: Process,
+    totals: Arc<Totals>,
+}
+
+impl Image {
+    pub(super) fn new(world: &World, process: Process) -> Arc<Image> {
+        Arc::new(Image { process, totals: Arc::clone(&world.totals) })
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        self.totals.add(&self.process);
+    }
+}
+
+/// A task that a step made: its number, and what it runs in.
+pub(super) type Made = (u32, Option<Arc<Image>>);
+
+/// Takes the steps of one task's turn.
+pub(super) struct Performer<'w, 'c> {
+    world: &'w World,
+    cpu: &'c mut Cpu<X86_4>,
+    found: &'c mut Found,
+    /// When the last step ended.
+    clock: Instant,
+}
+
+impl<'w, 'c> Performer<'w, 'c> {
+    /// Begins a turn: the CPU runs the task's address space.
+    pub(super) fn new(
+        world: &'w World,
+        cpu: &'c mut Cpu<X86_4>,
+        found: &'c mut Found,
+        image: Option<&Image>,
+    ) -> Performer<'w, 'c> {
+        if let Some(image) = image {
+            cpu.run(image.process.mmu());
+        }
+        Performer { world, cpu, found, clock: Instant::now() }
+    }
+
+    /// Ends the turn: the CPU runs nobody's address space.
+    pub(super) fn rest(self) {
+        self.cpu.idle();
+    }
+
+    /// Nanoseconds since the last step ended.
+    fn lap(&mut self) -> u64 {
+        let now = Instant::now();
+        let ns = now.duration_since(self.clock).as_nanos() as u64;
+        self.clock = now;
+        ns
+    }
+
+    /// Takes a step.
+    pub(super) fn step(&mut self, task: &mut Task<'_>, step: &Step) -> Option<Made> {
+        match &step.what {
+            What::Fault { address, code, ends } => {
+                let image = task.image.as_deref()?;
+                let ended = self.touch(image.process(), *address, *code);
+                let ns = self.lap();
+                self.found.time_other(Other::Fault, ns);
+                self.check_fault(task, step.line, *address, *code, *ends, ended);
+            }
+            What::Call(planned) => {
+                let image = task.image.clone()?;
+                let answer = self.call(image.process(), planned);
+                let ns = self.lap();
+                self.found.time_call(planned.call.name, ns);
+                self.check_call(task, step.line, planned, answer);
+            }
+            What::Clone { child, shares } => {
+                let image = self.new_task(task, step.line, *shares);
+                if let Some(image) = &image {
+                    self.world.runs(*child, image);
+                }
+                return Some((*child, image));
+            }
+            What::Exec(start) => self.exec(task, step.line, start),
+            What::Exit => {
+                self.cpu.idle();
+                let image = task.image.take();
+                self.cpu.call(|| drop(image));
+                let ns = self.lap();
+                self.found.time_other(Other::Exit, ns);
+            }
+            What::Compare(snapshot) => {
+                let image = task.image.as_deref()?;
+                let findings = compare::compare(self.world, image.process(), snapshot);
+                compare::report(self.found, task.number, snapshot, step.line, findings);
+                let ns = self.lap();
+                self.found.checking += Duration::from_nanos(ns);
+            }
+            What::Assume(range) => {
+                let image = task.image.as_deref()?;
+                self.cpu.call(|| start::assume(image.process(), range));
+                self.lap();
+            }
+        }
+        None
+    }
+
+    /// Touches memory as the recorded program did. How that ended.
+    fn touch(&mut self, process: &Process, address: u64, code: FaultCode) -> Ends {
+        let access = match (code.write(), code.exec()) {
+            (true, _) => Access::WRITE,
+            (false, true) => Access::EXEC,
+            (false, false) => Access::READ,
+        };
+        let faulted = &mut false;
+        let result = self.cpu.touch(process.mmu(), address, access, |at, access| {
+            *faulted = true;
+            process.handle_fault(at.get(), access)
+        });
+        self.found.already_there += u64::from(!*faulted);
+        match result {
+            Ok(()) => Ends::Resolved,
+            Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
+            Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
+            Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
+            Err(_) => Ends::Unknown,
+        }
+    }
+
+    fn check_fault(
+        &mut self,
+        task: &Task<'_>,
+        line: u32,
+        address: u64,
+        code: FaultCode,
+        linux: Ends,
+        ours: Ends,
+    ) {
+        if linux == Ends::Unknown {
+            return;
+        }
+        let same = linux == ours;
+        self.found.faults.count(same);
+        if same {
+            return;
+        }
+        let maps = task.image.as_deref().map(|image| maps_around(image.process(), address..address + 1));
+        let access = match (code.write(), code.exec()) {
+            (true, _) => "write",
+            (false, true) => "fetch",
+            (false, false) => "read",
+        };
+        self.found.differ(|| Difference {
+            line,
+            task: task.number,
+            what: format!("fault at {address:#x} ({access})"),
+            linux: show_end(linux),
+            freehold: show_end(ours),
+            maps: maps.unwrap_or_default(),
+        });
+    }
+
+    /// Makes a call. `None`: the engine has no such call; else its answer, and whether bytes read were those recorded.
+    fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<(Returned, bool)> {
+        let call = &planned.call;
+        if let Some(transfer) = &call.transfer {
+            let other = transfer.process.and_then(|task| self.world.process(task))?;
+            return self.cpu.call(|| calls::transfer(call.name, &other, transfer));
+        }
+        let answer = self.cpu.call(|| calls::answer(self.world, process, planned))?;
+        Some((answer, true))
+    }
+
+    fn check_call(
+        &mut self,
+        task: &Task<'_>,
+        line: u32,
+        planned: &PlannedCall,
+        answer: Option<(Returned, bool)>,
+    ) {
+        let call = &planned.call;
+        let Some((ours, same_bytes)) = answer else {
+            return self.found.lacks(call.name.as_str());
+        };
+        if planned.unsure {
+            return;
+        }
+        let same = ours == call.returned && same_bytes;
+        self.found.calls.count(same);
+        if same {
+            return;
+        }
+        let at = call.returned.value().filter(|_| call.name == CallName::Mmap).unwrap_or(call.args[0]);
+        let maps = task.image.as_deref().map(|image| maps_around(image.process(), at..at + 1));
+        let freehold = match same_bytes {
+            true => show_returned(ours),
+            false => format!("{}, other bytes", show_returned(ours)),
+        };
+        self.found.differ(|| Difference {
+            line,
+            task: task.number,
+            what: show_call(call),
+            linux: show_returned(call.returned),
+            freehold,
+            maps: maps.unwrap_or_default(),
+        });
+    }
+
+    /// What a new task runs in.
+    fn new_task(&mut self, task: &Task<'_>, line: u32, shares: bool) -> Option<Arc<Image>> {
+        if shares {
+            let ns = self.lap();
+            self.found.time_other(Other::Clone, ns);
+            return task.image.clone();
+        }
+        let parent = task.image.as_deref()?;
+        let forked = self.cpu.call(|| parent.process().fork());
+        let ns = self.lap();
+        self.found.time_other(Other::Fork, ns);
+        match forked {
+            Ok(space) => Some(Image::new(self.world, Process::of(space))),
+            Err(error) => {
+                self.found.differ(|| Difference {
+                    line,
+                    task: task.number,
+                    what: "fork".to_owned(),
+                    linux: "a child".to_owned(),
+                    freehold: error.to_string(),
+                    maps: Vec::new(),
+                });
+                None
+            }
+        }
+    }
+
+    fn exec(&mut self, task: &mut Task<'_>, line: u32, start: &Start) {
+        self.cpu.idle();
+        let old = task.image.take();
+        let made = self.cpu.call(|| {
+            drop(old);
+            start::start(self.world, start)
+        });
+        match made {
+            Ok((process, present)) => {
+                self.cpu.run(process.mmu());
+                for (address, access) in present {
+                    let _ = process.touch(self.cpu, address, access);
+                }
+                let image = Image::new(self.world, process);
+                self.world.runs(task.number, &image);
+                task.image = Some(image);
+            }
+            Err(why) => self.found.differ(|| Difference {
+                line,
+                task: task.number,
+                what: "exec".to_owned(),
+                linux: "the address space of the snapshot".to_owned(),
+                freehold: why.to_string(),
+                maps: Vec::new(),
+            }),
+        }
+        let ns = self.lap();
+        self.found.time_other(Other::Exec, ns);
+    }
+}
+
+fn show_end(ends: Ends) -> String {
+    match ends {
+        Ends::Resolved => "resolved".to_owned(),
+        Ends::Signal(SIGBUS, _) => "SIGBUS".to_owned(),
+        Ends::Signal(SIGSEGV, 1) => "SIGSEGV (SEGV_MAPERR)".to_owned(),
+        Ends::Signal(SIGSEGV, 2) => "SIGSEGV (SEGV_ACCERR)".to_owned(),
+        Ends::Signal(signal, code) => format!("signal {signal}, code {code}"),
+        Ends::Unknown => "not resolved".to_owned(),
+    }
+}
+
+fn show_returned(returned: Returned) -> String {
+    match returned {
+        Returned::Value(value) => format!("{value:#x}"),
+        Returned::Error(number) => format!("errno {number}"),
+        Returned::Never => "never".to_owned(),
+    }
+}
+
+/// The VMAs at an address range and their neighbours, as /proc/PID/maps shows them.
+pub(super) fn maps_around(process: &Process, range: Range<u64>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut after = 0;
+    for line in process.maps(0) {
+        if line.end <= range.start {
+            if lines.len() == AROUND {
+                lines.remove(0);
+            }
+        } else if line.start >= range.end {
+            after += 1;
+        }
+        if after > AROUND {
+            break;
+        }
+        lines.push(line.to_string());
+    }
+    lines
+}

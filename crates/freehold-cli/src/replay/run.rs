@@ -1,0 +1,273 @@
+//! Runs a segment of a plan: tasks side by side on virtual CPUs, each step as soon as what it must wait for is done.
+//!
+//! A task is data: its next step and its address space. A worker, which is a thread with a virtual CPU, takes a ready task,
+//! takes some of its steps, and puts it back; how many, and which task comes next, is drawn from the seed. A step that must
+//! wait parks its task with the task waited for.
+//!
+//! | word | states | who changes it |
+//! | --- | --- | --- |
+//! | `Slot::done` | number of steps the task has done | the worker that runs the task |
+//! | `Slot::wanted` | the lowest such number that somebody parked waits for; `u32::MAX`: nobody | under `Slot::parked` |
+//!
+//! Parking stores `wanted` and then reads `done`; finishing a step stores `done` and then reads `wanted`; both sides are
+//! sequentially consistent, so that at least one of them sees the other.
+
+use super::found::Found;
+use super::perform::{Image, Performer};
+use super::world::World;
+use freehold_machine::Cpu;
+use freehold_pagetable::X86_4;
+use freehold_trace::plan::{Segment, Stamp, TaskSteps};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
+const TURN: u32 = 256;
+
+/// The tasks that are alive between segments, and what they run in.
+#[derive(Default)]
+pub(super) struct Tasks {
+    images: HashMap<u32, Option<Arc<Image>>>,
+}
+
+impl Tasks {
+    /// What the task runs in.
+    pub(super) fn image(&self, task: u32) -> Option<&Arc<Image>> {
+        self.images.get(&task)?.as_ref()
+    }
+
+    /// What the first of them runs in.
+    pub(super) fn first(&self) -> Option<&Arc<Image>> {
+        let alive = self.images.iter().filter_map(|(task, image)| Some((task, image.as_ref()?)));
+        alive.min_by_key(|(task, _)| **task).map(|(_, image)| image)
+    }
+
+    /// Takes in tasks that were made in a segment where they had no steps.
+    pub(super) fn adopt(&mut self, world: &World) {
+        self.images.extend(lock(&world.newborn).drain(..));
+    }
+
+    /// Ends all that are left.
+    pub(super) fn clear(&mut self) {
+        self.images.clear();
+    }
+}
+
+/// A task that is being run, or waits.
+pub(super) struct Task<'p> {
+    pub(super) slot: usize,
+    pub(super) number: u32,
+    steps: &'p TaskSteps,
+    /// Of the next step in `steps`.
+    at: usize,
+    pub(super) image: Option<Arc<Image>>,
+}
+
+/// What others may know of a task.
+struct Slot<'p> {
+    done: AtomicU32,
+    wanted: AtomicU32,
+    /// Who waits for a step of this task: the number of steps that must be done.
+    parked: Mutex<Vec<(u32, Task<'p>)>>,
+    /// What a task that ended its steps runs in; `None` inside once it exited.
+    left: Mutex<Option<Option<Arc<Image>>>>,
+}
+
+/// Tasks that can go on.
+#[derive(Default)]
+struct Ready<'p> {
+    tasks: Vec<Task<'p>>,
+    /// Workers that wait for one.
+    idle: usize,
+}
+
+/// A segment while it runs.
+pub(super) struct Run<'p> {
+    world: &'p World,
+    segment: &'p Segment,
+    slots: Vec<Slot<'p>>,
+    by_number: HashMap<u32, usize>,
+    ready: Mutex<Ready<'p>>,
+    workers: usize,
+    changed: Condvar,
+    /// Tasks that have steps left.
+    unfinished: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked takes the whole run down; what is behind the lock is no worse for it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'p> Run<'p> {
+    /// Runs `segment` to its end, on the CPUs given. What was found is added to `found`, one for each CPU.
+    pub(super) fn segment(
+        world: &'p World,
+        segment: &'p Segment,
+        tasks: &mut Tasks,
+        cpus: &mut [Cpu<X86_4>],
+        found: &mut [Found],
+        seed: u64,
+    ) {
+        let slots = segment.tasks.iter().map(|task| Slot {
+            done: AtomicU32::new(task.first),
+            wanted: AtomicU32::new(u32::MAX),
+            parked: Mutex::new(Vec::new()),
+            left: Mutex::new(None),
+        });
+        let run = Run {
+            world,
+            segment,
+            slots: slots.collect(),
+            by_number: segment.tasks.iter().enumerate().map(|(slot, task)| (task.task, slot)).collect(),
+            ready: Mutex::default(),
+            workers: cpus.len(),
+            changed: Condvar::new(),
+            unfinished: AtomicUsize::new(segment.tasks.len()),
+        };
+        {
+            let mut ready = lock(&run.ready);
+            for (slot, steps) in segment.tasks.iter().enumerate().filter(|(_, steps)| steps.runs) {
+                let image = tasks.images.remove(&steps.task).flatten();
+                ready.tasks.push(Task { slot, number: steps.task, steps, at: 0, image });
+            }
+        }
+        std::thread::scope(|scope| {
+            for (number, (cpu, found)) in cpus.iter_mut().zip(found).enumerate() {
+                let run = &run;
+                scope.spawn(move || run.work(cpu, found, seed ^ (number as u64) << 32));
+            }
+        });
+        for (steps, slot) in segment.tasks.iter().zip(run.slots) {
+            if let Some(image) = slot.left.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                tasks.images.insert(steps.task, image);
+            }
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Found, seed: u64) {
+        let mut random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
+        while let Some(task) = self.take(&mut random) {
+            self.turn(task, cpu, found, &mut random);
+        }
+    }
+
+    /// A task that can go on; `None` when all are done.
+    fn take(&self, random: &mut Pcg64Mcg) -> Option<Task<'p>> {
+        let mut ready = lock(&self.ready);
+        loop {
+            if !ready.tasks.is_empty() {
+                let chosen = random.next_u32() as usize % ready.tasks.len();
+                return Some(ready.tasks.swap_remove(chosen));
+            }
+            // SeqCst: pairs with the decrement in `turn`, which is followed by a wake-up under the lock.
+            if self.unfinished.load(SeqCst) == 0 {
+                return None;
+            }
+            ready.idle += 1;
+            assert!(ready.idle < self.workers, "a plan in which everybody waits: {}", self.stuck());
+            ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            ready.idle -= 1;
+        }
+    }
+
+    /// Who waits for whom.
+    fn stuck(&self) -> String {
+        let mut text = String::new();
+        for (slot, steps) in self.slots.iter().zip(&self.segment.tasks) {
+            for (wanted, task) in lock(&slot.parked).iter() {
+                let line = task.steps.steps.get(task.at).map_or(0, |step| step.line);
+                text += &format!("task {} at line {line} for {wanted} of {}; ", task.number, steps.task);
+            }
+        }
+        text
+    }
+
+    fn make_ready(&self, task: Task<'p>) {
+        lock(&self.ready).tasks.push(task);
+        self.changed.notify_one();
+    }
+
+    /// Takes steps of a task until it ends, waits, or has had its turn.
+    fn turn(&self, mut task: Task<'p>, cpu: &mut Cpu<X86_4>, found: &mut Found, random: &mut Pcg64Mcg) {
+        let mut left = 1 + random.next_u32() % TURN;
+        let mut performer = Performer::new(self.world, cpu, found, task.image.as_deref());
+        while let Some(step) = task.steps.steps.get(task.at) {
+            let waits = &self.segment.waits[step.waits.start as usize..step.waits.end as usize];
+            if let Some(wait) = waits.iter().find(|wait| !self.is_done(wait)) {
+                performer.rest();
+                return self.park(task, wait);
+            }
+            if left == 0 {
+                performer.rest();
+                return self.make_ready(task);
+            }
+            left -= 1;
+            let made = performer.step(&mut task, step);
+            task.at += 1;
+            if let Some((number, image)) = made {
+                self.begin(number, image);
+            }
+            self.step_done(task.slot, task.steps.first + task.at as u32);
+        }
+        performer.rest();
+        *lock(&self.slots[task.slot].left) = task.image.take().map(Some);
+        // SeqCst: pairs with the load in `take`.
+        if self.unfinished.fetch_sub(1, SeqCst) == 1 {
+            let _ready = lock(&self.ready);
+            self.changed.notify_all();
+        }
+    }
+
+    /// A new task may run.
+    fn begin(&self, number: u32, image: Option<Arc<Image>>) {
+        match self.by_number.get(&number) {
+            Some(&slot) => {
+                self.make_ready(Task { slot, number, steps: &self.segment.tasks[slot], at: 0, image });
+            }
+            None => {
+                lock(&self.world.newborn).push((number, image));
+            }
+        }
+    }
+
+    fn is_done(&self, wait: &Stamp) -> bool {
+        let slot = self.by_number.get(&wait.task);
+        // What is not in this segment was done in an earlier one.
+        // SeqCst: see the module.
+        slot.is_none_or(|&slot| self.slots[slot].done.load(SeqCst) > wait.index)
+    }
+
+    fn park(&self, task: Task<'p>, wait: &Stamp) {
+        let slot = &self.slots[self.by_number[&wait.task]];
+        let mut parked = lock(&slot.parked);
+        // SeqCst: see the module.
+        slot.wanted.fetch_min(wait.index + 1, SeqCst);
+        if slot.done.load(SeqCst) > wait.index {
+            drop(parked);
+            // `wanted` may stay too low, which costs a look.
+            return self.make_ready(task);
+        }
+        parked.push((wait.index + 1, task));
+    }
+
+    /// The task of `slot` has done `done` steps: whoever waited for that may go on.
+    fn step_done(&self, slot: usize, done: u32) {
+        let slot = &self.slots[slot];
+        // SeqCst: see the module.
+        slot.done.store(done, SeqCst);
+        if slot.wanted.load(SeqCst) > done {
+            return;
+        }
+        let mut parked = lock(&slot.parked);
+        let (free, still): (Vec<_>, Vec<_>) = parked.drain(..).partition(|(wanted, _)| *wanted <= done);
+        slot.wanted.store(still.iter().map(|(wanted, _)| *wanted).min().unwrap_or(u32::MAX), SeqCst);
+        *parked = still;
+        drop(parked);
+        free.into_iter().for_each(|(_, task)| self.make_ready(task));
+    }
+}

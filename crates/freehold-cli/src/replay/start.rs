@@ -1,0 +1,84 @@
+//! The address space that an exec makes, as its snapshot shows it.
+
+use super::world::{Mapped, World};
+use anyhow::{Context, Result, bail};
+use freehold::fault::Access;
+use freehold::space::{MapFlags, Prot};
+use freehold::vma::flags::VmFlags;
+use freehold_machine::Process;
+use freehold_trace::plan::Start;
+use freehold_trace::{Area, Snapshot};
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
+/// Bits of a page's category.
+const FILE_PAGE: u32 = 4;
+const ZERO_PAGE: u32 = 32;
+/// Where the kernel's own page lies, which is no VMA.
+const VSYSCALL: &str = "[vsyscall]";
+
+/// Pages to be touched, and how.
+pub(super) type Present = Vec<(u64, Access)>;
+
+/// Maps what the start says. The pages that were there are left for the program's CPU to touch.
+pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
+    let process = Process::new(&world.engine, &world.config())?;
+    let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
+    for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
+        map(world, &process, area)
+            .with_context(|| format!("{:x}-{:x} {}", area.start, area.end, area.name))?;
+    }
+    Ok((process, present(snapshot)))
+}
+
+fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
+    let len = area.end - area.start;
+    let prot = Prot::from_bits_retain(u64::from(area.prot));
+    let sharing = if area.shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    let has = |code: &[u8; 2]| area.flags.as_ref().is_some_and(|flags| flags.contains(code));
+    let mut flags = sharing | MapFlags::FIXED_NOREPLACE;
+    let at = match world.named(&area.name) {
+        None => {
+            flags |= MapFlags::ANONYMOUS;
+            flags.set(MapFlags::GROWSDOWN, has(b"gd") || area.name == "[stack]");
+            flags.set(MapFlags::NORESERVE, has(b"nr"));
+            process.mmap(area.start, len, prot, flags, None, 0)?
+        }
+        Some(Mapped::File(file)) => {
+            let file = file.file(area.shared, has(b"mw"));
+            process.mmap(area.start, len, prot, flags, Some(file), area.offset)?
+        }
+        Some(Mapped::Special(special)) => {
+            process.install_special(area.start, len, special_flags(area), special)?
+        }
+    };
+    if at != area.start {
+        bail!("mapped at {at:#x}");
+    }
+    Ok(())
+}
+
+/// What a special mapping has by its smaps flags.
+fn special_flags(area: &Area) -> VmFlags {
+    let codes = area.flags.iter().flatten();
+    codes.fold(VmFlags::empty(), |sum, code| sum | VmFlags::of_smaps_name(code).unwrap_or(VmFlags::empty()))
+}
+
+/// The private pages that were there: what the kernel wrote while it made the image.
+fn present(snapshot: &Snapshot) -> Present {
+    let mut touches = Vec::new();
+    for run in snapshot.pages.iter().filter(|run| run.categories & FILE_PAGE == 0) {
+        let access = if run.categories & ZERO_PAGE != 0 { Access::READ } else { Access::WRITE };
+        for page in run.first..run.first.saturating_add(run.count.min(1 << 20)) {
+            touches.push((page.wrapping_mul(PAGE), access));
+        }
+    }
+    touches
+}
+
+/// Maps memory that was there before the recording began.
+pub(super) fn assume(process: &Process, range: &Range<u64>) {
+    let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED_NOREPLACE;
+    // What does not work shows in the answer of the call that needs it, which is not compared.
+    let _ = process.mmap(range.start, range.end - range.start, Prot::READ | Prot::WRITE, flags, None, 0);
+}

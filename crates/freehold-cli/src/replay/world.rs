@@ -1,0 +1,188 @@
+//! The machine that a recording is replayed on, and what all its processes share.
+
+use super::Options;
+use super::perform::Image;
+use freehold::Pfn;
+use freehold::counted::Counted;
+use freehold::engine::{Config, Engine};
+use freehold::error::NoMemory;
+use freehold::object::{File, FileAccess, Mapping, Special, Zeroes};
+use freehold::platform::Platform;
+use freehold::space::SpaceConfig;
+use freehold::space::limits::{Limits, UNLIMITED};
+use freehold_machine::{Machine, MachineConfig, Memory, Process};
+use freehold_trace::plan::PlanFile;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
+const MEMORY: u64 = 64 << 30;
+/// Memory for page tables.
+const TABLES: u64 = 1 << 30;
+/// Pages of the kernel's own mappings: more than any has.
+const SPECIAL_PAGES: usize = 16;
+/// The size of a file of which the recording does not tell it.
+const UNKNOWN_SIZE: u64 = 1 << 46;
+
+/// A machine with an engine on it.
+pub(super) struct World {
+    pub(super) machine: Machine,
+    pub(super) engine: Counted<Engine<Machine>>,
+    pub(super) options: Options,
+    files: HashMap<u32, Mapped>,
+    names: HashMap<String, u32>,
+    /// Counts of address spaces that are gone.
+    pub(super) totals: Arc<Totals>,
+    /// Who runs in what: the image that a task had when it was made or did an exec.
+    images: Mutex<HashMap<u32, Weak<Image>>>,
+    /// Tasks that were made in a segment where they have no steps.
+    pub(super) newborn: Mutex<Vec<(u32, Option<Arc<Image>>)>>,
+}
+
+/// What stands behind a mapping.
+pub(super) enum Mapped {
+    File(Opened),
+    Special(Counted<Special>),
+}
+
+/// A file, opened in the two ways that matter to who maps it.
+pub(super) struct Opened {
+    for_reading: Counted<File<Machine>>,
+    for_writing: Counted<File<Machine>>,
+}
+
+impl Opened {
+    /// The open file behind a mapping. How it was opened is not recorded; a shared mapping that does not write is taken for
+    /// one of a file opened for reading, which shows in the VMA's flags.
+    pub(super) fn file(&self, shared: bool, writes: bool) -> &Counted<File<Machine>> {
+        if shared && !writes { &self.for_reading } else { &self.for_writing }
+    }
+}
+
+/// What address spaces counted that are gone.
+#[derive(Default)]
+pub(super) struct Totals {
+    vma_lock: AtomicU64,
+    mmap_lock: AtomicU64,
+}
+
+impl Totals {
+    /// Adds the counts of a space that ends.
+    pub(super) fn add(&self, process: &Process) {
+        let faults = process.faults();
+        self.vma_lock.fetch_add(faults.vma_lock, Relaxed);
+        self.mmap_lock.fetch_add(faults.mmap_lock, Relaxed);
+    }
+
+    /// Faults served under a VMA's lock, and under the mmap lock.
+    pub(super) fn rungs(&self) -> (u64, u64) {
+        (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
+    }
+}
+
+impl World {
+    /// A fresh machine.
+    ///
+    /// # Errors
+    /// The host refused the address space or the memory.
+    pub(super) fn new(options: &Options) -> io::Result<World> {
+        let memory = match options.backed {
+            true => Memory::Backed { bytes: MEMORY },
+            false => Memory::Phantom { bytes: MEMORY },
+        };
+        let config = MachineConfig { memory, ..MachineConfig::phantom(0).tables(TABLES) };
+        let config = config.cpus(options.cpus).fast();
+        let machine =
+            Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
+        let engine = Engine::new(machine.clone(), Config { lock_stats: true, ..Config::default() })
+            .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
+        Ok(World {
+            machine,
+            engine,
+            options: options.clone(),
+            files: HashMap::new(),
+            names: HashMap::new(),
+            totals: Arc::default(),
+            images: Mutex::default(),
+            newborn: Mutex::default(),
+        })
+    }
+
+    /// How every address space begins: as root's, as the recordings were made.
+    pub(super) fn config(&self) -> SpaceConfig {
+        SpaceConfig {
+            limits: Limits { memlock: UNLIMITED, may_lock: true, may_map_low: true, ..Limits::default() },
+            locking: self.options.locking,
+            ..SpaceConfig::default()
+        }
+    }
+
+    /// Opens what a segment maps for the first time.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(super) fn open(&mut self, files: &[PlanFile]) -> Result<(), NoMemory> {
+        for file in files {
+            let mapped = match special_name(&file.path) {
+                Some(name) => Mapped::Special(Counted::try_new(self.special(name)?)?),
+                None => {
+                    let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+                    let shmem = shmem.iter().any(|start| file.path.starts_with(start));
+                    let mapping = Mapping::new(&self.engine, Zeroes, UNKNOWN_SIZE, shmem)?;
+                    let open = |access| File::new(&mapping, access, &file.path);
+                    Mapped::File(Opened {
+                        for_reading: open(FileAccess::READ)?,
+                        for_writing: open(FileAccess::READ_WRITE)?,
+                    })
+                }
+            };
+            self.names.insert(file.path.clone(), file.id);
+            self.files.insert(file.id, mapped);
+        }
+        Ok(())
+    }
+
+    /// The special mapping of this name, which consists of frames that nobody writes.
+    fn special(&self, name: &'static str) -> Result<Special, NoMemory> {
+        let mut frames = [Pfn::new(0); SPECIAL_PAGES];
+        if self.machine.alloc_frames(&mut frames) < frames.len() {
+            return Err(NoMemory);
+        }
+        Special::new(name, &frames)
+    }
+
+    /// What is mapped under this number.
+    pub(super) fn mapped(&self, id: u32) -> Option<&Mapped> {
+        self.files.get(&id)
+    }
+
+    /// What a list of VMAs calls by this name; none for anonymous memory.
+    pub(super) fn named(&self, name: &str) -> Option<&Mapped> {
+        self.files.get(self.names.get(plain_name(name))?)
+    }
+
+    /// The process of which `task` was the first.
+    pub(super) fn process(&self, task: u32) -> Option<Process> {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(images.get(&task)?.upgrade()?.process().clone())
+    }
+
+    /// `task` runs in `image` from now on.
+    pub(super) fn runs(&self, task: u32, image: &Arc<Image>) {
+        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        images.insert(task, Arc::downgrade(image));
+    }
+}
+
+/// A name without what says that it is gone from its directory.
+pub(super) fn plain_name(name: &str) -> &str {
+    name.strip_suffix(" (deleted)").unwrap_or(name)
+}
+
+/// What the kernel maps by itself, if `name` is such.
+pub(super) fn special_name(name: &str) -> Option<&'static str> {
+    const NAMES: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
+    NAMES.into_iter().find(|known| *known == name)
+}

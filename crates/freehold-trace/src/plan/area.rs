@@ -1,0 +1,303 @@
+//! What the plan knows of an address space: its VMAs, with what decides whether neighbours merge.
+//!
+//! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does a call or a
+//! first write change, its neighbours included? Whoever changes the same VMAs must keep the recording's order.
+
+use super::order::Stamp;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The size of a page in bytes.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The first address of the page.
+pub(crate) fn page_of(address: u64) -> u64 {
+    address & !(PAGE - 1)
+}
+
+/// `bytes` in whole pages; none when that does not fit.
+pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(PAGE)
+}
+
+/// Properties that keep neighbours apart: the `VmFlags` letters of smaps that calls can change.
+pub(crate) mod flag {
+    macro_rules! flags {
+        ($($name:ident $code:literal $bit:literal,)*) => {
+            $(pub(crate) const $name: u32 = 1 << $bit;)*
+            /// The flag with this smaps code.
+            pub(crate) fn of_code(code: [u8; 2]) -> u32 {
+                match &code {
+                    $($code => $name,)*
+                    _ => 0,
+                }
+            }
+        };
+    }
+    flags! {
+        ACCOUNT b"ac" 0,
+        DONTCOPY b"dc" 1,
+        MERGEABLE b"mg" 2,
+        HUGEPAGE b"hg" 3,
+        NOHUGEPAGE b"nh" 4,
+        DONTDUMP b"dd" 5,
+        WIPEONFORK b"wf" 6,
+        RANDOM b"rr" 7,
+        SEQUENTIAL b"sr" 8,
+        LOCKED b"lo" 9,
+        LOCKONFAULT b"lf" 10,
+        GROWSDOWN b"gd" 11,
+        NORESERVE b"nr" 12,
+        PFNMAP b"pf" 13,
+        IO b"io" 14,
+        DONTEXPAND b"de" 15,
+    }
+    /// The locks of mlock.
+    pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
+    /// What never merges.
+    pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
+}
+
+/// One VMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub(crate) end: u64,
+    pub(crate) prot: u8,
+    pub(crate) shared: bool,
+    /// What is mapped, by its name's number.
+    pub(crate) file: Option<u32>,
+    /// Of the first byte: in the file; of anonymous memory the address where it was first written.
+    pub(crate) offset: u64,
+    pub(crate) flags: u32,
+    /// Memory policy and protection key, as one number; 0 is the default of both.
+    pub(crate) tag: u64,
+    /// The family of its anonymous pages; 0 while it has none.
+    pub(crate) family: u32,
+    /// The family did not pass through a fork.
+    pub(crate) alone: bool,
+    /// Who gave it the family.
+    pub(crate) family_by: Stamp,
+    /// The last step that changed this VMA, or looked at it to decide a merge.
+    pub(crate) last: Stamp,
+}
+
+impl Area {
+    /// The part from `at` on, of an area that starts at `start`.
+    fn from(&self, start: u64, at: u64) -> Area {
+        Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }
+    }
+
+    fn alike(&self, right: &Area) -> bool {
+        self.prot == right.prot
+            && self.shared == right.shared
+            && self.flags == right.flags
+            && self.file == right.file
+            && self.tag == right.tag
+            && self.flags & flag::SPECIAL == 0
+    }
+}
+
+/// Whether families `a` and `b` may be one VMA's: equal, or one is none and the other passed through no fork.
+fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
+    match (a.0, b.0) {
+        (0, 0) => true,
+        (0, _) => b.1,
+        (_, 0) => a.1,
+        (a, b) => a == b,
+    }
+}
+
+/// The VMAs of an address space.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Areas {
+    by_start: BTreeMap<u64, Area>,
+}
+
+impl Areas {
+    /// The area that holds `at`, with its start.
+    pub(crate) fn find(&self, at: u64) -> Option<(u64, &Area)> {
+        let (start, area) = self.by_start.range(..=at).next_back()?;
+        (at < area.end).then_some((*start, area))
+    }
+
+    /// The first area that starts above `at`.
+    pub(crate) fn next(&self, at: u64) -> Option<(u64, &Area)> {
+        let (start, area) = self.by_start.range(at.checked_add(1)?..).next()?;
+        Some((*start, area))
+    }
+
+    /// The last area that starts below `at`.
+    pub(crate) fn prev(&self, at: u64) -> Option<(u64, &Area)> {
+        let (start, area) = self.by_start.range(..at).next_back()?;
+        Some((*start, area))
+    }
+
+    pub(crate) fn find_mut(&mut self, at: u64) -> Option<&mut Area> {
+        let (_, area) = self.by_start.range_mut(..=at).next_back()?;
+        (at < area.end).then_some(area)
+    }
+
+    /// Every area that overlaps `range` or touches it.
+    pub(crate) fn touching(&mut self, range: &Range<u64>) -> impl Iterator<Item = (u64, &mut Area)> {
+        let first = self.prev(range.start).filter(|(_, area)| area.end >= range.start);
+        let from = first.map_or(range.start, |(start, _)| start);
+        self.by_start.range_mut(from..=range.end.max(from)).map(|(start, area)| (*start, area))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Area)> {
+        self.by_start.iter().map(|(start, area)| (*start, area))
+    }
+
+    /// Puts an area where nothing is, without merging.
+    pub(crate) fn put(&mut self, start: u64, area: Area) {
+        self.by_start.insert(start, area);
+    }
+
+    /// Takes out the area that starts at `start`.
+    pub(crate) fn take(&mut self, start: u64) -> Option<(u64, Area)> {
+        self.by_start.remove_entry(&start)
+    }
+
+    fn split(&mut self, at: u64) {
+        let Some((start, area)) = self.find(at).filter(|(start, _)| *start < at) else { return };
+        let right = area.from(start, at);
+        if let Some(left) = self.by_start.get_mut(&start) {
+            left.end = at;
+        }
+        self.by_start.insert(at, right);
+    }
+
+    /// Takes away what lies in `range`.
+    pub(crate) fn unmap(&mut self, range: &Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        self.split(range.start);
+        self.split(range.end);
+        let gone: Vec<u64> = self.by_start.range(range.clone()).map(|(start, _)| *start).collect();
+        for start in gone {
+            self.by_start.remove(&start);
+        }
+    }
+
+    fn joins(&self, left: (u64, &Area), right: (u64, &Area)) -> bool {
+        left.1.end == right.0
+            && left.1.alike(right.1)
+            && left.1.offset.wrapping_add(left.1.end - left.0) == right.1.offset
+    }
+
+    /// Adds a fresh mapping to a free range, merged with its neighbours where Linux merges.
+    pub(crate) fn insert(&mut self, start: u64, area: Area) {
+        let stamp = area.last;
+        let left = self
+            .prev(start)
+            .filter(|&left| self.joins(left, (start, &area)) && (left.1.family == 0 || left.1.alone))
+            .map(|(at, left)| (at, left.family, left.alone));
+        let right = self
+            .by_start
+            .get(&area.end)
+            .filter(|right| {
+                self.joins((start, &area), (area.end, right)) && (right.family == 0 || right.alone)
+            })
+            .map(|right| (right.family, right.alone))
+            .filter(|right| left.is_none_or(|left| left.1 == 0 || right.0 == 0 || left.1 == right.0));
+        let end = area.end;
+        match (left, right) {
+            (Some((at, ..)), Some(_)) => self.join(at, end, stamp),
+            (Some((at, ..)), None) => {
+                if let Some(left) = self.by_start.get_mut(&at) {
+                    left.end = end;
+                }
+            }
+            (None, Some(_)) => {
+                if let Some(mut right) = self.by_start.remove(&end) {
+                    right.offset = area.offset;
+                    self.by_start.insert(start, right);
+                }
+            }
+            (None, None) => {
+                self.by_start.insert(start, area);
+            }
+        }
+    }
+
+    /// Makes one area of the one at `left` and the one at `right`, and whatever lies between.
+    fn join(&mut self, left: u64, right: u64, stamp: Stamp) {
+        let Some(gone) = self.by_start.remove(&right) else { return };
+        let Some(kept) = self.by_start.get_mut(&left) else { return };
+        if kept.family == 0 {
+            (kept.family, kept.alone) = (gone.family, gone.alone);
+        }
+        if kept.family != 0 {
+            kept.family_by = stamp;
+        }
+        kept.end = gone.end;
+    }
+
+    /// Merges the two areas that meet at `at`, if Linux would after a change of flags.
+    pub(crate) fn merge_at(&mut self, at: u64, stamp: Stamp) {
+        let Some(right) = self.by_start.get(&at) else { return };
+        let Some(left) = self.prev(at) else { return };
+        let agree = families_agree((left.1.family, left.1.alone), (right.family, right.alone));
+        if self.joins(left, (at, right)) && agree {
+            let left = left.0;
+            self.join(left, at, stamp);
+        }
+    }
+
+    /// Applies `change` to each area in `range`, cut to it, as the kernel walks: one that does not change is not cut.
+    /// Stops at the first hole, unless it `skips` them. Whether there was none.
+    pub(crate) fn change(
+        &mut self,
+        range: &Range<u64>,
+        skips: bool,
+        stamp: Stamp,
+        mut change: impl FnMut(&mut Area),
+    ) -> bool {
+        let (mut at, mut whole) = (range.start, true);
+        while at < range.end {
+            let Some((_, area)) = self.find(at) else {
+                whole = false;
+                match self.next(at) {
+                    Some((next, _)) if skips => at = next,
+                    _ => break,
+                }
+                continue;
+            };
+            let end = area.end.min(range.end);
+            let mut changed = area.clone();
+            change(&mut changed);
+            if changed != *area {
+                self.split(at);
+                self.split(end);
+                if let Some(area) = self.by_start.get_mut(&at) {
+                    change(area);
+                }
+                self.merge_at(at, stamp);
+                self.merge_at(end, stamp);
+            }
+            at = end;
+        }
+        whole
+    }
+
+    /// The family that a first write at `at` gives its area: a neighbour's, if they could merge, else `fresh`.
+    pub(crate) fn family_for(&self, at: u64, fresh: u32) -> u32 {
+        let Some((start, area)) = self.find(at) else { return fresh };
+        let next = self.by_start.get(&area.end).map(|next| ((start, area), (area.end, next), next));
+        let prev = self.prev(start).map(|prev| (prev, (start, area), prev.1));
+        // Rights do not count: an mprotect may make them equal.
+        let suits = |left: (u64, &Area), right: (u64, &Area)| {
+            left.1.end == right.0
+                && left.1.file == right.1.file
+                && left.1.shared == right.1.shared
+                && left.1.flags == right.1.flags
+                && left.1.offset.wrapping_add(left.1.end - left.0) == right.1.offset
+        };
+        [next, prev]
+            .into_iter()
+            .flatten()
+            .find(|(left, right, other)| other.family != 0 && other.alone && suits(*left, *right))
+            .map_or(fresh, |(.., other)| other.family)
+    }
+}

@@ -1,0 +1,447 @@
+//! What a system call does to the plan's model of an address space, and how far it reaches.
+
+use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
+use super::order::{Order, Stamp};
+use super::told::Told;
+use crate::{Call, CallName, Returned};
+use std::ops::Range;
+
+const MAP_TYPE: u64 = 0xf;
+const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_GROWSDOWN: u64 = 0x100;
+const MAP_LOCKED: u64 = 0x2000;
+const MAP_NORESERVE: u64 = 0x4000;
+const MAP_POPULATE: u64 = 0x8000;
+const MAP_NONBLOCK: u64 = 0x1_0000;
+const MAP_STACK: u64 = 0x2_0000;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const PROT_WRITE: u64 = 2;
+const PROT_GROWSDOWN: u64 = 0x100_0000;
+const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
+const SHM_RDONLY: u64 = 0o10000;
+
+/// One address space, as the plan knows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) areas: Areas,
+    pub(crate) order: Order,
+    /// Start and end of the heap, once a brk has told.
+    pub(crate) heap: Option<(u64, u64)>,
+    /// What mlockall adds to new mappings.
+    pub(crate) future: u32,
+    /// Tasks that run in it.
+    pub(crate) members: Vec<u32>,
+    /// What calls have said of the addresses, where no snapshot shows what was there before them.
+    pub(crate) told: Option<Told>,
+}
+
+/// What a call concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The VMAs at these addresses and whatever touches them.
+    Vmas([Range<u64>; 2]),
+    /// The pages at these addresses; VMAs stay as they are.
+    Pages(Range<u64>),
+    /// The address space as a whole.
+    Whole,
+}
+
+fn span(start: u64, len: u64) -> Range<u64> {
+    let start = page_of(start);
+    let end = whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX & !(PAGE - 1));
+    start..end.max(start)
+}
+
+fn failed(call: &Call) -> bool {
+    !matches!(call.returned, Returned::Value(_))
+}
+
+/// Where the call has an effect: what its arguments and its answer say. `segment` is what shmat attaches, in bytes.
+pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
+    let args = &call.args;
+    let one = |range: Range<u64>| Reach::Vmas([range, 0..0]);
+    match call.name {
+        CallName::Mmap => match call.returned.value() {
+            Some(at) => one(span(at, args[1])),
+            None => one(span(args[0], if args[3] & MAP_FIXED != 0 { args[1] } else { 0 })),
+        },
+        CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mbind => {
+            one(span(args[0], args[1]))
+        }
+        CallName::Mlock | CallName::Mlock2 | CallName::Munlock => one(lock_range(args[0], args[1])),
+        CallName::Brk => one(heap_change(call, space).unwrap_or(0..0)),
+        CallName::Mremap => {
+            let target = match call.returned {
+                Returned::Value(at) => span(at, args[2]),
+                _ if args[3] & MREMAP_FIXED != 0 => span(args[4], args[2]),
+                _ => 0..0,
+            };
+            Reach::Vmas([span(args[0], args[1]), target])
+        }
+        CallName::Madvise => match args[2] {
+            // Pages go or come, VMAs stay: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
+            3 | 4 | 8 | 9 | 20 | 21 | 24 => Reach::Pages(span(args[0], args[1])),
+            _ => one(span(args[0], args[1])),
+        },
+        CallName::Msync | CallName::Mincore => Reach::Pages(span(args[0], args[1])),
+        CallName::Shmat => one(call.returned.value().map_or(0..0, |at| span(at, segment))),
+        CallName::Shmdt => {
+            one(space.areas.find(args[0]).map_or(span(args[0], PAGE), |(start, area)| start..area.end))
+        }
+        _ => Reach::Whole,
+    }
+}
+
+fn lock_range(start: u64, len: u64) -> Range<u64> {
+    span(start, len.saturating_add(start & (PAGE - 1)))
+}
+
+/// The pages between the old end of the heap and the new one.
+fn heap_change(call: &Call, space: &Space) -> Option<Range<u64>> {
+    let (_, old) = space.heap?;
+    let new = call.returned.value().filter(|&new| new == call.args[0])?;
+    let (old, new) = (whole_pages(old)?, whole_pages(new)?);
+    Some(old.min(new)..old.max(new))
+}
+
+/// What a step that changes VMAs brings with it.
+pub(crate) struct Doing<'c> {
+    pub(crate) call: &'c Call,
+    /// What is mapped, by its number.
+    pub(crate) file: Option<u32>,
+    /// Bytes of the segment that shmat attaches.
+    pub(crate) segment: u64,
+    pub(crate) stamp: Stamp,
+    /// Families of anonymous pages so far.
+    pub(crate) families: &'c mut u32,
+}
+
+impl Space {
+    /// Does to the model what the call did.
+    pub(crate) fn apply(&mut self, doing: &mut Doing<'_>) {
+        let args = doing.call.args;
+        if doing.call.name == CallName::Mremap && doing.call.returned == Returned::Error(512) {
+            return self.interrupted_mremap(&args);
+        }
+        let hole = doing.call.returned == Returned::Error(12);
+        if failed(doing.call) && !(hole && matches!(doing.call.name, CallName::Madvise | CallName::Mprotect))
+        {
+            return;
+        }
+        let range = span(args[0], args[1]);
+        match doing.call.name {
+            CallName::Mmap => self.mmap(doing),
+            CallName::Munmap => self.areas.unmap(&range),
+            CallName::Mprotect | CallName::PkeyMprotect => self.mprotect(doing, range),
+            CallName::Brk => self.brk(doing),
+            CallName::Mremap => self.mremap(doing),
+            CallName::Madvise => self.madvise(doing, &range),
+            CallName::Mbind => {
+                let tag = policy_tag(args[2], args[3]);
+                self.areas.change(&range, true, doing.stamp, |area| area.tag = tag);
+            }
+            CallName::Mlock | CallName::Mlock2 | CallName::Munlock => self.mlock(doing),
+            CallName::Mlockall | CallName::Munlockall => self.mlockall(doing),
+            CallName::Shmat => self.shmat(doing),
+            CallName::Shmdt => {
+                if let Some((start, area)) = self.areas.find(args[0]) {
+                    let range = start..area.end;
+                    self.areas.unmap(&range);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn mmap(&mut self, doing: &mut Doing<'_>) {
+        let Some(at) = doing.call.returned.value() else { return };
+        let [_, len, prot, flags, _, offset] = doing.call.args;
+        let range = span(at, len);
+        if flags & MAP_FIXED != 0 && flags & MAP_FIXED_NOREPLACE == 0 {
+            self.areas.unmap(&range);
+        }
+        let shared = matches!(flags & MAP_TYPE, 1 | 3);
+        let anonymous = flags & MAP_ANONYMOUS != 0 && !shared;
+        let mut bits = self.future;
+        let set = |bits: &mut u32, when: bool, flag: u32| *bits |= if when { flag } else { 0 };
+        set(&mut bits, flags & MAP_GROWSDOWN != 0, flag::GROWSDOWN);
+        set(&mut bits, flags & MAP_NORESERVE != 0, flag::NORESERVE);
+        set(&mut bits, !shared && prot & PROT_WRITE != 0 && flags & MAP_NORESERVE == 0, flag::ACCOUNT);
+        set(&mut bits, flags & MAP_LOCKED != 0, flag::LOCKED);
+        set(&mut bits, flags & MAP_STACK != 0, flag::NOHUGEPAGE);
+        let area = Area {
+            end: range.end,
+            prot: prot as u8 & 7,
+            shared,
+            file: if anonymous { None } else { doing.file },
+            offset: match (anonymous, flags & MAP_ANONYMOUS != 0) {
+                (true, _) => at,
+                (false, true) => 0,
+                (false, false) => offset,
+            },
+            flags: bits,
+            tag: 0,
+            family: 0,
+            alone: true,
+            family_by: Stamp::START,
+            last: doing.stamp,
+        };
+        self.areas.insert(at, area);
+        let populates = flags & MAP_POPULATE != 0 && flags & MAP_NONBLOCK == 0;
+        if populates || bits & flag::LOCKS == flag::LOCKED {
+            self.populate(range, doing);
+        }
+    }
+
+    fn mprotect(&mut self, doing: &mut Doing<'_>, mut range: Range<u64>) {
+        let args = doing.call.args;
+        let prot = args[2];
+        if prot & PROT_GROWSDOWN != 0
+            && let Some((start, area)) = self.areas.find(range.start)
+            && area.flags & flag::GROWSDOWN != 0
+        {
+            range.start = start;
+        }
+        let key = match doing.call.name {
+            CallName::PkeyMprotect if args[3] as i64 >= 0 => Some(args[3]),
+            _ => None,
+        };
+        self.areas.change(&range, false, doing.stamp, |area| {
+            area.prot = prot as u8 & 7;
+            if prot & PROT_WRITE != 0 {
+                if !area.shared && area.flags & flag::NORESERVE == 0 {
+                    area.flags |= flag::ACCOUNT;
+                }
+            } else if area.file.is_none() && !area.shared && area.family == 0 {
+                area.flags &= !flag::ACCOUNT;
+            }
+            if let Some(key) = key {
+                area.tag = area.tag & !0xff | key & 0xff;
+            }
+        });
+    }
+
+    fn brk(&mut self, doing: &mut Doing<'_>) {
+        let Some(at) = doing.call.returned.value() else { return };
+        let Some((start, _)) = self.heap else {
+            self.heap = Some((at, at));
+            return;
+        };
+        let Some(range) = heap_change(doing.call, self) else { return };
+        let grows = self.heap.is_some_and(|(_, old)| at > old);
+        self.heap = Some((start, at));
+        if range.is_empty() {
+            return;
+        }
+        if !grows {
+            return self.areas.unmap(&range);
+        }
+        let area = Area {
+            end: range.end,
+            prot: 3,
+            shared: false,
+            file: None,
+            offset: range.start,
+            flags: flag::ACCOUNT | self.future,
+            tag: 0,
+            family: 0,
+            alone: true,
+            family_by: Stamp::START,
+            last: doing.stamp,
+        };
+        self.areas.insert(range.start, area);
+    }
+
+    fn interrupted_mremap(&mut self, args: &[u64; 6]) {
+        let [at, old, new, flags, target, _] = *args;
+        if flags & MREMAP_FIXED != 0 {
+            self.areas.unmap(&span(target, new));
+            if old > new {
+                let tail = span(at, new).end..span(at, old).end;
+                self.areas.unmap(&tail);
+            }
+        }
+    }
+
+    fn mremap(&mut self, doing: &mut Doing<'_>) {
+        let Some(to) = doing.call.returned.value() else { return };
+        let [at, old, new, flags, ..] = doing.call.args;
+        let (source, target) = (span(at, old), span(to, new));
+        let Some((start, area)) = self.areas.find(at) else { return };
+        let mut moved = Area { last: doing.stamp, ..area.clone() };
+        moved.offset = moved.offset.wrapping_add(at - start);
+        if to == at && flags & MREMAP_FIXED == 0 {
+            if target.end < source.end {
+                return self.areas.unmap(&(target.end..source.end));
+            }
+            if target.end > source.end {
+                moved.offset = moved.offset.wrapping_add(source.end - at);
+                (moved.end, moved.family, moved.alone) = (target.end, 0, true);
+                self.areas.insert(source.end, moved);
+            }
+            return;
+        }
+        if flags & MREMAP_FIXED != 0 {
+            self.areas.unmap(&target);
+        }
+        // An anonymous mapping that was never written is counted from where it is.
+        if moved.file.is_none() && moved.family == 0 {
+            moved.offset = to;
+        }
+        if flags & MREMAP_DONTUNMAP == 0 {
+            self.areas.unmap(&source);
+        } else if let Some(left) = self.areas.find_mut(at) {
+            left.family = 0;
+        }
+        moved.end = target.end;
+        self.areas.put(to, moved);
+        self.areas.merge_at(target.end, doing.stamp);
+        self.areas.merge_at(to, doing.stamp);
+    }
+
+    fn madvise(&mut self, doing: &mut Doing<'_>, range: &Range<u64>) {
+        let advice = doing.call.args[2];
+        let (add, remove) = match advice {
+            0 => (0, flag::RANDOM | flag::SEQUENTIAL),
+            1 => (flag::RANDOM, flag::SEQUENTIAL),
+            2 => (flag::SEQUENTIAL, flag::RANDOM),
+            10 => (flag::DONTCOPY, 0),
+            11 => (0, flag::DONTCOPY),
+            12 => (flag::MERGEABLE, 0),
+            13 => (0, flag::MERGEABLE),
+            14 => (flag::HUGEPAGE, flag::NOHUGEPAGE),
+            15 => (flag::NOHUGEPAGE, flag::HUGEPAGE),
+            16 => (flag::DONTDUMP, 0),
+            17 => (0, flag::DONTDUMP),
+            18 => (flag::WIPEONFORK, 0),
+            19 => (0, flag::WIPEONFORK),
+            23 => return self.populate(range.clone(), doing),
+            _ => return,
+        };
+        self.areas.change(range, true, doing.stamp, |area| {
+            // Shared mappings are not looked through for equal pages.
+            if !(add == flag::MERGEABLE && area.shared) {
+                area.flags = area.flags & !remove | add;
+            }
+        });
+    }
+
+    fn mlock(&mut self, doing: &mut Doing<'_>) {
+        let args = doing.call.args;
+        let range = lock_range(args[0], args[1]);
+        let add = match doing.call.name {
+            CallName::Munlock => 0,
+            CallName::Mlock2 if args[2] & 1 != 0 => flag::LOCKS,
+            _ => flag::LOCKED,
+        };
+        self.areas.change(&range, false, doing.stamp, |area| area.flags = area.flags & !flag::LOCKS | add);
+        if add == flag::LOCKED {
+            self.populate(range, doing);
+        }
+    }
+
+    fn mlockall(&mut self, doing: &mut Doing<'_>) {
+        let how = if doing.call.name == CallName::Mlockall { doing.call.args[0] } else { 0 };
+        let add = if how & 4 != 0 { flag::LOCKS } else { flag::LOCKED };
+        if how & 1 != 0 || doing.call.name == CallName::Munlockall {
+            let now = if how & 1 != 0 { add } else { 0 };
+            let ranges: Vec<_> = self
+                .areas
+                .iter()
+                .filter(|(_, area)| area.flags & flag::SPECIAL == 0)
+                .map(|(start, area)| start..area.end)
+                .collect();
+            for range in ranges {
+                self.areas.change(&range, false, doing.stamp, |area| {
+                    area.flags = area.flags & !flag::LOCKS | now;
+                });
+                if now == flag::LOCKED {
+                    self.populate(range, doing);
+                }
+            }
+        }
+        self.future = if how & 2 != 0 { add } else { 0 };
+    }
+
+    fn shmat(&mut self, doing: &mut Doing<'_>) {
+        let Some(at) = doing.call.returned.value() else { return };
+        let area = Area {
+            end: span(at, doing.segment).end,
+            prot: if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 },
+            shared: true,
+            file: doing.file,
+            offset: 0,
+            flags: 0,
+            tag: 0,
+            family: 0,
+            alone: true,
+            family_by: Stamp::START,
+            last: doing.stamp,
+        };
+        self.areas.insert(at, area);
+    }
+
+    /// The kernel itself writes to every page.
+    fn populate(&mut self, range: Range<u64>, doing: &mut Doing<'_>) {
+        let mut at = range.start;
+        while at < range.end {
+            let Some((_, area)) = self.areas.find(at) else { return };
+            let (end, writes) = (area.end, area.prot & PROT_WRITE as u8 != 0);
+            if writes {
+                self.first_write(at, doing.stamp, doing.families);
+            }
+            at = end;
+        }
+    }
+
+    /// A write at `at`: whether it was the first that gives its area a family of anonymous pages.
+    pub(crate) fn first_write(&mut self, at: u64, stamp: Stamp, families: &mut u32) -> bool {
+        let first = self.needs_family(at);
+        if first {
+            let fresh = families.wrapping_add(1).max(1);
+            let family = self.areas.family_for(at, fresh);
+            if family == fresh {
+                *families = fresh;
+            }
+            if let Some(area) = self.areas.find_mut(at) {
+                (area.family, area.alone, area.family_by) = (family, true, stamp);
+            }
+        }
+        first
+    }
+
+    /// A write at `at` would be the first of its private area.
+    pub(crate) fn needs_family(&self, at: u64) -> bool {
+        let area = self.areas.find(at).map(|(_, area)| area);
+        area.is_some_and(|area| !area.shared && area.family == 0 && area.prot & PROT_WRITE as u8 != 0)
+    }
+
+    /// What a forked child gets.
+    pub(crate) fn fork(&self, families: &mut u32) -> Space {
+        let mut child = Space { heap: self.heap, told: self.told.clone(), ..Space::default() };
+        for (start, area) in self.areas.iter().filter(|(_, area)| area.flags & flag::DONTCOPY == 0) {
+            let mut copy = Area {
+                flags: area.flags & !flag::LOCKS,
+                last: Stamp::START,
+                family_by: Stamp::START,
+                ..area.clone()
+            };
+            if copy.family != 0 && !copy.shared {
+                *families = families.wrapping_add(1).max(1);
+                (copy.family, copy.alone) = (*families, false);
+            }
+            if copy.flags & flag::WIPEONFORK != 0 {
+                (copy.family, copy.alone) = (0, true);
+            }
+            child.areas.put(start, copy);
+        }
+        child
+    }
+}
+
+/// A number for a memory policy: its mode and where its nodes are listed.
+pub(crate) fn policy_tag(mode: u64, nodes: u64) -> u64 {
+    if mode == 0 { 0 } else { (mode << 48 ^ nodes) << 8 }
+}

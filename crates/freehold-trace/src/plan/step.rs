@@ -1,0 +1,122 @@
+//! What a plan consists of.
+
+use super::order::Stamp;
+use crate::{Call, FaultCode, Snapshot};
+use std::ops::Range;
+
+/// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks finish a
+/// part before the next begins.
+#[derive(Debug, Default)]
+pub struct Segment {
+    /// The tasks with steps in it, ascending.
+    pub tasks: Vec<TaskSteps>,
+    /// What `Step::waits` refers to.
+    pub waits: Vec<Stamp>,
+    /// What is mapped under which number, new since the last segment.
+    pub files: Vec<PlanFile>,
+    /// Snapshots of frozen processes, to be compared when all steps are done: a task of the process, and the snapshot.
+    pub frozen: Vec<(u32, Snapshot)>,
+    /// Events of the recording that went into it.
+    pub events: u64,
+}
+
+/// The steps of one task in a segment.
+#[derive(Debug)]
+pub struct TaskSteps {
+    /// The task.
+    pub task: u32,
+    /// The number of its first step here.
+    pub first: u32,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// The task was there when the segment began; else a step of another makes it.
+    pub runs: bool,
+}
+
+/// Something mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanFile {
+    /// Its number in the plan.
+    pub id: u32,
+    /// Its path.
+    pub path: String,
+    /// Its size in bytes, where known.
+    pub size: Option<u64>,
+}
+
+/// One thing that a task does.
+#[derive(Debug)]
+pub struct Step {
+    /// Line of the recording.
+    pub line: u32,
+    /// What must be done before, as a range of `Segment::waits`.
+    pub waits: Range<u32>,
+    /// What it does.
+    pub what: What,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub enum What {
+    /// Touches memory where the recorded program faulted.
+    Fault {
+        /// The address.
+        address: u64,
+        /// How.
+        code: FaultCode,
+        /// How it ended.
+        ends: Ends,
+    },
+    /// A system call.
+    Call(Box<PlannedCall>),
+    /// A new task begins.
+    Clone {
+        /// It.
+        child: u32,
+        /// It shares the address space; else it gets a copy.
+        shares: bool,
+    },
+    /// The process gets a new address space.
+    Exec(Box<Start>),
+    /// The task ends.
+    Exit,
+    /// The address space is compared with a snapshot.
+    Compare(Box<Snapshot>),
+    /// Maps anonymous memory that was there before the recording began, as a later call shows.
+    Assume(Range<u64>),
+}
+
+/// How a fault ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The page was there afterwards.
+    Resolved,
+    /// With this signal and code.
+    Signal(u8, i32),
+    /// The recording does not say.
+    Unknown,
+}
+
+/// The address space that an exec makes.
+#[derive(Debug)]
+pub enum Start {
+    /// As this snapshot shows.
+    Shown(Snapshot),
+    /// Nothing is known of it but that calls find what they expect.
+    Unknown,
+}
+
+/// A call with what the plan adds to it.
+#[derive(Debug)]
+pub struct PlannedCall {
+    /// As recorded.
+    pub call: Call,
+    /// What it maps, by its number in the plan.
+    pub file: Option<u32>,
+    /// Bytes of the System V segment that shmat attaches.
+    pub segment: u64,
+    /// The first call of brk in this address space: where the heap starts.
+    pub heap: Option<u64>,
+    /// Its answer rests on memory of which the recording does not say what it was.
+    pub unsure: bool,
+}

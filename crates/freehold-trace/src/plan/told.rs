@@ -1,0 +1,73 @@
+//! A set of addresses: those of which a recording has said what is there.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Disjoint ranges that do not touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Told {
+    /// Adds a range.
+    pub(crate) fn add(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        if let Some((&at, &before)) = self.ranges.range(..=start).next_back()
+            && before >= start
+        {
+            (start, end) = (at, end.max(before));
+        }
+        let inside: Vec<(u64, u64)> = self.ranges.range(start..=end).map(|(at, to)| (*at, *to)).collect();
+        for (at, to) in inside {
+            self.ranges.remove(&at);
+            end = end.max(to);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// The parts of `range` that are not in the set.
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        let first = self.ranges.range(..=at).next_back().map_or(at, |(start, _)| *start);
+        for (&start, &end) in self.ranges.range(first..range.end.max(first)) {
+            if end <= at {
+                continue;
+            }
+            if start > at {
+                parts.push(at..start.min(range.end));
+            }
+            at = at.max(end);
+        }
+        if at < range.end {
+            parts.push(at..range.end);
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join_and_leave_the_rest() {
+        let mut told = Told::default();
+        assert_eq!(told.missing(&(0..10)), [0..10]);
+        told.add(2..4);
+        told.add(6..8);
+        assert_eq!(told.missing(&(0..10)), [0..2, 4..6, 8..10]);
+        assert_eq!(told.missing(&(3..7)), [4..6]);
+        told.add(4..6);
+        assert_eq!(told.ranges, BTreeMap::from([(2, 8)]));
+        assert_eq!(told.missing(&(2..8)), []);
+        told.add(0..20);
+        assert_eq!(told.ranges, BTreeMap::from([(0, 20)]));
+        told.add(5..5);
+        assert_eq!(told.missing(&(19..25)), [20..25]);
+    }
+}
