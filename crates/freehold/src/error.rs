@@ -97,6 +97,8 @@ verb_error! {
         TooManyVmas => ENOMEM,
         /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
+        /// MAP_HUGETLB, and the pool of huge pages is empty: there is none yet.
+        NoHugePages => ENOMEM,
         /// No memory for the engine's own records.
         OutOfMemory => ENOMEM,
         /// MAP_FIXED_NOREPLACE over something.

@@ -91,6 +91,12 @@ fn show_prot(prot: u8, shared: bool) -> String {
     [letter(1, 'r'), letter(2, 'w'), letter(4, 'x'), if shared { 's' } else { 'p' }].iter().collect()
 }
 
+/// Whether a flag says how the file behind a mapping was opened, which is not recorded, and nothing more: of a shared
+/// mapping that does not write.
+fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
+    shared && prot & 2 == 0 && matches!(code, b"mw" | b"sh")
+}
+
 /// A name that is compared: of a file or a special mapping.
 fn shown_name(name: &str) -> &str {
     match plain_name(name) {
@@ -103,7 +109,9 @@ fn shown_name(name: &str) -> &str {
 fn show_area(area: &Area) -> String {
     let name = shown_name(&area.name);
     let offset = if name.is_empty() || special_name(name).is_some() { 0 } else { area.offset };
-    let mut codes: Vec<&[u8; 2]> = area.flags.iter().flatten().collect();
+    let codes = area.flags.iter().flatten();
+    let mut codes: Vec<_> =
+        codes.filter(|code| !tells_only_of_opening(code, area.shared, area.prot)).collect();
     codes.sort_unstable();
     show(area.start..area.end, &show_prot(area.prot, area.shared), offset, name, codes.into_iter())
 }
@@ -118,9 +126,11 @@ fn show_line(line: &MapLine<Machine>, beside: Option<&Area>) -> String {
     let flags = if with_flags { line.flags - VmFlags::SOFTDIRTY } else { VmFlags::empty() };
     let mut codes: Vec<[u8; 2]> =
         flags.smaps_names().filter_map(|name| name.as_bytes().try_into().ok()).collect();
+    let shared = has(VmFlags::MAYSHARE);
+    codes.retain(|code| !tells_only_of_opening(code, shared, prot));
     codes.sort_unstable();
     let offset = if special_name(name).is_some() { 0 } else { line.offset };
-    show(line.start..line.end, &show_prot(prot, has(VmFlags::MAYSHARE)), offset, name, codes.iter())
+    show(line.start..line.end, &show_prot(prot, shared), offset, name, codes.iter())
 }
 
 fn show<'c>(

@@ -53,11 +53,12 @@ impl Model {
             return Err(libc::EINVAL);
         }
         let file = if map & MAP_ANONYMOUS != 0 { None } else { Some(a.file.ok_or(libc::EBADF)?) };
-        if map & MAP_HUGETLB != 0 {
+        if a.len == 0 || (map & MAP_HUGETLB != 0 && file.is_some()) {
             return Err(libc::EINVAL);
         }
-        if a.len == 0 {
-            return Err(libc::EINVAL);
+        // The pool of huge pages is empty.
+        if map & MAP_HUGETLB != 0 {
+            return Err(libc::ENOMEM);
         }
         if map & MAP_FIXED_NOREPLACE != 0 {
             map |= MAP_FIXED;

@@ -666,6 +666,8 @@ impl Planner {
                 }
                 None
             }
+            // There was no such descriptor.
+            CallName::Mmap if call.returned == Returned::Error(9) => None,
             CallName::Mmap | CallName::Shmat => {
                 let anonymous = call.name == CallName::Mmap && call.args[3] & 0x20 != 0;
                 let shared = matches!(call.args[3] & 0xf, 1 | 3);

@@ -171,8 +171,11 @@ impl<P: Platform> AddressSpace<P> {
         if file.is_none() && !flags.contains(MapFlags::ANONYMOUS) {
             return Err(MmapError::BadDescriptor);
         }
-        if len == 0 || flags.contains(MapFlags::HUGETLB) {
+        if len == 0 || (flags.contains(MapFlags::HUGETLB) && file.is_some()) {
             return Err(MmapError::Invalid);
+        }
+        if flags.contains(MapFlags::HUGETLB) {
+            return Err(MmapError::NoHugePages);
         }
         if flags.contains(MapFlags::FIXED_NOREPLACE) {
             flags |= MapFlags::FIXED;
