@@ -1,7 +1,11 @@
 //! What the command `freehold` does, for the binary and the tests.
 #![deny(unsafe_code)]
 
+pub mod cli;
 pub mod locking;
+pub mod output;
+pub mod picture;
+pub mod progress;
 pub mod replay;
 pub mod report;
 pub mod units;

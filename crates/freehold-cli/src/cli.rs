@@ -1,0 +1,146 @@
+//! The command line.
+
+use crate::locking;
+use clap::{Args, Parser, Subcommand};
+use freehold::space::Locking;
+use std::path::PathBuf;
+
+/// What a user asked for.
+#[derive(Debug, Parser)]
+#[command(name = "freehold", version, about, long_about = ABOUT, arg_required_else_help = true)]
+pub struct Cli {
+    /// The job.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The jobs there are.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Replay recordings, and check every answer against Linux's
+    #[command(long_about = REPLAY, after_help = SEE_MORE, after_long_help = EXAMPLES)]
+    Replay(ReplayArgs),
+}
+
+const ABOUT: &str = "Replays what real programs did to their memory on Freehold's address spaces, and checks every answer \
+    against the one that Linux gave.";
+
+const REPLAY: &str = "\
+Runs what a recorded program did to its memory (mmap, munmap, page faults, fork, ...) on Freehold's address spaces, its
+tasks side by side on virtual CPUs, as fast as they go. Each call's result, the end of each page fault, and each snapshot
+of the kernel's own lists of VMAs is compared with what Linux did.
+
+A recording is a NAME.trace (also .xz or .zst) with its NAME.snap beside it, or a plain text by
+  strace -f -ttt -s 64 -e trace=memory,process,process_vm_readv,process_vm_writev,ftruncate,memfd_create
+docs/trace-format.md describes both.
+
+Exit status: 0 when all was as on Linux, 1 when something differed, 2 when a recording could not be replayed or the
+arguments make no sense.";
+
+const SEE_MORE: &str = "More, with examples: freehold replay --help";
+
+const EXAMPLES: &str = "\
+Examples:
+  freehold replay recordings/git.trace.zst
+      replays it, and says how long anyone waited for the mmap lock, beside what it was on Linux
+  freehold replay --compare recordings/git.trace.zst
+      the same on every design of locking, side by side
+  freehold replay --locking unmap=sectioned:64MiB,fault=mmap-lock --cpus 4 recordings/git.trace.zst
+      on one design, on four virtual CPUs
+  freehold replay --picture git.svg recordings/git.trace.zst
+      draws the program's address spaces over time, too
+  freehold replay --maps-at 1.5s --task 3 recordings/git.trace.zst
+      prints the address space of task 3 after a second and a half, as /proc/PID/maps would
+  freehold replay --json result.json *.trace.zst
+      for programs: times in nanoseconds, differences with both answers";
+
+/// What to replay, how, and what to show of it.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    /// Recordings: NAME.trace[.xz|.zst] with NAME.snap beside it, or text by strace
+    #[arg(required = true, value_name = "RECORDING")]
+    pub recordings: Vec<PathBuf>,
+
+    /// Virtual CPUs, each a thread [default: as many as this machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub cpus: Option<u16>,
+
+    /// Memory has contents: pages are zeroed, copied, and compared where the recording shows bytes
+    #[arg(long)]
+    pub backed: bool,
+
+    /// Designs of locking: unmap=exclusive|sectioned[:BYTES]|downgraded|released, fault=mmap-lock|vma-lock
+    /// [default: unmap=released,fault=vma-lock]
+    #[arg(long, value_name = "SPEC", value_parser = locking::parse, hide_default_value = true)]
+    pub locking: Option<Locking>,
+
+    /// Replay on every design of locking, side by side
+    #[arg(long, conflicts_with = "locking")]
+    pub compare: bool,
+
+    /// Vary which task runs first where the recording leaves it open
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Look for stale translations all the time; slower
+    #[arg(long)]
+    pub oracles: bool,
+
+    /// Write the findings for programs; `-` is standard output, then without the text
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the recording's life: address spaces over time, their kinds of memory, faults, forks
+    #[arg(long, value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
+
+    /// Print an address space at a time (1.5s, 200ms, plain seconds) as /proc/PID/maps would, and nothing else
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
+    pub maps_at: Option<u64>,
+
+    /// Whose address space [default: the first task alive then]
+    #[arg(long, value_name = "N", requires = "maps_at")]
+    pub task: Option<u32>,
+
+    /// No progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl ReplayArgs {
+    /// What the arguments ask for together that each of them does not.
+    ///
+    /// # Errors
+    ///
+    /// What makes no sense, for the user.
+    pub fn check(&self) -> Result<(), String> {
+        let many = self.recordings.len();
+        if many > 1 && self.picture.is_some() {
+            return Err(format!("--picture draws one recording, but {many} are named"));
+        }
+        if many > 1 && self.maps_at.is_some() {
+            return Err(format!("--maps-at looks into one recording, but {many} are named"));
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds of `1.5s`, `200ms`, `30us`, `7ns`, or plain seconds.
+fn parse_time(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1e9,
+        "ms" => 1e6,
+        "us" => 1e3,
+        "ns" => 1.0,
+        other => return Err(format!("`{other}` is no unit of time: there are s, ms, us, ns")),
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = digits.parse::<f64>().ok().filter(|_| plain);
+    let time = number.map(|number| (number * unit).round()).filter(|time| *time < u64::MAX as f64);
+    time.map(|time| time as u64).ok_or_else(|| format!("`{text}` is no time: say 1.5s, 200ms, or seconds"))
+}
+
+#[cfg(test)]
+#[path = "cli_tests.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+use super::*;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+fn parse(line: &str) -> Result<ReplayArgs, clap::Error> {
+    let Cli { command } = Cli::try_parse_from(line.split_whitespace())?;
+    let Command::Replay(args) = command;
+    Ok(args)
+}
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn times() {
+    for (text, ns) in [
+        ("1.5s", 1_500_000_000),
+        ("200ms", 200_000_000),
+        ("30us", 30_000),
+        ("7ns", 7),
+        ("2", 2_000_000_000),
+        ("0.25", 250_000_000),
+        ("0", 0),
+        (".5s", 500_000_000),
+    ] {
+        assert_eq!(parse_time(text), Ok(ns), "{text}");
+    }
+    for text in ["", "s", "-1s", "1e3s", "inf", "nan", "1m", "1.5 s", "99999999999999s", "1.2.3", "+1"] {
+        assert!(parse_time(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn all_of_it() {
+    let args = parse(
+        "freehold replay a.trace b.trace --cpus 4 --backed --locking unmap=downgraded --seed 7 --json x -q",
+    );
+    let args = args.expect("a good line");
+    assert_eq!(args.recordings, [PathBuf::from("a.trace"), PathBuf::from("b.trace")]);
+    assert_eq!((args.cpus, args.backed, args.seed, args.quiet), (Some(4), true, 7, true));
+    assert_eq!(args.locking.map(locking::name).as_deref(), Some("unmap=downgraded,fault=vma-lock"));
+    assert_eq!(args.check(), Ok(()));
+}
+
+#[test]
+fn what_makes_no_sense() {
+    for (line, kind) in [
+        ("freehold replay", ErrorKind::MissingRequiredArgument),
+        ("freehold replay a --cpus 0", ErrorKind::ValueValidation),
+        ("freehold replay a --cpus 65", ErrorKind::ValueValidation),
+        ("freehold replay a --locking fault=none", ErrorKind::ValueValidation),
+        ("freehold replay a --compare --locking fault=vma-lock", ErrorKind::ArgumentConflict),
+        ("freehold replay a --task 3", ErrorKind::MissingRequiredArgument),
+        ("freehold replay a --maps-at 1s --json x", ErrorKind::ArgumentConflict),
+        ("freehold replay a --maps-at soon", ErrorKind::ValueValidation),
+        ("freehold replay a --seed -1", ErrorKind::UnknownArgument),
+        ("freehold play a", ErrorKind::InvalidSubcommand),
+    ] {
+        assert_eq!(parse(line).expect_err(line).kind(), kind, "{line}");
+    }
+    let two = parse("freehold replay a b --picture x.svg").expect("two by themselves are fine");
+    assert_eq!(two.check(), Err("--picture draws one recording, but 2 are named".to_owned()));
+    let two = parse("freehold replay a b --maps-at 1s").expect("two by themselves are fine");
+    assert_eq!(two.check(), Err("--maps-at looks into one recording, but 2 are named".to_owned()));
+}

@@ -1,0 +1,52 @@
+use super::*;
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_absent_or_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("result.json");
+    let output = Output::new(&path).expect("it can be written");
+    assert!(names(folder.path()).is_empty());
+    output.write("one").expect("it is written");
+    Output::new(&path).expect("it can be replaced");
+    assert_eq!(fs::read_to_string(&path).expect("it is there"), "one");
+    output.write("two").expect("it is written again");
+    assert_eq!(fs::read_to_string(&path).expect("it is there"), "two");
+    assert_eq!(names(folder.path()), ["result.json"]);
+}
+
+#[test]
+fn what_cannot_be_written_is_known_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert!(Output::new(&folder.path().join("nowhere/result.json")).is_err());
+    assert!(Output::new(folder.path()).is_err());
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    assert!(Output::new(&file.join("result.json")).is_err());
+    assert_eq!(names(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_link_stays_a_link() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (link, target) = (folder.path().join("link"), folder.path().join("target"));
+    fs::write(&target, "old").expect("a file");
+    std::os::unix::fs::symlink(&target, &link).expect("a link");
+    Output::new(&link).and_then(|output| output.write("new")).expect("it is written");
+    assert_eq!(fs::read_to_string(&target).expect("it is there"), "new");
+    assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
+}
+
+#[test]
+fn a_device_is_written_in_place() {
+    let output = Output::new(Path::new("/dev/null")).expect("all may write there");
+    output.write("gone").expect("it takes all");
+    assert!(!fs::metadata("/dev/null").expect("it is still there").is_file());
+}

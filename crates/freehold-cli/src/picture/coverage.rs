@@ -1,0 +1,132 @@
+//! Which addresses are mapped, and as what: as much of an address space as a picture needs.
+
+use super::kind::Memory;
+use std::collections::BTreeMap;
+
+/// A range that was one kind of memory for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub start: u64,
+    pub end: u64,
+    /// Nanoseconds of the recording's active time.
+    pub from: u64,
+    pub to: u64,
+    pub memory: Memory,
+}
+
+/// The ranges mapped now.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    /// By start; disjoint.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    end: u64,
+    since: u64,
+    memory: Memory,
+}
+
+impl Coverage {
+    /// What lies at `address`.
+    pub fn at(&self, address: u64) -> Option<Memory> {
+        let (_, piece) = self.pieces.range(..=address).next_back()?;
+        (address < piece.end).then_some(piece.memory)
+    }
+
+    /// Start and memory of the next piece above `address`.
+    pub fn above(&self, address: u64) -> Option<(u64, Memory)> {
+        let (start, piece) = self.pieces.range(address..).next()?;
+        Some((*start, piece.memory))
+    }
+
+    /// The piece that begins at `start`.
+    pub fn beginning_at(&self, start: u64) -> Option<(u64, Memory)> {
+        self.pieces.get(&start).map(|piece| (piece.end, piece.memory))
+    }
+
+    /// The same ranges, begun `now`: what fork gives to a child.
+    pub fn forked(&self, now: u64) -> Coverage {
+        let pieces = self.pieces.iter().map(|(start, piece)| (*start, Piece { since: now, ..*piece }));
+        Coverage { pieces: pieces.collect() }
+    }
+
+    /// Gives each part of the range what `becomes` makes of it; what ends is told to `over`.
+    pub fn change(
+        &mut self,
+        (start, end): (u64, u64),
+        now: u64,
+        becomes: impl Fn(Option<Memory>) -> Option<Memory>,
+        over: &mut dyn FnMut(Block),
+    ) {
+        if start >= end {
+            return;
+        }
+        self.split(start);
+        self.split(end);
+        let mut old: Vec<(u64, Piece)> = Vec::new();
+        while let Some((&at, _)) = self.pieces.range(start..end).next() {
+            old.extend(self.pieces.remove(&at).map(|piece| (at, piece)));
+        }
+        let mut at = start;
+        for (from, piece) in old {
+            self.fill(at, from, now, becomes(None));
+            let memory = becomes(Some(piece.memory));
+            if memory == Some(piece.memory) {
+                self.put(from, piece);
+            } else {
+                over(Block { start: from, end: piece.end, from: piece.since, to: now, memory: piece.memory });
+                self.fill(from, piece.end, now, memory);
+            }
+            at = piece.end;
+        }
+        self.fill(at, end, now, becomes(None));
+        self.join(end);
+    }
+
+    /// Ends everything.
+    pub fn finish(&mut self, now: u64, over: &mut dyn FnMut(Block)) {
+        for (start, piece) in std::mem::take(&mut self.pieces) {
+            over(Block { start, end: piece.end, from: piece.since, to: now, memory: piece.memory });
+        }
+    }
+
+    fn fill(&mut self, start: u64, end: u64, now: u64, memory: Option<Memory>) {
+        if let Some(memory) = memory
+            && start < end
+        {
+            self.put(start, Piece { end, since: now, memory });
+        }
+    }
+
+    /// Puts a piece into a hole and joins it with the one below.
+    fn put(&mut self, start: u64, piece: Piece) {
+        self.pieces.insert(start, piece);
+        self.join(start);
+    }
+
+    /// Makes one of the two pieces that meet at `at`, where they differ in nothing.
+    fn join(&mut self, at: u64) {
+        let Some(&above) = self.pieces.get(&at) else { return };
+        let Some((_, below)) = self.pieces.range_mut(..at).next_back() else { return };
+        if below.end == at && below.since == above.since && below.memory == above.memory {
+            below.end = above.end;
+            self.pieces.remove(&at);
+        }
+    }
+
+    /// No piece reaches across `at`.
+    fn split(&mut self, at: u64) {
+        let Some((_, piece)) = self.pieces.range_mut(..at).next_back() else { return };
+        if piece.end > at {
+            let above = *piece;
+            piece.end = at;
+            self.pieces.insert(at, above);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "coverage_tests.rs"]
+mod tests;

@@ -1,0 +1,95 @@
+use super::*;
+use crate::picture::kind::Kind;
+
+const HEAP: Memory = Memory { kind: Kind::Heap, reserved: false };
+const FILE: Memory = Memory { kind: Kind::PrivateFile, reserved: false };
+
+/// A map with what was over so far.
+#[derive(Default)]
+struct Both {
+    now: Coverage,
+    over: Vec<Block>,
+}
+
+impl Both {
+    fn set(&mut self, range: (u64, u64), time: u64, memory: Option<Memory>) {
+        self.now.change(range, time, |_| memory, &mut |block| self.over.push(block));
+    }
+
+    fn ranges(&self) -> Vec<(u64, u64, u64, Memory)> {
+        self.now.pieces.iter().map(|(start, piece)| (*start, piece.end, piece.since, piece.memory)).collect()
+    }
+}
+
+/// ```text
+/// 0    HHHHHHHH
+/// 1    HH....HH      unmapped in the middle
+/// 2    HHFFFFHH      and mapped anew
+/// ```
+#[test]
+fn a_hole_is_filled() {
+    let mut both = Both::default();
+    both.set((0, 8), 0, Some(HEAP));
+    both.set((2, 6), 1, None);
+    assert_eq!(both.ranges(), [(0, 2, 0, HEAP), (6, 8, 0, HEAP)]);
+    assert_eq!(both.over, [Block { start: 2, end: 6, from: 0, to: 1, memory: HEAP }]);
+    both.set((2, 6), 2, Some(FILE));
+    assert_eq!(both.ranges(), [(0, 2, 0, HEAP), (2, 6, 2, FILE), (6, 8, 0, HEAP)]);
+    assert_eq!(both.over.len(), 1);
+}
+
+#[test]
+fn what_stays_the_same_goes_on() {
+    let mut both = Both::default();
+    both.set((0, 8), 0, Some(HEAP));
+    both.set((2, 10), 5, Some(HEAP));
+    assert_eq!(both.ranges(), [(0, 8, 0, HEAP), (8, 10, 5, HEAP)]);
+    both.set((3, 3), 6, None);
+    assert_eq!(both.ranges(), [(0, 8, 0, HEAP), (8, 10, 5, HEAP)]);
+    assert!(both.over.is_empty());
+}
+
+#[test]
+fn rights_change_what_is_mapped_and_nothing_else() {
+    let mut both = Both::default();
+    both.set((2, 4), 0, Some(HEAP));
+    both.set((6, 8), 0, Some(FILE));
+    let close = |old: Option<Memory>| old.map(|old| Memory { reserved: true, ..old });
+    both.now.change((0, 7), 1, close, &mut |block| both.over.push(block));
+    let closed = |memory| Memory { reserved: true, ..memory };
+    assert_eq!(both.ranges(), [(2, 4, 1, closed(HEAP)), (6, 7, 1, closed(FILE)), (7, 8, 0, FILE)]);
+    assert_eq!(both.over.len(), 2);
+}
+
+#[test]
+fn a_fork_begins_anew() {
+    let mut both = Both::default();
+    both.set((0, 8), 0, Some(HEAP));
+    let mut child = both.now.forked(3);
+    child.finish(4, &mut |block| both.over.push(block));
+    assert_eq!(both.over, [Block { start: 0, end: 8, from: 3, to: 4, memory: HEAP }]);
+    assert_eq!(both.ranges(), [(0, 8, 0, HEAP)]);
+    assert_eq!((both.now.at(7), both.now.at(8)), (Some(HEAP), None));
+    assert_eq!(both.now.above(0), Some((0, HEAP)));
+}
+
+/// Every pair of ranges on a short line, against a cell per address.
+#[test]
+fn as_a_cell_per_address() {
+    let ranges = || (0..6u64).flat_map(|start| (start + 1..7).map(move |end| (start, end)));
+    for first in ranges() {
+        for second in ranges() {
+            let mut both = Both::default();
+            let mut cells = [None; 7];
+            for (time, (start, end), memory) in
+                [(1, first, Some(HEAP)), (2, second, Some(FILE)), (3, first, None), (4, second, Some(HEAP))]
+            {
+                both.set((start, end), time, memory);
+                cells[start as usize..end as usize].fill(memory);
+                for (address, cell) in cells.iter().enumerate() {
+                    assert_eq!(both.now.at(address as u64), *cell, "{first:?} {second:?} {time}");
+                }
+            }
+        }
+    }
+}

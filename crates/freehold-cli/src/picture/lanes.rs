@@ -1,0 +1,78 @@
+//! Which processes are drawn, and in which row.
+
+use super::life::{Life, Process};
+
+/// At most so many rows.
+const MOST_ROWS: usize = 7;
+/// At most so many processes in them.
+const MOST_PROCESSES: usize = 160;
+/// Who lived for a shorter part of the whole is not drawn.
+const SHORTEST: f64 = 0.003;
+
+/// Processes in rows: none beside another in time, each below its parent.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    /// Indices of processes, by time.
+    pub rows: Vec<Vec<usize>>,
+    /// Those that are not drawn.
+    pub left_out: Vec<usize>,
+}
+
+/// Distributes the processes: those that lived long or faulted much, as many as find room.
+pub fn lanes(life: &Life) -> Lanes {
+    let mut candidates: Vec<usize> = (0..life.processes.len()).filter(|index| worth(life, *index)).collect();
+    candidates.sort_by(|a, b| score(life, *b).total_cmp(&score(life, *a)).then(a.cmp(b)));
+    candidates.truncate(MOST_PROCESSES);
+    let mut rows = rows(life, &candidates);
+    while rows.len() > MOST_ROWS {
+        // A process less may not be enough, and many are too slow one by one.
+        candidates.truncate((candidates.len() - 1).min(candidates.len() * 15 / 16));
+        rows = self::rows(life, &candidates);
+    }
+    let drawn: Vec<usize> = rows.iter().flatten().copied().collect();
+    let mut is_drawn = vec![false; life.processes.len()];
+    drawn.iter().for_each(|index| is_drawn[*index] = true);
+    let left_out = (0..life.processes.len()).filter(|index| !is_drawn[*index]).collect();
+    Lanes { rows, left_out }
+}
+
+fn lived(process: &Process) -> u64 {
+    process.to - process.from
+}
+
+fn worth(life: &Life, index: usize) -> bool {
+    let process = &life.processes[index];
+    !process.own.is_empty() && (index == 0 || lived(process) as f64 >= SHORTEST * life.end as f64)
+}
+
+/// The first process counts most: all others come from it.
+fn score(life: &Life, index: usize) -> f64 {
+    let process = &life.processes[index];
+    let faults: usize = process.own.iter().map(|space| life.spaces[*space].faults.len()).sum();
+    let first = if index == 0 { 2.0 } else { 0.0 };
+    first + lived(process) as f64 / life.end.max(1) as f64 + faults as f64 / life.faults.max(1) as f64
+}
+
+fn rows(life: &Life, chosen: &[usize]) -> Vec<Vec<usize>> {
+    let mut chosen = chosen.to_vec();
+    // Indices are in the order of birth.
+    chosen.sort_unstable();
+    let mut rows: Vec<Vec<usize>> = Vec::new();
+    let mut row_of = vec![None; life.processes.len()];
+    for index in chosen {
+        let process = &life.processes[index];
+        let below = process.parent.and_then(|parent| row_of[parent]).map_or(0, |row: usize| row + 1);
+        let free = |row: &Vec<usize>| row.last().is_none_or(|last| life.processes[*last].to <= process.from);
+        let row = (below..rows.len()).find(|row| free(&rows[*row])).unwrap_or(rows.len());
+        if row == rows.len() {
+            rows.push(Vec::new());
+        }
+        rows[row].push(index);
+        row_of[index] = Some(row);
+    }
+    rows
+}
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;

@@ -1,0 +1,39 @@
+//! A recording's life as a picture: addresses over time, one lane per process.
+//!
+//! It is drawn from the recording alone, not from the replay, with a simple map of what is mapped ([`life`]); VMAs that
+//! touch and are of one kind look like one.
+
+mod coverage;
+mod draw;
+mod kind;
+mod lanes;
+mod life;
+mod panel;
+mod raster;
+mod scale;
+mod svg;
+
+pub use draw::draw;
+pub use life::Life;
+
+use freehold_trace::{Kind, ReadError, Recording};
+use std::path::Path;
+
+/// The picture of the recording at `path`.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub fn of_recording(path: &Path) -> Result<String, ReadError> {
+    let mut recording = Recording::open(path)?;
+    let mut life = Life::default();
+    while let Some(event) = recording.next_event()? {
+        let snapshot = match event.kind {
+            Kind::Exec { snapshot: Some(id) } | Kind::Snapshot { id, .. } => recording.snapshot(id)?,
+            _ => None,
+        };
+        life.event(&event, snapshot.as_ref());
+    }
+    life.finish();
+    Ok(draw(recording.name(), &life))
+}

@@ -1,0 +1,101 @@
+//! One address space as cells: what was mapped, and how often it faulted.
+
+use super::kind::Kind;
+use super::life::Space;
+use super::raster::Grid;
+use super::scale::Scale;
+
+/// Side of a cell of faults.
+pub const FAULT_CELL: f64 = 2.0;
+
+/// Where a panel lies in the picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+/// What is drawn of an address space.
+pub struct Panel {
+    pub place: Place,
+    pub scale: Scale,
+    /// Side of a cell of memory.
+    pub cell: f64,
+    /// 0 for nothing, else one more than the index of the kind.
+    pub memory: Grid<u8>,
+    /// Faults in each cell of [`FAULT_CELL`].
+    pub faults: Grid<u32>,
+}
+
+impl Panel {
+    pub fn new(space: &Space, place: Place, cell: f64) -> Panel {
+        let scale = Scale::new(&space.blocks, &space.faults, place.height);
+        let memory = memory(space, &scale, place, cell);
+        let faults = faults(space, &scale, place);
+        Panel { place, scale, cell, memory, faults }
+    }
+}
+
+/// Columns and rows of cells.
+fn cells(place: Place, cell: f64) -> (usize, usize) {
+    let many = |length: f64| ((length / cell).ceil() as usize).max(1);
+    (many(place.width), many(place.height))
+}
+
+/// Nanoseconds to a fraction of the space's life.
+fn moment(space: &Space, time: u64) -> f64 {
+    (time - space.from) as f64 / (space.to - space.from).max(1) as f64
+}
+
+fn memory(space: &Space, scale: &Scale, place: Place, cell: f64) -> Grid<u8> {
+    let (columns, rows) = cells(place, cell);
+    let mut shares: Vec<Grid<f32>> = Kind::ALL.iter().map(|_| Grid::new(columns, rows)).collect();
+    let across = place.width / cell;
+    for block in &space.blocks {
+        let grid = &mut shares[block.memory.shown() as usize];
+        let (left, right) = (moment(space, block.from) * across, moment(space, block.to) * across);
+        let top = (place.height - scale.height(block.end)) / cell;
+        let bottom = (place.height - scale.height(block.start)) / cell;
+        for (row, tall) in covered(top, bottom, rows) {
+            for (column, wide) in covered(left, right, columns) {
+                *grid.get_mut(column, row) += (tall * wide) as f32;
+            }
+        }
+    }
+    let mut memory = Grid::new(columns, rows);
+    for row in 0..rows {
+        for column in 0..columns {
+            let share = |kind: &Kind| shares[*kind as usize].get(column, row);
+            let all: f32 = Kind::ALL.iter().map(share).sum();
+            let most = Kind::ALL.iter().rev().max_by(|a, b| share(a).total_cmp(&share(b)));
+            if let Some(kind) = most.filter(|_| all > 0.3) {
+                *memory.get_mut(column, row) = *kind as u8 + 1;
+            }
+        }
+    }
+    memory
+}
+
+/// Cells that lie between two places, and how much of each.
+fn covered(from: f64, to: f64, cells: usize) -> impl Iterator<Item = (usize, f64)> {
+    let first = (from.max(0.0) as usize).min(cells);
+    let last = (to.ceil().max(0.0) as usize).min(cells);
+    (first..last).map(move |cell| {
+        let share = to.min(cell as f64 + 1.0) - from.max(cell as f64);
+        (cell, share.max(0.0))
+    })
+}
+
+fn faults(space: &Space, scale: &Scale, place: Place) -> Grid<u32> {
+    let (columns, rows) = cells(place, FAULT_CELL);
+    let mut grid = Grid::new(columns, rows);
+    for (time, page) in &space.faults {
+        let across = moment(space, *time) * place.width / FAULT_CELL;
+        let down = (place.height - scale.height(page * 4096 + 2048)) / FAULT_CELL;
+        let cell = grid.get_mut((across as usize).min(columns - 1), (down.max(0.0) as usize).min(rows - 1));
+        *cell += 1;
+    }
+    grid
+}

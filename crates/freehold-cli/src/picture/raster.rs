@@ -1,0 +1,78 @@
+//! Grids of equal cells, and their outlines as few rectangles.
+
+use std::fmt::Write;
+
+/// A value for each cell; `T::default()` is nothing.
+pub struct Grid<T> {
+    pub columns: usize,
+    pub rows: usize,
+    cells: Vec<T>,
+}
+
+impl<T: Copy + Default + PartialEq> Grid<T> {
+    pub fn new(columns: usize, rows: usize) -> Self {
+        Grid { columns, rows, cells: vec![T::default(); columns * rows] }
+    }
+
+    pub fn get(&self, column: usize, row: usize) -> T {
+        self.cells[row * self.columns + column]
+    }
+
+    pub fn get_mut(&mut self, column: usize, row: usize) -> &mut T {
+        &mut self.cells[row * self.columns + column]
+    }
+
+    /// Rectangles of equal value that cover all cells with one: first column, first row, columns, rows.
+    pub fn rectangles(&self) -> Vec<(T, [usize; 4])> {
+        let mut done: Vec<(T, [usize; 4])> = Vec::new();
+        // Those that reach the row before, by their first column.
+        let mut open: Vec<(T, [usize; 4])> = Vec::new();
+        for row in 0..self.rows {
+            let mut still = Vec::with_capacity(open.len());
+            let mut before = open.into_iter().peekable();
+            for (value, column, columns) in self.runs(row) {
+                while let Some(over) = before.next_if(|(_, [start, ..])| *start < column) {
+                    done.push(over);
+                }
+                match before.next_if(|(old, [start, _, long, _])| {
+                    *old == value && *start == column && *long == columns
+                }) {
+                    Some((_, [_, top, _, rows])) => still.push((value, [column, top, columns, rows + 1])),
+                    None => still.push((value, [column, row, columns, 1])),
+                }
+            }
+            done.extend(before);
+            open = still;
+        }
+        done.extend(open);
+        done
+    }
+
+    /// Cells of a row that are equal and not nothing: value, first column, columns.
+    fn runs(&self, row: usize) -> Vec<(T, usize, usize)> {
+        let cells = &self.cells[row * self.columns..][..self.columns];
+        let mut column = 0;
+        let mut found = Vec::new();
+        for run in cells.chunk_by(|left, right| left == right) {
+            if run[0] != T::default() {
+                found.push((run[0], column, run.len()));
+            }
+            column += run.len();
+        }
+        found
+    }
+}
+
+/// Path data of a rectangle.
+pub fn rectangle(path: &mut String, x: f64, y: f64, width: f64, height: f64) {
+    let number = |value: f64| {
+        let text = format!("{value:.1}");
+        text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+    };
+    write!(path, "M{} {}h{}v{}h-{}z", number(x), number(y), number(width), number(height), number(width))
+        .expect("a string takes all");
+}
+
+#[cfg(test)]
+#[path = "raster_tests.rs"]
+mod tests;

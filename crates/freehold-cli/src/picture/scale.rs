@@ -1,0 +1,206 @@
+//! Heights of addresses: ascending, what was never mapped squeezed out, what is large or busy given more room.
+
+use super::coverage::Block;
+use super::kind::Kind;
+use std::collections::BTreeMap;
+
+/// A hole at least so large may separate parts of an address space that have nothing to do with each other.
+const FAR: u64 = 1 << 30;
+/// At most so many do, the largest.
+const MOST_BREAKS: usize = 6;
+/// Room that such a hole gets.
+const BREAK: f64 = 5.0;
+/// At most so many places where a run is stretched for its faults.
+const MOST_CHUNKS: usize = 4096;
+
+/// Where addresses stand, from 0 at the lowest to `height` at the highest.
+#[derive(Debug)]
+pub struct Scale {
+    /// Address and height, ascending in both; between two, heights are in proportion.
+    knots: Vec<(u64, f64)>,
+    /// Neighbouring memory of one kind, ascending.
+    pub runs: Vec<Run>,
+}
+
+/// Neighbouring addresses that were mostly one kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    pub start: u64,
+    pub kind: Kind,
+    /// Bytes of it that could be touched at some time.
+    pub bytes: u64,
+    pub low: f64,
+    pub high: f64,
+    /// It lies far above the one before.
+    pub apart: bool,
+}
+
+/// Addresses between two neighbouring boundaries.
+struct Atom {
+    start: u64,
+    end: u64,
+    /// The kind it was for longest.
+    kind: Kind,
+    /// Distinct pages that faulted.
+    touched: u64,
+}
+
+/// Neighbouring atoms of one kind; what could not be touched counts as of the kind of its neighbours.
+struct Group {
+    kind: Kind,
+    atoms: Vec<Atom>,
+    apart: bool,
+}
+
+impl Scale {
+    /// For these blocks and faults (time and page).
+    pub fn new(blocks: &[Block], faults: &[(u64, u64)], height: f64) -> Scale {
+        let groups = groups(atoms(blocks, faults));
+        let weights: Vec<f64> = groups.iter().map(Group::weight).collect();
+        let breaks = groups.iter().filter(|group| group.apart).count() as f64;
+        let hole = if breaks > 0.0 { BREAK.min(height / 4.0 / breaks) } else { 0.0 };
+        let all: f64 = weights.iter().sum();
+        let unit = if all > 0.0 { (height - hole * breaks) / all } else { 0.0 };
+        let mut scale = Scale { knots: Vec::new(), runs: Vec::new() };
+        let mut low = 0.0;
+        for (group, weight) in groups.iter().zip(weights) {
+            if group.apart {
+                low += hole;
+            }
+            let high = low + weight * unit;
+            scale.push(group, low, high);
+            low = high;
+        }
+        scale
+    }
+
+    fn push(&mut self, group: &Group, low: f64, high: f64) {
+        let (bytes, touched) = (group.bytes(), group.touched());
+        let mut at = low;
+        for atom in &group.atoms {
+            let size = (atom.end - atom.start) as f64 / bytes as f64;
+            let share = match touched {
+                0 => size,
+                _ => 0.4 * size + 0.6 * atom.touched as f64 / touched as f64,
+            };
+            self.knots.push((atom.start, at));
+            at = (at + share * (high - low)).min(high);
+            self.knots.push((atom.end, at));
+        }
+        let start = group.atoms.first().map_or(0, |atom| atom.start);
+        let open =
+            group.atoms.iter().filter(|atom| atom.kind != Kind::Reserved || group.kind == Kind::Reserved);
+        let bytes = open.map(|atom| atom.end - atom.start).sum();
+        self.runs.push(Run { start, kind: group.kind, bytes, low, high, apart: group.apart });
+    }
+
+    /// The height of `address`; that of the next mapped one below when it was never mapped.
+    pub fn height(&self, address: u64) -> f64 {
+        let above = self.knots.partition_point(|(start, _)| *start <= address);
+        let Some(&(start, low)) = above.checked_sub(1).and_then(|below| self.knots.get(below)) else {
+            return 0.0;
+        };
+        match self.knots.get(above) {
+            Some(&(end, high)) if end > start => {
+                low + (high - low) * ((address - start) as f64 / (end - start) as f64)
+            }
+            _ => low,
+        }
+    }
+}
+
+impl Group {
+    fn bytes(&self) -> u64 {
+        self.atoms.iter().map(|atom| atom.end - atom.start).sum()
+    }
+
+    fn touched(&self) -> u64 {
+        self.atoms.iter().map(|atom| atom.touched).sum()
+    }
+
+    fn takes(&self, kind: Kind) -> bool {
+        self.kind == kind || self.kind == Kind::Reserved || kind == Kind::Reserved
+    }
+
+    fn push(&mut self, atom: Atom) {
+        if self.kind == Kind::Reserved {
+            self.kind = atom.kind;
+        }
+        self.atoms.push(atom);
+    }
+
+    /// How much room it gets: more when larger or busier, but not in proportion, or the largest would hide the rest.
+    fn weight(&self) -> f64 {
+        (self.bytes() as f64 / 4096.0).powf(0.22) + 1.5 * (self.touched() as f64).powf(0.45)
+    }
+}
+
+fn groups(atoms: Vec<Atom>) -> Vec<Group> {
+    let mut holes: Vec<u64> =
+        (atoms.windows(2)).map(|pair| pair[1].start - pair[0].end).filter(|hole| *hole >= FAR).collect();
+    holes.sort_unstable_by_key(|hole| std::cmp::Reverse(*hole));
+    holes.truncate(MOST_BREAKS);
+    let far = holes.last().copied().unwrap_or(u64::MAX);
+    let mut groups: Vec<Group> = Vec::new();
+    for atom in atoms {
+        let last = groups.last_mut();
+        let end = last.as_ref().and_then(|group| group.atoms.last()).map_or(atom.start, |last| last.end);
+        let apart = atom.start - end >= far;
+        match last {
+            Some(group) if !apart && group.takes(atom.kind) => group.push(atom),
+            _ => groups.push(Group { kind: atom.kind, atoms: vec![atom], apart }),
+        }
+    }
+    groups
+}
+
+/// What lies between neighbouring boundaries, where anything was ever mapped.
+fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
+    let mut pages: Vec<u64> = faults.iter().map(|(_, page)| *page).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    // At each boundary: how much time of each kind begins and ends there.
+    let mut edges: BTreeMap<u64, [i128; Kind::ALL.len()]> = BTreeMap::new();
+    for block in blocks {
+        let (kind, time) = (block.memory.shown() as usize, i128::from(block.to - block.from));
+        edges.entry(block.start).or_default()[kind] += time;
+        edges.entry(block.end).or_default()[kind] -= time;
+    }
+    for boundary in chunks(&pages) {
+        edges.entry(boundary).or_default();
+    }
+    let mut found = Vec::new();
+    let mut times = [0i128; Kind::ALL.len()];
+    let mut edges = edges.into_iter().peekable();
+    while let Some((start, change)) = edges.next() {
+        for (time, change) in times.iter_mut().zip(change) {
+            *time += change;
+        }
+        let Some(&(end, _)) = edges.peek() else { break };
+        let longest = Kind::ALL.into_iter().rev().max_by_key(|kind| times[*kind as usize]);
+        if let Some(kind) = longest.filter(|kind| times[*kind as usize] > 0) {
+            let below = |address: u64| pages.partition_point(|page| *page < address / 4096);
+            let touched = (below(end) - below(start)) as u64;
+            found.push(Atom { start, end, kind, touched });
+        }
+    }
+    found
+}
+
+/// Boundaries of pieces with faults in them, the finest of equal size that are not too many.
+fn chunks(pages: &[u64]) -> Vec<u64> {
+    let mut shift = 4;
+    loop {
+        let mut chunks: Vec<u64> = pages.iter().map(|page| page >> shift).collect();
+        chunks.dedup();
+        if chunks.len() <= MOST_CHUNKS {
+            let edges = chunks.into_iter().flat_map(|chunk| [chunk, chunk + 1]);
+            return edges.map(|chunk| chunk << (shift + 12)).collect();
+        }
+        shift += 1;
+    }
+}
+
+#[cfg(test)]
+#[path = "scale_tests.rs"]
+mod tests;

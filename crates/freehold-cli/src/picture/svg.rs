@@ -1,0 +1,68 @@
+//! Scalable vector graphics: as much of a writer as the picture needs.
+
+use std::fmt::Write;
+
+/// A document that grows.
+pub struct Svg {
+    text: String,
+}
+
+impl Svg {
+    pub fn new(width: f64, height: f64, style: &str) -> Svg {
+        let text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" font-family=\"sans-serif\">\n<style>{style}</style>\n"
+        );
+        Svg { text }
+    }
+
+    /// Text as it is: elements whose parts were escaped.
+    pub fn raw(&mut self, element: &str) {
+        self.text.push_str(element);
+        self.text.push('\n');
+    }
+
+    /// Words at a place.
+    pub fn words(&mut self, class: &str, x: f64, y: f64, words: &str) {
+        writeln!(self.text, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(words))
+            .expect("a string takes all");
+    }
+
+    /// A path; nothing when it has no data.
+    pub fn path(&mut self, class: &str, data: &str) {
+        if !data.is_empty() {
+            writeln!(self.text, "<path class=\"{class}\" d=\"{data}\"/>").expect("a string takes all");
+        }
+    }
+
+    pub fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4]) {
+        writeln!(
+            self.text,
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+        )
+        .expect("a string takes all");
+    }
+
+    pub fn finish(mut self) -> String {
+        self.text.push_str("</svg>\n");
+        self.text
+    }
+}
+
+/// Text without what XML reads as something else; control characters, which it forbids, become marks.
+pub fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '&' => safe.push_str("&amp;"),
+            '"' => safe.push_str("&quot;"),
+            letter if letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}') => {
+                safe.push('\u{fffd}')
+            }
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
