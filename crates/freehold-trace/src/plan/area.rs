@@ -174,8 +174,7 @@ impl Areas {
         }
         self.split(range.start);
         self.split(range.end);
-        let gone: Vec<u64> = self.by_start.range(range.clone()).map(|(start, _)| *start).collect();
-        for start in gone {
+        while let Some((&start, _)) = self.by_start.range(range.clone()).next() {
             self.by_start.remove(&start);
         }
     }

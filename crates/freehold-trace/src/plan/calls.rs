@@ -119,6 +119,18 @@ pub(crate) struct Doing<'c> {
 }
 
 impl Space {
+    /// Whether the space has one task alone. It waits for those who have left, whose steps go into `scratch`; from then on
+    /// there is nobody to wait for.
+    pub(crate) fn is_alone(&mut self, scratch: &mut Vec<Stamp>) -> bool {
+        let alone = self.members.len() == 1;
+        if alone {
+            scratch.push(self.order.whole);
+            scratch.append(&mut self.order.departed);
+            self.order.forget();
+        }
+        alone
+    }
+
     /// Does to the model what the call did.
     pub(crate) fn apply(&mut self, doing: &mut Doing<'_>) {
         let args = doing.call.args;

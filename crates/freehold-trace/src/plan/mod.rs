@@ -23,26 +23,22 @@ mod order;
 mod recorded;
 mod step;
 mod told;
+mod touch;
 
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Ends, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
 
 use crate::{Call, CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Returned, Snapshot, Why};
-use area::{Area, PAGE, flag, page_of};
+use area::{Area, PAGE, flag};
 use calls::{Doing, Reach, Space};
-use order::CHUNK;
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::BTreeMap;
 
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
 
 const CLONE_VM: u64 = 0x100;
-/// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
-const STACK_LIMIT: u64 = 8 << 20;
-/// Free bytes that stay below a stack.
-const STACK_GAP: u64 = 256 * PAGE;
 
 /// Makes the plan of a recording, segment by segment.
 pub struct Planner {
@@ -54,7 +50,7 @@ pub struct Planner {
     /// An event that belongs to the next segment.
     held: Option<Event>,
     tasks: HashMap<u32, Task>,
-    spaces: HashMap<u32, Space>,
+    spaces: HashMap<u32, Box<Space>>,
     next_space: u32,
     /// Live tasks by process.
     processes: HashMap<u32, Vec<u32>>,
@@ -118,12 +114,12 @@ impl Planner {
             limit: SEGMENT,
             until: u64::MAX,
             held: None,
-            tasks: HashMap::new(),
-            spaces: HashMap::new(),
+            tasks: HashMap::default(),
+            spaces: HashMap::default(),
             next_space: 1,
-            processes: HashMap::new(),
-            names: HashMap::new(),
-            segments: HashMap::new(),
+            processes: HashMap::default(),
+            names: HashMap::default(),
+            segments: HashMap::default(),
             families: 0,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
@@ -338,37 +334,7 @@ impl Planner {
             return self.aside(aside::NO_SPACE);
         };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
-        let page = page_of(address);
-        self.scratch.push(space.order.whole);
-        if let Some(grown) = stack_growth(space, page) {
-            grow_stack(space, grown, stamp, &mut self.scratch);
-        }
-        let area = space.areas.find(page).map(|(start, area)| (start, area.clone()));
-        let reach = match &area {
-            Some((_, area)) if area.flags & flag::HUGEPAGE != 0 => {
-                let first = page & !(CHUNK - 1);
-                first..first.saturating_add(CHUNK)
-            }
-            _ => page..page + 1,
-        };
-        if reach.end - reach.start == 1 {
-            self.scratch.extend(space.order.changed_at(page));
-        } else {
-            self.scratch.extend(space.order.changed(reach));
-        }
-        if code.write()
-            && let Some((start, area)) = area
-        {
-            if space.needs_family(page) {
-                let range = start..area.end;
-                self.scratch.extend(space.areas.touching(&range).map(|(_, area)| area.last));
-                space.first_write(page, stamp, &mut self.families);
-                space.areas.touching(&range).for_each(|(_, area)| area.last = stamp);
-            } else if !area.shared {
-                self.scratch.push(area.family_by);
-            }
-        }
-        space.order.note_fault(page, stamp);
+        space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
         let ends = if resolved { Ends::Resolved } else { Ends::Unknown };
         self.push(task, line, What::Fault { address, code, ends });
         if !resolved && let Some(own) = self.tasks.get_mut(&task) {
@@ -408,7 +374,7 @@ impl Planner {
     fn add_space(&mut self, space: Space) -> u32 {
         let number = self.next_space;
         self.next_space += 1;
-        self.spaces.insert(number, space);
+        self.spaces.insert(number, Box::new(space));
         number
     }
 
@@ -580,10 +546,10 @@ impl Planner {
         let stamp = Stamp { index: stamp.index + unsure.1, ..stamp };
         let first_brk = call.name == CallName::Brk && space.heap.is_none();
         let heap = call.returned.value().filter(|_| first_brk);
-        let beside = self.gather(&mut space, &reach);
+        let beside = space.gather(&reach, &mut self.scratch);
         let mut doing = Doing { call: &call, file, segment: bytes, stamp, families: &mut self.families };
         space.apply(&mut doing);
-        note(&mut space, &reach, beside, stamp);
+        space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
         if unsure.0 {
             self.aside(aside::UNSURE);
@@ -603,31 +569,6 @@ impl Planner {
                 space.order.note_whole(stamp);
             }
         }
-    }
-
-    /// Which steps a call must wait for, into `scratch`; returns the VMAs that it may merge with.
-    fn gather(&mut self, space: &mut Space, reach: &Reach) -> Vec<Range<u64>> {
-        self.scratch.push(space.order.whole);
-        let mut beside = Vec::new();
-        match reach {
-            Reach::Vmas(ranges) => {
-                for range in ranges.iter().filter(|range| !range.is_empty()) {
-                    for (start, area) in space.areas.touching(range) {
-                        self.scratch.push(area.last);
-                        beside.push(start..area.end);
-                    }
-                    let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
-                    self.scratch.extend(space.order.changed(around));
-                    self.scratch.extend(space.order.faulted(range));
-                }
-            }
-            Reach::Pages(range) => {
-                self.scratch.extend(space.order.changed(range.clone()));
-                self.scratch.extend(space.order.faulted(range));
-            }
-            Reach::Whole => {}
-        }
-        beside
     }
 
     /// In a space of unknown start: maps what the call found there. Whether its answer rests on such memory, and how many
@@ -709,47 +650,4 @@ impl Planner {
             _ => return None,
         })
     }
-}
-
-/// Marks what a call has changed.
-fn note(space: &mut Space, reach: &Reach, beside: Vec<Range<u64>>, stamp: Stamp) {
-    match reach {
-        Reach::Vmas(ranges) => {
-            for range in ranges.iter().filter(|range| !range.is_empty()) {
-                space.order.note_change(range, stamp);
-                space.areas.touching(range).for_each(|(_, area)| area.last = stamp);
-            }
-            // What is left of a VMA that was cut or extended lies at its old ends.
-            for at in beside.into_iter().flat_map(|range| [range.start, range.end - 1]) {
-                if let Some(area) = space.areas.find_mut(at) {
-                    area.last = stamp;
-                }
-            }
-        }
-        Reach::Pages(range) => space.order.note_change(range, stamp),
-        Reach::Whole => space.order.note_whole(stamp),
-    }
-}
-
-/// The stack that a fault at `page`, where nothing is mapped, makes grow: what it grows by.
-fn stack_growth(space: &Space, page: u64) -> Option<Range<u64>> {
-    if space.areas.find(page).is_some() {
-        return None;
-    }
-    let (start, stack) = space.areas.next(page)?;
-    let grows = stack.flags & flag::GROWSDOWN != 0 && stack.end - page <= STACK_LIMIT;
-    let clear = space.areas.prev(page).is_none_or(|(_, below)| {
-        below.prot == 0 || below.flags & flag::GROWSDOWN != 0 || page.saturating_sub(below.end) >= STACK_GAP
-    });
-    (grows && clear).then_some(page..start)
-}
-
-fn grow_stack(space: &mut Space, grown: Range<u64>, stamp: Stamp, scratch: &mut Vec<Stamp>) {
-    scratch.extend(space.areas.touching(&grown).map(|(_, area)| area.last));
-    scratch.extend(space.order.changed(grown.start.saturating_sub(1)..grown.end));
-    let Some((start, mut stack)) = space.areas.take(grown.end) else { return };
-    stack.offset = stack.offset.wrapping_sub(start - grown.start);
-    stack.last = stamp;
-    space.areas.put(grown.start, stack);
-    space.order.note_change(&grown, stamp);
 }

@@ -72,15 +72,13 @@ impl Order {
         }
         self.cut(range.start);
         self.cut(range.end);
-        let gone: Vec<u64> = self.changed.range(range.clone()).map(|(start, _)| *start).collect();
-        for start in gone {
+        self.changed.insert(range.start, (range.end, stamp));
+        while let Some((&start, _)) = self.changed.range(range.start + 1..range.end).next() {
             self.changed.remove(&start);
         }
-        self.changed.insert(range.start, (range.end, stamp));
         let (first, end) = (range.start.div_ceil(CHUNK), range.end >> CHUNK_SHIFT);
         if first < end {
-            let gone: Vec<u64> = self.faulted.range(first..end).map(|(chunk, _)| *chunk).collect();
-            for chunk in gone {
+            while let Some((&chunk, _)) = self.faulted.range(first..end).next() {
                 self.faulted.remove(&chunk);
             }
         }
