@@ -25,6 +25,9 @@ mod step;
 mod told;
 mod touch;
 
+#[cfg(test)]
+mod tests;
+
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Ends, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};

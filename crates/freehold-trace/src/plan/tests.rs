@@ -1,0 +1,214 @@
+//! Small recordings, and the order that their plans keep. Addresses are drawn in pages of 0x1000.
+
+use super::*;
+use crate::Recording;
+use std::fs;
+
+/// An exec of task 1 with one anonymous VMA, 0x10000 to 0x20000, and one far away; then what `events` says.
+const SNAP: &str = "# fhsnap 1 t
+@ 0 exec 1 5 6 1 t | /t | VmRSS:0
+10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac
+7f0000000000-7f0000400000 rw-p 0 - | 0 | rdwrmrmwmeacnh
+";
+
+fn planner(events: &str) -> Planner {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.trace");
+    fs::write(&path, format!("# fhtrace 1 t\n5 0 1 E 0\n{events}")).expect("written");
+    fs::write(folder.path().join("t.snap"), SNAP).expect("written");
+    // Open files stay readable after the folder is gone.
+    Planner::new(Recording::open(&path).expect("a recording"))
+}
+
+/// The waits of the step at `line`, as (task, number of the step).
+fn waits(segment: &Segment, line: u32) -> Vec<(u32, u32)> {
+    let steps = segment.tasks.iter().flat_map(|task| &task.steps);
+    let step = steps.into_iter().find(|step| step.line == line).expect("a step of that line");
+    let waits = &segment.waits[step.waits.start as usize..step.waits.end as usize];
+    waits.iter().map(|stamp| (stamp.task, stamp.index)).collect()
+}
+
+fn whole(events: &str) -> Segment {
+    let mut planner = planner(events);
+    let segment = planner.next_segment().expect("readable").expect("something");
+    assert!(planner.next_segment().expect("readable").is_none());
+    segment
+}
+
+/// Tasks 2 and 3 are threads of 1. The first event of a test is line 5 of the file; task 1 has taken steps 0 to 2 then.
+fn threads(events: &str) -> Segment {
+    whole(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"))
+}
+
+#[test]
+fn faults_on_pages_of_one_vma_wait_for_its_first_write_alone() {
+    let segment = threads(
+        "8 0 2 F 10000 6 x1
+9 0 3 F 11000 4 x1
+10 0 3 F 12000 6 x1
+11 0 1 F 13000 6 x1
+12 0 3 F 7f0000000000 6 x1
+",
+    );
+    assert_eq!(waits(&segment, 5), []);
+    // A read takes no part in the family of anonymous pages.
+    assert_eq!(waits(&segment, 6), []);
+    assert_eq!(waits(&segment, 7), [(2, 0)]);
+    assert_eq!(waits(&segment, 8), [(2, 0)]);
+    assert_eq!(waits(&segment, 9), []);
+}
+
+#[test]
+fn a_munmap_waits_for_faults_where_it_unmaps_and_later_mappings_wait_for_it() {
+    let segment = threads(
+        "8 0 2 F 7f0000000000 4 x1
+9 0 3 F 7f0000200000 4 x1
+10 0 1 munmap 7f0000200000 1000 = 0
+11 0 2 mmap 7f0000200000 1000 3 32 -1 0 = 7f0000200000
+12 0 3 F 7f0000200000 6 x1
+13 0 2 F 7f0000300000 4 x1
+",
+    );
+    // |--- task 2 faults ---|--- task 3 faults ---|: only the second is where the munmap is.
+    assert_eq!(waits(&segment, 7), [(3, 0)]);
+    // Faults are remembered by what a huge page spans, so the one beside the munmap still counts.
+    assert_eq!(waits(&segment, 8), [(1, 3), (3, 0)]);
+    // The new mapping is the task's own predecessor of nobody else: task 3 waits for task 2's mmap.
+    assert_eq!(waits(&segment, 9), [(2, 1)]);
+    assert_eq!(waits(&segment, 10), []);
+}
+
+#[test]
+fn calls_that_touch_the_same_vma_keep_their_order_and_others_do_not() {
+    let segment = threads(
+        "8 0 2 mmap 0 1000 3 22 -1 0 = 20000
+9 0 3 mmap 0 1000 3 22 -1 0 = f000
+10 0 2 mmap 0 1000 3 22 -1 0 = 30000
+11 0 3 madvise 7f0000000000 1000 4 = 0
+",
+    );
+    // Both merge with the VMA between them.
+    assert_eq!(waits(&segment, 6), [(2, 0)]);
+    assert_eq!(waits(&segment, 7), []);
+    assert_eq!(waits(&segment, 8), []);
+}
+
+#[test]
+fn a_fork_waits_for_everybody_and_everybody_for_the_fork() {
+    let segment = threads(
+        "8 0 2 F 10000 4 x1
+9 0 3 F 7f0000000000 4 x1
+10 0 1 N 4 4 0
+11 0 2 F 11000 4 x1
+12 0 4 F 11000 4 x1
+",
+    );
+    assert_eq!(waits(&segment, 7), [(2, 0), (3, 0)]);
+    assert_eq!(waits(&segment, 8), [(1, 3)]);
+    // The child begins after the fork, and is alone.
+    assert_eq!(waits(&segment, 9), []);
+    let child = segment.tasks.iter().find(|task| task.task == 4).expect("the child has steps");
+    assert!(!child.runs);
+}
+
+#[test]
+fn whoever_is_left_alone_waits_once_for_those_who_left() {
+    let segment = threads(
+        "8 0 2 F 10000 4 x1
+9 0 2 X
+10 0 3 X
+11 0 1 munmap 10000 1000 = 0
+12 0 1 munmap 11000 1000 = 0
+",
+    );
+    assert_eq!(waits(&segment, 8), [(2, 1), (3, 0)]);
+    assert_eq!(waits(&segment, 9), []);
+}
+
+#[test]
+fn a_fault_that_no_page_ends_gets_the_signal_that_follows() {
+    let mut planner = planner(
+        "8 0 1 F 0 4
+9 0 1 G 11 1
+10 0 1 F 1000 6
+11 0 1 F 10000 6 x1
+12 0 1 F 2000 0
+",
+    );
+    let segment = planner.next_segment().expect("readable").expect("something");
+    let ends: Vec<Ends> = segment.tasks[0]
+        .steps
+        .iter()
+        .filter_map(|step| match step.what {
+            What::Fault { ends, .. } => Some(ends),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ends, [Ends::Signal(11, 1), Ends::Unknown, Ends::Resolved]);
+    let aside: Vec<u64> = planner.set_aside().values().copied().collect();
+    assert_eq!(aside, [1, 1], "{:?}", planner.set_aside());
+}
+
+#[test]
+fn segments_are_bounded_and_end_where_the_program_was_frozen() {
+    let events: String = (0..10).map(|n| format!("{} 0 1 F 1{n}000 6 x1\n", 10 + n)).collect();
+    let frozen = format!("{events}30 - - Z 5\n31 - 1 S 1 freeze 1\n40 0 1 F 20000 6 x1\n");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.trace");
+    fs::write(&path, format!("# fhtrace 1 t\n5 0 1 E 0\n{frozen}")).expect("written");
+    let second = SNAP.lines().skip(1).collect::<Vec<_>>().join("\n").replace("@ 0 exec", "@ 1 freeze");
+    fs::write(folder.path().join("t.snap"), format!("{SNAP}{second}\n")).expect("written");
+    let mut planner = Planner::new(Recording::open(&path).expect("a recording")).with_segments_of(4);
+    let mut lengths = Vec::new();
+    let mut firsts = Vec::new();
+    while let Some(segment) = planner.next_segment().expect("readable") {
+        lengths.push((segment.tasks[0].steps.len(), segment.frozen.len()));
+        firsts.push(segment.tasks[0].first);
+        assert!(segment.tasks[0].runs && segment.waits.is_empty());
+    }
+    // An exec and ten faults, four at a time; a freeze; a fault.
+    assert_eq!(lengths, [(4, 0), (4, 0), (3, 1), (1, 0)]);
+    assert_eq!(firsts, [0, 4, 8, 11]);
+    assert_eq!(planner.recorded().active, 35);
+}
+
+/// The model that decides who touches whom is itself right: its VMAs are those of every snapshot.
+#[test]
+fn the_models_vmas_are_those_of_the_snapshots() {
+    let mut compared = 0;
+    for path in recordings() {
+        let mut planner = Planner::new(Recording::open(&path).expect("a recording"));
+        while let Some(segment) = planner.next_segment().unwrap_or_else(|error| panic!("{error}")) {
+            for (task, snapshot) in &segment.frozen {
+                let number = planner.space_of(*task).expect("a space");
+                let ours: Vec<(u64, u64, u8, bool)> = planner.spaces[&number]
+                    .areas
+                    .iter()
+                    .map(|(start, area)| (start, area.end, area.prot, area.shared))
+                    .collect();
+                let shown = snapshot.areas.iter();
+                let theirs: Vec<(u64, u64, u8, bool)> =
+                    shown.map(|area| (area.start, area.end, area.prot, area.shared)).collect();
+                assert_eq!(ours, theirs, "{}, snapshot {}", path.display(), snapshot.id);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 0 || recordings().is_empty());
+}
+
+/// The recordings that ship with the repository, and small ones that may lie beside it.
+fn recordings() -> Vec<std::path::PathBuf> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = [root.join("recordings"), root.join("../shared/traces")];
+    let mut found: Vec<_> = folders
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.to_string_lossy().contains(".trace."))
+        .filter(|path| fs::metadata(path).is_ok_and(|data| data.len() < 1_200_000))
+        .collect();
+    found.sort();
+    found
+}
