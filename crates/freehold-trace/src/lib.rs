@@ -16,8 +16,10 @@ mod recording;
 mod snap;
 mod snapshot;
 mod trace;
+mod write;
 
 pub use error::{Place, ReadError};
 pub use event::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
+pub use write::{SnapWriter, TraceWriter};
