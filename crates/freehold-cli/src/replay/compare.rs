@@ -1,8 +1,9 @@
 //! Compares an address space with what the kernel said of it: VMA by VMA, and page by page where pages are private.
 
+use super::contents;
 use super::found::Found;
 use super::outcome::Difference;
-use super::perform::maps_around;
+use super::perform::{Image, maps_around};
 use super::world::{World, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
@@ -25,7 +26,8 @@ pub(super) struct Finding {
 }
 
 /// Everything in which `process` differs from `snapshot`. Nobody may run in it meanwhile.
-pub(super) fn compare(_: &World, process: &Process, snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<Finding> {
+    let process = image.process();
     let mut findings = Vec::new();
     let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
@@ -33,6 +35,16 @@ pub(super) fn compare(_: &World, process: &Process, snapshot: &Snapshot) -> Vec<
     if findings.is_empty() {
         compare_pages(process, &theirs, snapshot, &mut findings);
         compare_sizes(process, snapshot, &mut findings);
+    }
+    if world.options.backed
+        && let Some((at, word)) = contents::strangers(process, &image.lineage)
+    {
+        findings.push(Finding {
+            what: "contents of private pages",
+            linux: "what this process wrote, or its parents before they forked".to_owned(),
+            freehold: format!("{word:#x} at {at:#x}"),
+            maps: maps_around(process, at..at + 1),
+        });
     }
     findings
 }

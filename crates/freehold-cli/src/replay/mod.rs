@@ -10,6 +10,7 @@
 
 mod calls;
 mod compare;
+mod contents;
 mod found;
 pub mod outcome;
 mod perform;
@@ -136,7 +137,7 @@ impl Replay {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         for (task, snapshot) in &segment.frozen {
             if let Some(image) = self.tasks.image(*task) {
-                let findings = compare::compare(&self.world, image.process(), snapshot);
+                let findings = compare::compare(&self.world, image, snapshot);
                 compare::report(&mut self.found[0], *task, snapshot, snapshot.line, findings);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::calls;
 use super::compare;
+use super::contents::{self, Lineage};
 use super::found::{Found, Other};
 use super::outcome::Difference;
 use super::run::Task;
@@ -24,12 +25,13 @@ const SIGSEGV: u8 = 11;
 /// An address space that tasks run in; its counts are kept when the last of them lets go of it.
 pub(super) struct Image {
     process: Process,
+    pub(super) lineage: Lineage,
     totals: Arc<Totals>,
 }
 
 impl Image {
-    pub(super) fn new(world: &World, process: Process) -> Arc<Image> {
-        Arc::new(Image { process, totals: Arc::clone(&world.totals) })
+    pub(super) fn new(world: &World, process: Process, lineage: Lineage) -> Arc<Image> {
+        Arc::new(Image { process, lineage, totals: Arc::clone(&world.totals) })
     }
 
     pub(super) fn process(&self) -> &Process {
@@ -87,7 +89,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         match &step.what {
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
-                let ended = self.touch(image.process(), *address, *code);
+                let ended = self.touch(image, task.number, step.line, *address, *code);
                 let ns = self.lap();
                 self.found.time_other(Other::Fault, ns);
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
@@ -116,7 +118,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Compare(snapshot) => {
                 let image = task.image.as_deref()?;
-                let findings = compare::compare(self.world, image.process(), snapshot);
+                let findings = compare::compare(self.world, image, snapshot);
                 compare::report(self.found, task.number, snapshot, step.line, findings);
                 let ns = self.lap();
                 self.found.checking += Duration::from_nanos(ns);
@@ -131,7 +133,8 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 
     /// Touches memory as the recorded program did. How that ended.
-    fn touch(&mut self, process: &Process, address: u64, code: FaultCode) -> Ends {
+    fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
+        let process = image.process();
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
             (false, true) => Access::EXEC,
@@ -143,6 +146,12 @@ impl<'w, 'c> Performer<'w, 'c> {
             process.handle_fault(at.get(), access)
         });
         self.found.already_there += u64::from(!*faulted);
+        let result = match self.world.options.backed && code.write() {
+            true => {
+                result.and_then(|()| contents::store(process, self.cpu, address, task, &image.lineage, line))
+            }
+            false => result,
+        };
         match result {
             Ok(()) => Ends::Resolved,
             Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
@@ -243,7 +252,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         let ns = self.lap();
         self.found.time_other(Other::Fork, ns);
         match forked {
-            Ok(space) => Some(Image::new(self.world, Process::of(space))),
+            Ok(space) => Some(Image::new(self.world, Process::of(space), parent.lineage.forked(line))),
             Err(error) => {
                 self.found.differ(|| Difference {
                     line,
@@ -271,7 +280,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 for (address, access) in present {
                     let _ = process.touch(self.cpu, address, access);
                 }
-                let image = Image::new(self.world, process);
+                let image = Image::new(self.world, process, Lineage::fresh());
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }

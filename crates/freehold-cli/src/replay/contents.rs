@@ -1,0 +1,109 @@
+//! What a replay on memory with contents writes, and what it must never find.
+//!
+//! A write fault stores a word that names the address space and the line of the recording, at a place in the page that is the
+//! task's own. So whatever word is found in a private page says where it comes from: from this address space, or from one
+//! that it was forked from, before that fork. Anything else is a page that leaked, was not zeroed, or was shared for too long.
+
+use freehold::fault::FaultError;
+use freehold::space::pagemap::PageKind;
+use freehold_machine::{Cpu, Process};
+use freehold_pagetable::X86_4;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const PAGE: u64 = 4096;
+/// Words of a page.
+const WORDS: u64 = PAGE / 8;
+
+/// Where the words in an address space may come from.
+#[derive(Debug)]
+pub(super) struct Lineage {
+    /// Itself first, then what it was forked from: the number of an address space, and the line from which on its words
+    /// must not be seen here.
+    sources: Vec<(u32, u32)>,
+}
+
+/// The number of the next address space. Unique is all it must be.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+impl Lineage {
+    /// Of an address space that an exec made.
+    pub(super) fn fresh() -> Lineage {
+        Lineage { sources: vec![(NEXT.fetch_add(1, Relaxed), u32::MAX)] }
+    }
+
+    /// Of one that was forked at `line`.
+    pub(super) fn forked(&self, line: u32) -> Lineage {
+        let mut child = Lineage::fresh();
+        child.sources.extend(self.sources.iter().map(|&(number, until)| (number, until.min(line))));
+        child
+    }
+
+    /// The word that a task writes at `line`.
+    fn word(&self, line: u32) -> u64 {
+        u64::from(self.sources[0].0) << 32 | u64::from(line)
+    }
+
+    /// Whether a word may be seen here.
+    fn may_hold(&self, word: u64) -> bool {
+        let (number, line) = ((word >> 32) as u32, word as u32);
+        word == 0 || self.sources.iter().any(|&(source, until)| source == number && line < until)
+    }
+}
+
+/// Stores the task's word in the page of `address`.
+///
+/// # Errors
+/// How the fault ended, if not well.
+pub(super) fn store(
+    process: &Process,
+    cpu: &mut Cpu<X86_4>,
+    address: u64,
+    task: u32,
+    lineage: &Lineage,
+    line: u32,
+) -> Result<(), FaultError> {
+    let at = (address & !(PAGE - 1)) + u64::from(task) % WORDS * 8;
+    process.store(cpu, at, lineage.word(line))
+}
+
+/// Looks at every private page; what was found that should not be there: its address and the word.
+pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u64)> {
+    let mut pages = Vec::new();
+    process.pagemap(0..freehold::space::TASK_SIZE, |present| {
+        if present.kind == PageKind::Anon {
+            pages.push(present.range);
+        }
+    });
+    let mut bytes = [0; PAGE as usize];
+    for at in pages.into_iter().flat_map(|range| range.step_by(PAGE as usize)) {
+        // What has no rights at all is looked at too.
+        if process.read_memory(at, &mut bytes, freehold::access::Manner::Forced) != Ok(bytes.len()) {
+            continue;
+        }
+        for (place, word) in bytes.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            if !lineage.may_hold(word) {
+                return Some((at + place as u64 * 8, word));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_from_oneself_and_from_before_a_fork() {
+        let parent = Lineage::fresh();
+        let child = parent.forked(100);
+        let grandchild = child.forked(50);
+        assert!(parent.may_hold(parent.word(7)) && parent.may_hold(parent.word(1_000)));
+        assert!(!parent.may_hold(child.word(7)), "a child's word in its parent");
+        assert!(child.may_hold(parent.word(99)) && !child.may_hold(parent.word(100)));
+        assert!(grandchild.may_hold(child.word(49)) && !grandchild.may_hold(child.word(50)));
+        assert!(grandchild.may_hold(parent.word(49)) && !grandchild.may_hold(parent.word(50)));
+        assert!(!Lineage::fresh().may_hold(parent.word(7)) && parent.may_hold(0));
+    }
+}
