@@ -138,7 +138,9 @@ impl<'p> Run<'p> {
         std::thread::scope(|scope| {
             for (number, (cpu, found)) in cpus.iter_mut().zip(found).enumerate() {
                 let run = &run;
-                scope.spawn(move || run.work(cpu, found, seed ^ (number as u64) << 32));
+                let work = move || run.work(cpu, found, seed ^ (number as u64) << 32);
+                let worker = std::thread::Builder::new().name(format!("cpu {number}"));
+                worker.spawn_scoped(scope, work).expect("a thread for each CPU");
             }
         });
         for (steps, slot) in segment.tasks.iter().zip(run.slots) {

@@ -1,0 +1,192 @@
+//! Small recordings, right and wrong: what is as on Linux is found to be, and what is not is reported, with its line.
+
+use freehold::space::Locking;
+use freehold_cli::replay::outcome::Outcome;
+use freehold_cli::replay::{Options, maps_at, replay};
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// What an exec leaves: a file's text and data, anonymous memory, a stack.
+const EXEC: &str = "@ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7ffffffcb 1 8
+";
+
+struct Recording {
+    folder: TempDir,
+}
+
+impl Recording {
+    /// Task 1 has done its exec at time 5; `events` follow, with the snapshots that they name.
+    fn new(events: &str, snapshots: &str) -> Recording {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trace = format!("# fhtrace 1 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}");
+        fs::write(folder.path().join("t.trace"), trace).expect("written");
+        fs::write(folder.path().join("t.snap"), format!("# fhsnap 1 t\n{EXEC}{snapshots}")).expect("written");
+        Recording { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("t.trace")
+    }
+
+    fn replay(&self, options: &Options) -> Outcome {
+        replay(&self.path(), options, &()).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Every design, one CPU to three, with contents and without.
+fn each_way(mut check: impl FnMut(&Options)) {
+    for (number, locking) in Locking::ALL.into_iter().enumerate() {
+        for cpus in 1..=3 {
+            let (backed, oracles) = (number % 2 == 0, true);
+            check(&Options { cpus, backed, locking, seed: number as u64, oracles });
+        }
+    }
+}
+
+const EVENTS: &str = "10 0 1 F 10000 14 x1
+11 0 1 F 12008 7 x1
+12 0 1 brk 0 = 5000000
+13 0 1 brk 5002000 = 5002000
+14 0 1 F 5000000 6 x1
+15 0 1 mmap 0 3000 3 22 -1 0 = 7f0000000000
+16 0 1 F 7f0000000000 6 x1
+17 0 1 F 7f0000001000 4 x1
+18 0 1 mmap 0 2000 1 2 3 0 = 7e0000000000 f1
+19 0 1 munmap 7e0000001000 1000 = 0
+20 0 1 munmap 7e0000000001 1000 = -22
+21 0 1 mprotect 7f0000001000 1000 1 = 0
+22 0 1 F 7f0000001000 6
+23 0 1 G 11 2
+24 0 1 F 6000000 4
+25 0 1 G 11 1
+26 0 1 N 2 1 10100
+27 0 2 F 7f0000000000 6 x1
+28 0 2 madvise 7f0000000000 1000 4 = 0
+29 0 1 N 3 3 0
+30 0 3 F 12008 7 x1
+31 0 3 F 5000000 7 x1
+32 0 3 munmap 5000000 1000 = 0
+33 0 2 X
+34 0 1 X g
+35 0 3 F 5001000 6 x1
+36 - 3 S 1 exit 3
+36 0 3 X g
+";
+
+const EXIT: &str = "@ 1 exit 3 36 36 0 t | /bin/t | VmRSS:16;RssAnon:12
+10000-12000 r-xp 0 /bin/t | 4,,,4,,4,,, | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+5001000-5002000 rw-p 0 [heap] | 4,,,,4,4,4,, | rdwrmrmwmeac
+7e0000000000-7e0000001000 r--p 0 /bin/t | 0 | rdmrmwme
+7f0000000000-7f0000001000 rw-p 0 - | 0 | rdwrmrmwmeac
+7f0000001000-7f0000002000 r--p 0 - | 4,,,,4,4,4,, | rdmrmwmeac
+7f0000002000-7f0000003000 rw-p 0 - | 0 | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 4fee 1 8
+P 7efffafff 1 28
+P fffffdc 1 8
+";
+
+#[test]
+fn what_linux_did_is_found_to_be_so() {
+    let recording = Recording::new(EVENTS, EXIT);
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.calls.as_linux), (9, 9));
+        assert_eq!((outcome.faults.all, outcome.faults.as_linux), (11, 11));
+        assert_eq!((outcome.snapshots.all, outcome.snapshots.as_linux), (1, 1));
+        assert!(outcome.is_as_linux() && outcome.set_aside.is_empty(), "{:?}", outcome.set_aside);
+    });
+}
+
+/// Each lie of a recording, and the line of the file at which it is found.
+#[test]
+fn what_linux_did_not_do_is_found_too() {
+    let (events, exit) = (EVENTS, EXIT);
+    let lies: &[(&str, &str, u32, &str)] = &[
+        // Calls: another answer, another errno, success for failure, failure for success.
+        ("brk 5002000 = 5002000", "brk 5002000 = 5000000", 7, "brk"),
+        ("1000 = -22", "1000 = -12", 14, "munmap"),
+        ("7e0000001000 1000 = 0", "7e0000001000 1000 = -22", 13, "munmap"),
+        ("3 22 -1 0 = 7f0000000000", "3 22 -1 0 = 12000", 9, "mmap"),
+        // Faults: resolved or not, and the signal's code.
+        ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 11 1", 16, "fault"),
+        ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 7 2", 16, "fault"),
+        ("F 6000000 4\n25 0 1 G 11 1", "F 6000000 4 x1\n25 0 1 G 11 1", 18, "fault"),
+        ("F 12008 7 x1\n31", "F 12008 7\n31 0 3 G 11 2\n31", 24, "fault"),
+        // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the resident set.
+        ("5001000-5002000", "5001000-5003000", 30, "VMA"),
+        ("7f0000001000-7f0000002000 r--p", "7f0000001000-7f0000002000 r-xp", 30, "VMA"),
+        ("rw-p 2000 /bin/t", "rw-p 1000 /bin/t", 30, "VMA"),
+        ("r--p 0 /bin/t | 0", "r--p 0 /bin/u | 0", 30, "VMA"),
+        ("0 - | 0 | rdwrmrmwmeac\n7f0000001000", "0 - | 0 | rdwrmrmwmeacnh\n7f0000001000", 30, "VMA"),
+        ("7f0000002000-7f0000003000 rw-p 0 - | 0 | rdwrmrmwmeac\n", "", 30, "VMA"),
+        ("P 4fee 1 8", "P 4fee 2 8", 30, "private pages"),
+        ("P 7efffafff 1 28\nP fffffdc 1 8", "P 7ffffafdc 1 8", 30, "private pages"),
+        ("RssAnon:12", "RssAnon:16", 30, "RssAnon"),
+    ];
+    for &(truth, lie, line, what) in lies {
+        let recording = match events.contains(truth) {
+            true => Recording::new(&events.replacen(truth, lie, 1), exit),
+            false => {
+                assert!(exit.contains(truth), "{truth}");
+                Recording::new(events, &exit.replacen(truth, lie, 1))
+            }
+        };
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        let found = outcome.differences.first().unwrap_or_else(|| panic!("not found: {lie:?}"));
+        assert_eq!(found.line, line, "{lie:?}: {found:#?}");
+        assert!(found.what.contains(what), "{lie:?}: {found:#?}");
+        assert_ne!(found.linux, found.freehold);
+        assert!(!outcome.is_as_linux());
+    }
+}
+
+#[test]
+fn maps_at_a_time() {
+    let recording = Recording::new(EVENTS, EXIT);
+    let options = Options { cpus: 2, ..Options::default() };
+    let lines = |time, task| {
+        let text = maps_at(&recording.path(), time, task, &options).unwrap_or_else(|error| panic!("{error}"));
+        text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let image = ["00010000-00012000", "00012000-00013000"];
+    assert_eq!(lines(7, None)[..2], image);
+    assert_eq!(lines(7, None).len(), 3);
+    assert_eq!(lines(15, Some(1)).len(), 5);
+    assert_eq!(lines(32, Some(3))[2], "05001000-05002000");
+    assert_eq!(lines(32, Some(1))[2], "05000000-05002000");
+    assert!(maps_at(&recording.path(), 7, Some(9), &options).is_err());
+}
+
+/// A child that does nothing until the next segment, and one that is frozen before its first step.
+#[test]
+fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
+    let frozen = EXEC.replace("@ 0 exec 1 5 6", "@ 1 freeze 1 21 22");
+    let childs = frozen.replace("@ 1 freeze 1", "@ 2 freeze 2");
+    let recording = Recording::new(
+        "10 0 1 N 2 2 0
+20 - - Z 5
+21 - 1 S 1 freeze 1
+22 - 2 S 2 freeze 2
+30 0 2 F 12000 7 x1
+31 0 1 F 12000 7 x1
+32 0 2 X g
+33 0 1 X g
+",
+        &format!("{frozen}{childs}"),
+    );
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.snapshots.all, outcome.faults.all), (2, 2));
+    });
+}
