@@ -6,7 +6,8 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | `open` | reservations in the tree; changed under the mmap lock held for writing |
-//! | `ended` | how many have ever ended; sleepers wait for it to move |
+//! | `ended` | how many have ever ended; sleepers wait for it to move; likewise |
+//! | `slept` | 1: somebody may sleep until the next one ends, who has to be woken; likewise |
 
 use super::locking::WriteGuard;
 use crate::platform::Platform;
@@ -19,11 +20,12 @@ use freehold_sync::{
 pub(crate) struct Closings {
     open: AtomicU32,
     ended: AtomicU32,
+    slept: AtomicU32,
 }
 
 impl Closings {
     pub fn new() -> Self {
-        Closings { open: AtomicU32::new(0), ended: AtomicU32::new(0) }
+        Closings { open: AtomicU32::new(0), ended: AtomicU32::new(0), slept: AtomicU32::new(0) }
     }
 
     /// Whether there is any closing range.
@@ -41,23 +43,34 @@ impl Closings {
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>) {
         self.open.store(self.open.load(Relaxed) - 1, Relaxed);
         // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below, or sees
-        // the new number and does not sleep; what it does next it does under the mmap lock again.
-        self.ended.fetch_add(1, Relaxed);
+        // the new number and does not sleep; what it does next it does under the mmap lock again. It said that it would
+        // sleep under that lock, too, so nearly every munmap is spared the wake-up.
+        self.ended.store(self.ended.load(Relaxed).wrapping_add(1), Relaxed);
+        let slept = self.slept.load(Relaxed) != 0;
+        self.slept.store(0, Relaxed);
         drop(guard);
-        P::wake_all(&self.ended);
+        if slept {
+            P::wake_all(&self.ended);
+        }
     }
 
     /// Lets go of the lock and sleeps until some reservation that exists now has ended.
     pub fn wait_after<P: Platform>(&self, guard: WriteGuard<'_, P>) -> Result<(), Killed> {
-        let seen = self.ended.load(Relaxed);
+        let seen = self.will_sleep(&guard);
         drop(guard);
         P::wait_killable(&self.ended, seen)
     }
 
     /// As [`wait_after`](Self::wait_after), whatever signals arrive.
     pub fn wait_after_unkillable<P: Platform>(&self, guard: WriteGuard<'_, P>) {
-        let seen = self.ended.load(Relaxed);
+        let seen = self.will_sleep(&guard);
         drop(guard);
         P::wait(&self.ended, seen);
+    }
+
+    /// Says that the caller is about to sleep, and for which number to change.
+    fn will_sleep<P: Platform>(&self, _: &WriteGuard<'_, P>) -> u32 {
+        self.slept.store(1, Relaxed);
+        self.ended.load(Relaxed)
     }
 }
