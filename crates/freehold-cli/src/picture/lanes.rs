@@ -72,7 +72,3 @@ fn rows(life: &Life, chosen: &[usize]) -> Vec<Vec<usize>> {
     }
     rows
 }
-
-#[cfg(test)]
-#[path = "lanes_tests.rs"]
-mod tests;

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 const PAGE: u64 = 4096;
 /// `CLONE_VM`.
 const SHARES_SPACE: u64 = 0x100;
+/// Index of no address space.
+const NONE: usize = usize::MAX;
 /// How far below a stack a fault makes it grow.
 const STACK_REACH: u64 = 8 << 20;
 /// Above this lies what the kernel shows of itself.
@@ -112,15 +114,22 @@ impl Life {
         if let Some(process) = self.tasks.get(&task) {
             return *process;
         }
-        let process = self.new_process(task, None, now);
-        self.begin(process, Coverage::default(), now);
-        process
+        self.new_process(task, None, now)
+    }
+
+    /// The address space that a task lives in; begun when the recording does not show its beginning.
+    fn space_of(&mut self, task: u32, now: u64) -> Option<&mut Space> {
+        let process = self.process_of(task, now);
+        if self.processes[process].space == NONE && !self.processes[process].ended {
+            self.begin(process, Coverage::default(), now);
+        }
+        self.spaces.get_mut(self.processes[process].space)
     }
 
     fn new_process(&mut self, serial: u32, parent: Option<usize>, now: u64) -> usize {
         let name = parent.map_or_else(String::new, |parent| self.processes[parent].name.clone());
         let index = self.processes.len();
-        let (own, space) = (Vec::new(), usize::MAX);
+        let (own, space) = (Vec::new(), NONE);
         self.processes.push(Process { serial, parent, name, from: now, to: now, own, space, ended: false });
         self.tasks.insert(serial, index);
         index
@@ -151,7 +160,7 @@ impl Life {
         }
         self.processes[process].to = now;
         self.leave(process, now);
-        self.processes[process].space = usize::MAX;
+        self.processes[process].space = NONE;
     }
 
     fn clone(&mut self, task: u32, child: u32, process: u32, flags: u64, now: u64) {
@@ -180,8 +189,7 @@ impl Life {
 
     fn fault(&mut self, task: u32, address: u64, now: u64) {
         self.faults += 1;
-        let process = self.process_of(task, now);
-        let Some(space) = self.spaces.get_mut(self.processes[process].space) else { return };
+        let Some(space) = self.space_of(task, now) else { return };
         if address >= USER_END {
             return;
         }
@@ -222,42 +230,45 @@ impl Life {
     }
 
     fn call(&mut self, task: u32, call: &Call, now: u64) {
-        let process = self.process_of(task, now);
-        let Some(space) = self.spaces.get_mut(self.processes[process].space) else { return };
         let Returned::Value(value) = call.returned else { return };
-        let [first, second, third, fourth, ..] = call.args;
-        match call.name {
-            CallName::Mmap => {
-                space.set(pages(value, second), Some(Memory::mapped(third, fourth)), now);
-            }
-            CallName::Munmap => space.set(pages(first, second), None, now),
-            CallName::Mremap => space.mremap(first, second, third, fourth, value, now),
-            CallName::Mprotect | CallName::PkeyMprotect => {
-                let reserved = third & 7 == 0;
-                let becomes = |old: Option<Memory>| old.map(|old| Memory { reserved, ..old });
-                space.change(pages(first, second), becomes, now);
-            }
-            CallName::Brk => space.brk(value, now),
-            CallName::Shmget => {
-                let known = self.segments.entry(value).or_default();
-                *known = second.max(*known);
-            }
-            CallName::Shmat => {
-                let bytes = self.segments.get(&first).copied().unwrap_or(PAGE);
-                let memory = Memory { kind: Kind::SharedFile, reserved: false };
-                space.set(pages(value, bytes), Some(memory), now);
-            }
-            CallName::Shmdt => {
-                if let Some((end, _)) = space.coverage.beginning_at(first) {
-                    space.set((first, end), None, now);
-                }
-            }
-            _ => {}
+        if call.name == CallName::Shmget {
+            let known = self.segments.entry(value).or_default();
+            *known = call.args[1].max(*known);
+        }
+        let segment = self.segments.get(&call.args[0]).copied().unwrap_or(PAGE);
+        if let Some(space) = self.space_of(task, now) {
+            space.call(call, value, segment, now);
         }
     }
 }
 
 impl Space {
+    /// A call that returned `value`; an attached System V segment has `segment` bytes.
+    fn call(&mut self, call: &Call, value: u64, segment: u64, now: u64) {
+        let [first, second, third, fourth, ..] = call.args;
+        match call.name {
+            CallName::Mmap => self.set(pages(value, second), Some(Memory::mapped(third, fourth)), now),
+            CallName::Munmap => self.set(pages(first, second), None, now),
+            CallName::Mremap => self.mremap(first, second, third, fourth, value, now),
+            CallName::Mprotect | CallName::PkeyMprotect => {
+                let reserved = third & 7 == 0;
+                let becomes = |old: Option<Memory>| old.map(|old| Memory { reserved, ..old });
+                self.change(pages(first, second), becomes, now);
+            }
+            CallName::Brk => self.brk(value, now),
+            CallName::Shmat => {
+                let memory = Memory { kind: Kind::SharedFile, reserved: false };
+                self.set(pages(value, segment), Some(memory), now);
+            }
+            CallName::Shmdt => {
+                if let Some((end, _)) = self.coverage.beginning_at(first) {
+                    self.set((first, end), None, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn change(&mut self, range: (u64, u64), becomes: impl Fn(Option<Memory>) -> Option<Memory>, now: u64) {
         let blocks = &mut self.blocks;
         self.coverage.change(range, now, becomes, &mut |block| {

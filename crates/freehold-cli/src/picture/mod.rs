@@ -37,3 +37,7 @@ pub fn of_recording(path: &Path) -> Result<String, ReadError> {
     life.finish();
     Ok(draw(recording.name(), &life))
 }
+
+#[cfg(test)]
+#[path = "mod_tests.rs"]
+mod tests;

@@ -26,7 +26,8 @@ fn holes_are_squeezed_out() {
     ];
     let scale = Scale::new(&blocks, &[], 100.0);
     assert_ascends(&scale, 100.0);
-    let kinds: Vec<(Kind, u64, bool)> = scale.runs.iter().map(|run| (run.kind, run.bytes, run.apart)).collect();
+    let kinds: Vec<(Kind, u64, bool)> =
+        scale.runs.iter().map(|run| (run.kind, run.bytes, run.apart)).collect();
     assert_eq!(kinds, [(Kind::PrivateFile, MIB, false), (Kind::Heap, MIB, false), (Kind::Stack, MIB, true)]);
     assert_eq!(scale.height(2 * MIB), scale.height(50 * MIB));
     assert!((scale.height(100 * MIB) - scale.height(99 * MIB)).abs() < 1e-9);
@@ -62,7 +63,8 @@ fn guards_belong_to_what_they_guard() {
 /// The placements of a JavaScript engine: hundreds of pieces anywhere.
 #[test]
 fn many_far_pieces_leave_room_for_memory() {
-    let blocks: Vec<Block> = (1..500u64).map(|at| block(at << 36, (at << 36) + MIB, Kind::Anonymous)).collect();
+    let blocks: Vec<Block> =
+        (1..500u64).map(|at| block(at << 36, (at << 36) + MIB, Kind::Anonymous)).collect();
     let scale = Scale::new(&blocks, &[], 200.0);
     assert_ascends(&scale, 200.0);
     let breaks = scale.runs.iter().filter(|run| run.apart).count();
