@@ -100,8 +100,13 @@ impl<'a> Fields<'a> {
 
     /// What comes before the next `stop`, or before the end.
     pub(crate) fn until(&mut self, stop: u8) -> &'a [u8] {
+        self.take_while(|byte| byte != stop)
+    }
+
+    /// What comes next and consists of bytes that `belongs` accepts.
+    pub(crate) fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
         let rest = &self.line[self.at..];
-        let length = rest.iter().position(|byte| *byte == stop).unwrap_or(rest.len());
+        let length = rest.iter().position(|byte| !belongs(*byte)).unwrap_or(rest.len());
         self.at += length;
         &rest[..length]
     }

@@ -26,6 +26,13 @@ impl Files {
         self.index.get(&id).map(|index| &self.list[*index])
     }
 
+    /// The text says how large one is.
+    pub(crate) fn set_size(&mut self, id: u32, size: u64) {
+        if let Some(file) = self.index.get(&id).and_then(|index| self.list.get_mut(*index)) {
+            file.size = Some(size);
+        }
+    }
+
     /// One more.
     pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
         let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());

@@ -15,6 +15,7 @@ pub mod plan;
 mod recording;
 mod snap;
 mod snapshot;
+mod strace;
 mod trace;
 mod write;
 

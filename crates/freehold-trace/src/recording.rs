@@ -1,10 +1,13 @@
 //! An open recording.
 
 use crate::error::{Bad, ReadError, excerpt};
+use crate::files::Files;
 use crate::input;
 use crate::snap::SnapReader;
+use crate::strace::{self, StraceReader};
 use crate::trace::{Header, TraceReader, VERSION, header};
 use crate::{Event, FileInfo, Snapshot};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a recording is written in.
@@ -22,8 +25,14 @@ pub enum Format {
 /// An open recording, which is read from the beginning to the end in bounded memory.
 pub struct Recording {
     name: String,
-    events: TraceReader,
+    events: Events,
     snapshots: Option<SnapReader>,
+}
+
+/// Its events, by what they are written in.
+enum Events {
+    Trace(TraceReader),
+    Strace(Box<StraceReader>),
 }
 
 impl Recording {
@@ -43,10 +52,16 @@ impl Recording {
             Header::Name(name) => {
                 let snapshots =
                     input::snapshots_beside(path).map(|path| open_snapshots(&path, &name)).transpose()?;
-                Ok(Recording { name, events: TraceReader::new(lines), snapshots })
+                Ok(Recording { name, events: Events::Trace(TraceReader::new(lines)), snapshots })
             }
             Header::Version(found) => {
                 Err(ReadError::Version { place: lines.place(), format: "fhtrace", found, known: VERSION })
+            }
+            Header::None if strace::recognises(lines.line()) => {
+                let stem = input::stem(path).0;
+                let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let events = Events::Strace(Box::new(StraceReader::new(lines)));
+                Ok(Recording { name, events, snapshots: None })
             }
             Header::None => {
                 Err(ReadError::NotARecording { place: lines.place(), found: excerpt(lines.line()) })
@@ -61,7 +76,10 @@ impl Recording {
 
     /// What it is written in.
     pub fn format(&self) -> Format {
-        Format::Trace { version: VERSION }
+        match &self.events {
+            Events::Trace(_) => Format::Trace { version: VERSION },
+            Events::Strace(_) => Format::Strace,
+        }
     }
 
     /// The next event; none at the end.
@@ -70,7 +88,10 @@ impl Recording {
     ///
     /// A line that cannot be read. Nothing sensible follows it.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        self.events.next_event()
+        match &mut self.events {
+            Events::Trace(events) => events.next_event(),
+            Events::Strace(events) => events.next_event(),
+        }
     }
 
     /// The file of this number, once the events so far have mentioned it.
@@ -83,6 +104,15 @@ impl Recording {
         self.events.files().all()
     }
 
+    /// Calls in a text by strace that do not concern memory, each with how often it has occurred so far.
+    pub fn skipped(&self) -> &BTreeMap<String, u64> {
+        static NONE: BTreeMap<String, u64> = BTreeMap::new();
+        match &self.events {
+            Events::Trace(_) => &NONE,
+            Events::Strace(events) => events.skipped(),
+        }
+    }
+
     /// Snapshot `id`. Each is handed out once; none is what there is for one that was handed out, that does not exist, or
     /// where there are no snapshots. The file is read as far as needed, and what is passed over is kept until it is asked
     /// for.
@@ -92,6 +122,15 @@ impl Recording {
     /// A line of the snapshots that cannot be read, or too much passed over.
     pub fn snapshot(&mut self, id: u32) -> Result<Option<Snapshot>, ReadError> {
         self.snapshots.as_mut().map_or(Ok(None), |snapshots| snapshots.snapshot(id))
+    }
+}
+
+impl Events {
+    fn files(&self) -> &Files {
+        match self {
+            Events::Trace(events) => events.files(),
+            Events::Strace(events) => events.files(),
+        }
     }
 }
 

@@ -1,0 +1,23 @@
+//! Prints the events of a recording as lines of `NAME.trace`: `cargo run --example show FILE`
+
+use freehold_trace::{Recording, TraceWriter};
+use std::error::Error;
+use std::io::{BufWriter, stdout};
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args_os().nth(1).ok_or("which file?")?;
+    let mut recording = Recording::open(Path::new(&path)).map_err(|error| error.to_string())?;
+    let mut writer = TraceWriter::new(BufWriter::new(stdout().lock()), recording.name())?;
+    let mut files = 0;
+    while let Some(event) = recording.next_event().map_err(|error| error.to_string())? {
+        for file in &recording.files()[files..] {
+            writer.file(file)?;
+        }
+        files = recording.files().len();
+        writer.event(&event)?;
+    }
+    writer.finish()?;
+    eprintln!("skipped: {:?}", recording.skipped());
+    Ok(())
+}

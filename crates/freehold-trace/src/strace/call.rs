@@ -1,0 +1,178 @@
+//! What the text of a call means.
+
+use super::head::name;
+use super::text::{Arg, End, args, end};
+use super::value::{SHOWN, named, number};
+use super::vectors::{Pieces, pieces};
+use crate::CallName;
+use crate::error::Bad;
+
+/// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
+const VFORK: u64 = 0x4100;
+/// The bits of clone's flags that are the signal sent at the child's end.
+const EXIT_SIGNAL: u64 = 0xff;
+/// Operations of prctl that concern memory: `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_GET_THP_DISABLE`, `PR_SET_VMA`,
+/// `PR_SET_MDWE`, `PR_GET_MDWE`.
+const MEMORY_PRCTLS: [u64; 6] = [35, 41, 42, 0x53564d41, 65, 66];
+
+/// A call, read.
+#[derive(Debug)]
+pub(super) struct Made<'a> {
+    /// Which.
+    pub(super) name: CallName,
+    /// Its arguments.
+    pub(super) args: [u64; 6],
+    /// How it ended.
+    pub(super) end: End<'a>,
+    /// The path of the descriptor among its arguments, where the text says so.
+    pub(super) note: Option<&'a [u8]>,
+    /// The caller's and the other side's pieces of memory.
+    pub(super) vectors: Option<(Pieces, Pieces)>,
+}
+
+/// The calls that make a task.
+pub(super) fn clones(name: CallName) -> bool {
+    matches!(name, CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork)
+}
+
+/// The argument that is a descriptor.
+fn descriptor(name: CallName) -> Option<usize> {
+    match name {
+        CallName::Mmap => Some(4),
+        CallName::Ftruncate | CallName::Fallocate => Some(0),
+        _ => None,
+    }
+}
+
+/// Reads the text of a call of which it is known that `name` is its name.
+pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
+    let begin = known.as_str().len() + 1;
+    let (found, closed) = args(text, begin)?;
+    let closed = closed.ok_or(Bad::Expected("`)` behind the arguments", text.len()))?;
+    let end = end(text, closed + 1)?;
+    let note = descriptor(known).and_then(|index| found.get(index)).and_then(note);
+    let vectors = match known {
+        CallName::ProcessVmReadv | CallName::ProcessVmWritev if found.len() == 6 => {
+            Some((pieces(found[1])?, pieces(found[3])?))
+        }
+        _ => None,
+    };
+    let complete = found.len() >= needed(known) || end.returned.value().is_none();
+    if !complete {
+        return Err(Bad::Expected("another argument", closed));
+    }
+    Ok(Made { name: known, args: values(known, &found)?, end, note, vectors })
+}
+
+/// The name of the call that `text` begins with, and whether that is one that recordings hold.
+pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
+    let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
+    let known = CallName::parse(name).filter(|known| *known != CallName::Prctl || concerns_memory(rest));
+    Ok((name, known))
+}
+
+/// The flags of the clone in `text`, which need not be complete.
+pub(super) fn clone_flags(text: &[u8], known: CallName) -> Result<u64, Bad> {
+    if known == CallName::Vfork {
+        return Ok(VFORK);
+    }
+    let (found, _) = args(text, known.as_str().len() + 1)?;
+    Ok(values(known, &found)?[0] & !EXIT_SIGNAL)
+}
+
+/// What the call in `text`, which need not be complete, may make free.
+pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
+    if !matches!(known, CallName::Munmap | CallName::Mremap | CallName::Shmdt) {
+        return None;
+    }
+    let (found, _) = args(text, known.as_str().len() + 1).ok()?;
+    let start = number(*found.first()?).ok()?;
+    let length = if known == CallName::Shmdt { 1 } else { number(*found.get(1)?).ok()? };
+    Some((start, start.saturating_add(length)))
+}
+
+/// How many arguments there are at least when the call has returned: strace leaves out those that mean nothing.
+fn needed(name: CallName) -> usize {
+    match name {
+        CallName::Mremap => 4,
+        CallName::Prctl | CallName::Clone => 2,
+        CallName::Clone3 => 1,
+        CallName::Execve | CallName::Execveat => 0,
+        name => name.arity(),
+    }
+}
+
+/// The arguments as numbers.
+fn values(name: CallName, found: &[Arg<'_>]) -> Result<[u64; 6], Bad> {
+    let mut values = [0; 6];
+    match name {
+        CallName::Clone => {
+            for (value, name) in
+                values.iter_mut().zip(["flags", "child_stack", "parent_tid", "child_tidptr", "tls"])
+            {
+                *value = named(found, name).map_or(Ok(0), number)?;
+            }
+        }
+        CallName::Clone3 => values[..2].copy_from_slice(&[clone3_flags(found)?, 0]),
+        CallName::Execve | CallName::Execveat => {}
+        _ => {
+            for (value, arg) in values.iter_mut().zip(found) {
+                *value = number(*arg)?;
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// The flags in `{flags=CLONE_VM|..., exit_signal=SIGCHLD, ...}`.
+fn clone3_flags(found: &[Arg<'_>]) -> Result<u64, Bad> {
+    let Some(arg) = found.first() else { return Ok(0) };
+    let Some(inside) = arg.text.strip_prefix(b"{") else { return Ok(0) };
+    let (mut members, _) = args(inside, 0)?;
+    for member in &mut members {
+        member.at += arg.at + 1;
+    }
+    named(&members, "flags").map_or(Ok(0), number)
+}
+
+/// What follows a descriptor between `<` and `>`.
+fn note<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
+    let at = arg.text.iter().position(|byte| *byte == b'<')?;
+    let end = arg.text.iter().rposition(|byte| *byte == b'>')?;
+    arg.text.get(at + 1..end)
+}
+
+fn concerns_memory(args_text: &[u8]) -> bool {
+    let first = args(args_text, 0).ok().and_then(|(found, _)| found.first().copied());
+    first.and_then(|arg| number(arg).ok()).is_some_and(|operation| MEMORY_PRCTLS.contains(&operation))
+}
+
+impl Made<'_> {
+    /// The flags of a clone, without the signal at the child's end.
+    pub(super) fn flags(&self) -> u64 {
+        if self.name == CallName::Vfork { VFORK } else { self.args[0] & !EXIT_SIGNAL }
+    }
+
+    /// What it returned if it succeeded.
+    pub(super) fn value(&self) -> Option<u64> {
+        self.end.returned.value()
+    }
+
+    /// The range at which it has mapped something where nothing was before; none if it has not, or need not have found
+    /// the place free.
+    pub(super) fn took(&self) -> Option<(u64, u64)> {
+        const MAP_FIXED: u64 = 0x10;
+        const MREMAP_FIXED: u64 = 2;
+        let start = self.value()?;
+        let length = match self.name {
+            CallName::Mmap if self.args[3] & MAP_FIXED == 0 => self.args[1],
+            CallName::Mremap if self.args[3] & MREMAP_FIXED == 0 && start != self.args[0] => self.args[2],
+            CallName::Mremap if self.args[3] & MREMAP_FIXED == 0 && self.args[2] > self.args[1] => {
+                return Some((start.saturating_add(self.args[1]), start.saturating_add(self.args[2])));
+            }
+            CallName::Shmat => SHOWN,
+            _ => return None,
+        };
+        Some((start, start.saturating_add(length)))
+    }
+}

@@ -1,0 +1,126 @@
+//! Gives numbers to the files that a text maps.
+
+use super::call::Made;
+use super::descriptors::{Descriptors, Known};
+use crate::error::Bad;
+use crate::files::Files;
+use crate::{CallName, FileInfo};
+use std::collections::BTreeMap;
+
+const MAP_SHARED_VALIDATE: u64 = 3;
+const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
+/// Bits of mmap's flags that are the kind of mapping.
+const MAP_TYPE: u64 = 0xf;
+
+/// The files that have been mapped.
+#[derive(Default)]
+pub(super) struct Mapped {
+    files: Files,
+    by_path: BTreeMap<Vec<u8>, u32>,
+    count: u32,
+}
+
+impl Mapped {
+    /// All of them.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// The file that a call has mapped, made or changed; none if it is none of these, or if the text does not tell.
+    pub(super) fn file(
+        &mut self,
+        made: &Made<'_>,
+        known: &mut Descriptors,
+        line: u32,
+    ) -> Result<Option<u32>, Bad> {
+        let Some(value) = made.value() else { return Ok(None) };
+        match made.name {
+            CallName::Mmap if made.args[3] & MAP_ANONYMOUS == 0 => self.mmap(made, value, known, line),
+            CallName::MemfdCreate => {
+                let Ok(descriptor) = i32::try_from(value) else { return Ok(None) };
+                let file = self.define(format!("memfd of line {line}"), Some(0))?;
+                known.set(descriptor, Known { shared: Some(file), mapped: None });
+                Ok(Some(file))
+            }
+            CallName::Ftruncate => self.ftruncate(made, known, line),
+            CallName::Fallocate => Ok(self.named_or_known(made, descriptor(made.args[0]), known)?),
+            _ => Ok(None),
+        }
+    }
+
+    fn mmap(
+        &mut self,
+        made: &Made<'_>,
+        at: u64,
+        known: &mut Descriptors,
+        line: u32,
+    ) -> Result<Option<u32>, Bad> {
+        let [_, length, _, flags, number, _] = made.args;
+        let number = descriptor(number);
+        let shared = matches!(flags & MAP_TYPE, 1 | MAP_SHARED_VALIDATE);
+        let before = known.get(number);
+        if let Some(file) = before.shared.filter(|_| shared) {
+            return Ok(Some(file));
+        }
+        if let Some(path) = made.note {
+            return self.of_path(path).map(Some);
+        }
+        let fixed = flags & MAP_FIXED != 0;
+        let same = before.mapped.filter(|(_, start, end)| fixed && (*start..*end).contains(&at));
+        if let Some((file, ..)) = same {
+            return Ok(Some(file));
+        }
+        let file = self.define(format!("descriptor {number} of line {line}"), None)?;
+        known.set(number, Known { mapped: Some((file, at, at.saturating_add(length))), ..before });
+        Ok(Some(file))
+    }
+
+    fn ftruncate(&mut self, made: &Made<'_>, known: &mut Descriptors, line: u32) -> Result<Option<u32>, Bad> {
+        let (number, size) = (descriptor(made.args[0]), made.args[1]);
+        let file = match self.named_or_known(made, number, known)? {
+            Some(file) => file,
+            None => {
+                let file = self.define(format!("descriptor {number} of line {line}"), None)?;
+                known.set(number, Known { shared: Some(file), mapped: None });
+                file
+            }
+        };
+        self.files.set_size(file, size);
+        Ok(Some(file))
+    }
+
+    fn named_or_known(
+        &mut self,
+        made: &Made<'_>,
+        number: i32,
+        known: &Descriptors,
+    ) -> Result<Option<u32>, Bad> {
+        match (known.get(number).shared, made.note) {
+            (Some(file), _) => Ok(Some(file)),
+            (None, Some(path)) => self.of_path(path).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn of_path(&mut self, path: &[u8]) -> Result<u32, Bad> {
+        if let Some(file) = self.by_path.get(path) {
+            return Ok(*file);
+        }
+        let file = self.define(String::from_utf8_lossy(path).into_owned(), None)?;
+        self.by_path.insert(path.to_vec(), file);
+        Ok(file)
+    }
+
+    fn define(&mut self, path: String, size: Option<u64>) -> Result<u32, Bad> {
+        let id = self.count + 1;
+        self.files.define(FileInfo { id, size, path })?;
+        self.count = id;
+        Ok(id)
+    }
+}
+
+/// A descriptor among arguments: the kernel looks at its lower half alone.
+fn descriptor(arg: u64) -> i32 {
+    arg as i32
+}

@@ -1,0 +1,371 @@
+//! Reads the text that strace writes of a program's calls.
+//!
+//! A call that returns before another task's line comes is one line; else it is two, an unfinished and a resumed one, and
+//! took effect somewhere between them. It is reported where it returned, but for two cases, in which the text itself shows
+//! that it was earlier. A task is created before its own first line. And what made addresses free (munmap, mremap, shmdt)
+//! comes before the call that was given them.
+//!
+//! `docs/trace-format.md` says what is read, and what follows from it.
+
+mod call;
+mod descriptors;
+mod errno;
+mod feed;
+mod head;
+mod mapped;
+mod signal;
+mod symbols;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod text;
+mod value;
+mod vectors;
+
+use crate::error::{Bad, ReadError};
+use crate::files::Files;
+use crate::lines::Lines;
+use crate::{Call, CallName, Cost, Event, Kind, Returned, Transfer};
+use call::Made;
+use feed::{Feed, Line};
+use head::{Says, head, is_remark, says};
+use mapped::Mapped;
+use std::collections::{BTreeMap, VecDeque};
+use tasks::{Begun, NAMELESS, Tasks};
+
+/// Most names of calls that are counted one by one; the others count together.
+const MOST_SKIPPED: usize = 1000;
+/// How many calls may each have been waiting for the next when one returns: further ones stay in the order of the text.
+const MOST_WAITING: u32 = 8;
+
+/// Reads the events of a text.
+pub(crate) struct StraceReader {
+    feed: Feed,
+    /// Of the first line, in nanoseconds since 1970.
+    begin: u64,
+    /// Of the current line and of what is reported now, since the first.
+    now: u64,
+    tasks: Tasks,
+    mapped: Mapped,
+    /// Read and not yet handed out.
+    ready: VecDeque<Event>,
+    skipped: BTreeMap<String, u64>,
+    ended: bool,
+}
+
+/// `line` is one that strace writes.
+pub(crate) fn recognises(line: &[u8]) -> bool {
+    let plausible = |line| {
+        let head = head(line).ok()?;
+        match says(head.rest, 0).ok()? {
+            Says::Call(text) | Says::Begun(text) => head::name(text).map(|_| ()),
+            _ => Some(()),
+        }
+    };
+    is_remark(line) || plausible(line).is_some()
+}
+
+impl StraceReader {
+    /// Reads `lines`, whose current line is the first.
+    pub(crate) fn new(lines: Lines) -> Self {
+        StraceReader {
+            feed: Feed::new(lines),
+            begin: 0,
+            now: 0,
+            tasks: Tasks::default(),
+            mapped: Mapped::default(),
+            ready: VecDeque::new(),
+            skipped: BTreeMap::new(),
+            ended: false,
+        }
+    }
+
+    /// The next event.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.feed.next()? {
+                Some(line) => self.line(&line)?,
+                None => self.end(),
+            }
+        }
+    }
+
+    /// The files that have been mapped.
+    pub(crate) fn files(&self) -> &Files {
+        self.mapped.files()
+    }
+
+    /// Calls that do not concern memory, each with how often it occurred.
+    pub(crate) fn skipped(&self) -> &BTreeMap<String, u64> {
+        &self.skipped
+    }
+
+    fn line(&mut self, line: &Line) -> Result<(), ReadError> {
+        let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, line))?;
+        if self.tasks.is_empty() {
+            self.begin = head.time;
+            self.tasks.first(head.pid.unwrap_or(NAMELESS)).map_err(|bad| self.feed.wrong(bad, line))?;
+        }
+        let time = head.time.checked_sub(self.begin).filter(|time| *time >= self.now);
+        let Some(time) = time else {
+            let before = self.begin.saturating_add(self.now);
+            return Err(self.feed.wrong(Bad::OutOfOrder(head.time, before), line));
+        };
+        self.now = time;
+        let at = line.text.len() - head.rest.len();
+        let said = says(head.rest, at).map_err(|bad| self.feed.wrong(bad, line))?;
+        let pid = head.pid.unwrap_or(NAMELESS);
+        if !self.meet(pid, &said, line)? {
+            return Ok(());
+        }
+        match said {
+            Says::Call(text) => self.whole(pid, text, line),
+            Says::Begun(text) => {
+                self.begun(pid, text, line).map_err(|bad| bad.at(self.feed.place(line.number), text))
+            }
+            Says::Resumed(name, rest) => self.resumed(pid, name, rest, line, time, 0),
+            Says::Signal(text) => {
+                if let Some(kind) = signal::kind(text).map_err(|bad| self.feed.wrong(bad, line))? {
+                    self.report(pid, line.number, kind, Cost::default());
+                }
+                Ok(())
+            }
+            Says::Ended => {
+                self.exit(pid, line.number);
+                Ok(())
+            }
+            Says::Superseded(by) => {
+                self.exit(pid, line.number);
+                let known = self.tasks.rename(by, pid);
+                if known { Ok(()) } else { Err(self.feed.wrong(Bad::UnknownTask(by), line)) }
+            }
+            Says::Nothing => Ok(()),
+        }
+    }
+
+    /// Sees to it that the task is known: one whose line comes before the clone that makes it has returned is created now.
+    /// False if the line is the remainder of a task that an execve of its process has ended.
+    fn meet(&mut self, pid: u32, said: &Says<'_>, line: &Line) -> Result<bool, ReadError> {
+        if self.tasks.get(pid).is_some() {
+            return Ok(true);
+        }
+        let ended = self.tasks.knows(pid);
+        if ended && matches!(said, Says::Ended) {
+            return Ok(true);
+        }
+        let candidates = self.tasks.cloning();
+        match self.feed.parent(pid, candidates)? {
+            Some(parent) => self.early(parent, pid).map(|()| true).map_err(|bad| self.feed.wrong(bad, line)),
+            None if ended => Ok(false),
+            None => Err(self.feed.wrong(Bad::UnknownTask(pid), line)),
+        }
+    }
+
+    /// The unfinished clone of `parent` has made `child`.
+    fn early(&mut self, parent: u32, child: u32) -> Result<(), Bad> {
+        let begun = self.tasks.get(parent).and_then(|task| task.begun.as_ref());
+        let Some(begun) = begun else { return Err(Bad::UnknownTask(child)) };
+        let (line, time) = (begun.line, begun.time);
+        let flags = call::clone_flags(&begun.text, begun.name)?;
+        let kind = self.tasks.create(parent, Some(child), flags)?;
+        self.tasks.made(parent, child);
+        let cost = Cost { before: self.now.checked_sub(time), ..Cost::default() };
+        self.report(parent, line, kind, cost);
+        Ok(())
+    }
+
+    /// A call that is a line of its own.
+    fn whole(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), ReadError> {
+        let wrong = |bad: Bad, place| bad.at(place, text);
+        let (name, known) = call::which(text).map_err(|bad| wrong(bad, self.feed.place(line.number)))?;
+        self.not_within_another(pid, line)?;
+        let Some(known) = known else {
+            self.skip(name);
+            return Ok(());
+        };
+        let text = text::without_mark(text.to_vec());
+        let made = call::read(&text, known).map_err(|bad| bad.at(self.feed.place(line.number), &text))?;
+        let cost = Cost { after: made.end.took, ..Cost::default() };
+        self.made(pid, &made, line.number, cost, 0)?
+            .map_err(|bad| bad.at(self.feed.place(line.number), &text))
+    }
+
+    /// The beginning of a call.
+    fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
+        let (name, known) = call::which(text)?;
+        if let Some(begun) = self.tasks.get(pid).and_then(|task| task.begun.as_ref()) {
+            let _ = begun;
+            return Err(Bad::Expected(WITHIN, 0));
+        }
+        let Some(known) = known else {
+            self.skip(name);
+            return Ok(());
+        };
+        let frees = call::frees(text, known);
+        let begun =
+            Begun { name: known, text: text.to_vec(), line: line.number, time: self.now, frees, child: None };
+        self.tasks.begin(pid, begun, call::clones(known))
+    }
+
+    fn not_within_another(&self, pid: u32, line: &Line) -> Result<(), ReadError> {
+        match self.tasks.get(pid).and_then(|task| task.begun.as_ref()) {
+            Some(_) => Err(self.feed.wrong(Bad::Expected(WITHIN, 0), line)),
+            None => Ok(()),
+        }
+    }
+
+    /// The end of a call, at `time`; what is reported now may be earlier.
+    fn resumed(
+        &mut self,
+        pid: u32,
+        name: &[u8],
+        rest: &[u8],
+        line: &Line,
+        time: u64,
+        depth: u32,
+    ) -> Result<(), ReadError> {
+        let name = str::from_utf8(name).ok().filter(|name| head::is_name(name));
+        let Some(name) = name else {
+            return Err(self.feed.wrong(Bad::Expected("the name of a call", 0), line));
+        };
+        let Some(begun) = self.tasks.take_begun(pid) else {
+            let lost = CallName::parse(name).is_some_and(|known| known != CallName::Prctl);
+            return if lost { Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line)) } else { Ok(()) };
+        };
+        if begun.name.as_str() != name {
+            return Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line));
+        }
+        let mut text = begun.text;
+        text.extend_from_slice(rest);
+        let text = text::without_mark(text);
+        let wrong = |bad: Bad, place| bad.at(place, &text);
+        let made = call::read(&text, begun.name).map_err(|bad| wrong(bad, self.feed.place(line.number)))?;
+        let took = made.end.took.or(time.checked_sub(begun.time));
+        if let Some(child) = begun.child {
+            let same = made.value().is_none_or(|value| value == u64::from(child));
+            let other = Bad::Expected("the task whose lines came during this call", 0);
+            return if same { Ok(()) } else { Err(self.feed.wrong(other, line)) };
+        }
+        let cost = Cost { before: took, after: Some(0), ..Cost::default() };
+        self.made(pid, &made, begun.line, cost, depth)?
+            .map_err(|bad| wrong(bad, self.feed.place(line.number)))
+    }
+
+    /// Reports a call that has returned, and before it those that must have taken effect earlier.
+    fn made(
+        &mut self,
+        pid: u32,
+        made: &Made<'_>,
+        line: u32,
+        cost: Cost,
+        depth: u32,
+    ) -> Result<Result<(), Bad>, ReadError> {
+        if let Some((from, to)) = made.took() {
+            self.make_free(pid, from, to, depth)?;
+        }
+        Ok(self.meaning(pid, made, line).map(|kind| {
+            if let Some(kind) = kind {
+                self.report(pid, line, kind, cost);
+            }
+        }))
+    }
+
+    /// Reports calls that have not returned yet in the text and that must have made these addresses free.
+    fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
+        for _ in depth..MOST_WAITING {
+            let Some(other) = self.tasks.freeing(pid, from, to) else { break };
+            let Some(line) = self.feed.take_return(other)? else { break };
+            let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, &line))?;
+            let Ok(Says::Resumed(name, rest)) = says(head.rest, 0) else { break };
+            let time = head.time.saturating_sub(self.begin);
+            self.resumed(other, name, rest, &line, time, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// What a call that has returned means; nothing if it only tells what is known.
+    fn meaning(&mut self, pid: u32, made: &Made<'_>, line: u32) -> Result<Option<Kind>, Bad> {
+        let name = made.name;
+        match (name, made.value()) {
+            (CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork, Some(child)) => {
+                let child = u32::try_from(child).map_err(|_| Bad::Expected("the number of a task", 0))?;
+                let followed = (pid != NAMELESS).then_some(child);
+                if self.tasks.knows(child) && followed.is_some() {
+                    self.exit(child, line);
+                }
+                return self.tasks.create(pid, followed, made.flags()).map(Some);
+            }
+            (CallName::Execve | CallName::Execveat, Some(_)) => {
+                for other in self.tasks.exec(pid) {
+                    self.report_of(other, line, Kind::Exit { last: false }, Cost::default());
+                }
+                return Ok(Some(Kind::Exec { snapshot: None }));
+            }
+            (CallName::Exit, _) => self.tasks.leave(pid, false),
+            (CallName::ExitGroup, _) => self.tasks.leave(pid, true),
+            _ => {}
+        }
+        let file = match self.tasks.descriptors(pid) {
+            Some(descriptors) => self.mapped.file(made, descriptors, line)?,
+            None => None,
+        };
+        let transfer = self.transfer(made).map(Box::new);
+        let returned = made.end.returned;
+        Ok(Some(Kind::Call(Box::new(Call { name, args: made.args, returned, file, transfer }))))
+    }
+
+    /// What the call moved, if the text gives all pieces of memory.
+    fn transfer(&self, made: &Made<'_>) -> Option<Transfer> {
+        let (local, remote) = made.vectors.as_ref()?;
+        if !local.complete || !remote.complete || made.end.returned == Returned::Never {
+            return None;
+        }
+        let process = u32::try_from(made.args[0]).ok().and_then(|pid| self.tasks.get(pid));
+        Some(Transfer {
+            process: process.map(|task| task.process),
+            local: local.pieces.clone(),
+            remote: remote.pieces.clone(),
+            shown: local.shown.clone(),
+        })
+    }
+
+    fn skip(&mut self, name: &str) {
+        let known = self.skipped.contains_key(name) || self.skipped.len() < MOST_SKIPPED;
+        *self.skipped.entry(if known { name } else { "others" }.to_owned()).or_default() += 1;
+    }
+
+    fn exit(&mut self, pid: u32, line: u32) {
+        if let Some((serial, last)) = self.tasks.exit(pid) {
+            self.report_of(serial, line, Kind::Exit { last }, Cost::default());
+        }
+    }
+
+    /// At the end of the text: tasks that were about to exit have exited (option -qq leaves out the lines that say so).
+    fn end(&mut self) {
+        self.ended = true;
+        for pid in self.tasks.leaving() {
+            self.exit(pid, self.feed.last());
+        }
+    }
+
+    fn report(&mut self, pid: u32, line: u32, kind: Kind, cost: Cost) {
+        if let Some(serial) = self.tasks.get(pid).map(|task| task.serial) {
+            self.report_of(serial, line, kind, cost);
+        }
+    }
+
+    fn report_of(&mut self, task: u32, line: u32, kind: Kind, cost: Cost) {
+        self.ready.push_back(Event { line, time: self.now, cpu: None, task, kind, cost });
+    }
+}
+
+/// What a line should be when its task is within a call.
+const WITHIN: &str = "the end of the call that this task has begun";
+/// What should come before the end of a call.
+const NOT_BEGUN: &str = "the end of a call that this task has begun";

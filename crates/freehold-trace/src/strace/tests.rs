@@ -1,0 +1,1 @@
+//! Texts of strace, and the events in them.

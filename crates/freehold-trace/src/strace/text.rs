@@ -1,0 +1,169 @@
+//! The text of one call: its arguments, what it returned, how long it took.
+
+use super::errno;
+use super::head::{find, seconds};
+use crate::Returned;
+use crate::error::Bad;
+use crate::fields::Fields;
+
+/// Most arguments of a call, and most elements of a list: what the kernel takes at once.
+const MOST_ARGS: usize = 1024;
+/// What strace writes into a call that its task never left.
+const LEFT: &[u8] = b"<unfinished ...>)";
+
+/// An argument as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arg<'a> {
+    /// The text, without blanks around it.
+    pub(super) text: &'a [u8],
+    /// Where it begins in the text of the call.
+    pub(super) at: usize,
+}
+
+/// What stands behind the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End<'a> {
+    /// What the call returned.
+    pub(super) returned: Returned,
+    /// What a returned descriptor is, where the text says so (option -y).
+    pub(super) note: Option<&'a [u8]>,
+    /// Nanoseconds that it took, where the text says so (option -T).
+    pub(super) took: Option<u64>,
+}
+
+/// The arguments, members or elements in `text` from `begin` on, and where the bracket behind them closes; none if the text
+/// ends before.
+pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<usize>), Bad> {
+    let mut found = Vec::new();
+    let (mut at, mut start, mut depth) = (begin, begin, 0_usize);
+    let mut push = |start: usize, end: usize| {
+        let untrimmed = &text[start..end];
+        let trimmed = untrimmed.trim_ascii_start();
+        let at = start + untrimmed.len() - trimmed.len();
+        found.push(Arg { text: trimmed.trim_ascii_end(), at });
+        if found.len() > MOST_ARGS { Err(Bad::Expected("fewer arguments", at)) } else { Ok(()) }
+    };
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => at = string_end(text, at)?,
+            b'/' if text[at..].starts_with(b"/*") => at = behind(text, at, b"*/")?,
+            b'<' if is_note(text, at) => at = note_end(text, at)?,
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' if depth == 0 => {
+                if at > begin {
+                    push(start, at)?;
+                }
+                return Ok((found, Some(at)));
+            }
+            b')' | b']' | b'}' => depth -= 1,
+            b',' if depth == 0 => {
+                push(start, at)?;
+                start = at + 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if !text[start.min(text.len())..].trim_ascii().is_empty() {
+        push(start, text.len())?;
+    }
+    Ok((found, None))
+}
+
+/// What stands behind the arguments, which end at `at` of `text`.
+pub(super) fn end(text: &[u8], at: usize) -> Result<End<'_>, Bad> {
+    let mut fields = Fields::new(&text[at..]);
+    while fields.eat(b' ') {}
+    if !fields.eat_text(b"= ") {
+        return Err(Bad::Expected("`= ` and what the call returned", at + fields.position()));
+    }
+    let begin = at + fields.position();
+    let missing = Bad::Expected("what the call returned: a number, `-1 ERROR`, or `?`", begin);
+    let (returned, note) = returned(&text[begin..]).ok_or(missing)?;
+    Ok(End { returned, note, took: took(text) })
+}
+
+/// The text of a call that its task never left, without strace's mark.
+pub(super) fn without_mark(text: Vec<u8>) -> Vec<u8> {
+    let Some(at) = text.windows(LEFT.len()).rposition(|window| window == LEFT) else { return text };
+    let mut without = text[..at].trim_ascii_end().to_vec();
+    without.extend_from_slice(&text[at + LEFT.len() - 1..]);
+    without
+}
+
+fn returned(text: &[u8]) -> Option<(Returned, Option<&[u8]>)> {
+    if let Some(why) = text.strip_prefix(b"?") {
+        let mut words = Fields::new(why.trim_ascii_start());
+        let error = str::from_utf8(words.until(b' ')).ok().and_then(errno::number);
+        return Some((error.map_or(Returned::Never, Returned::Error), None));
+    }
+    if let Some(why) = text.strip_prefix(b"-1 ") {
+        if let Some(number) = why.strip_prefix(b"(errno ") {
+            let number = Fields::new(number).decimal("").ok()?;
+            return Some((
+                Returned::Error(u16::try_from(number).ok().filter(|number| *number < 4096)?),
+                None,
+            ));
+        }
+        let name = str::from_utf8(Fields::new(why).until(b' ')).ok()?;
+        return Some((Returned::Error(errno::number(name)?), None));
+    }
+    let mut fields = Fields::new(text);
+    let value = if fields.eat_text(b"0x") {
+        fields.hex("").ok()?
+    } else if fields.eat(b'-') {
+        fields.decimal("").ok()?.wrapping_neg()
+    } else {
+        fields.decimal("").ok()?
+    };
+    let at = fields.position();
+    let note = if is_note(text, at) { note_end(text, at).ok().map(|end| &text[at + 1..end]) } else { None };
+    let behind = note.map_or(at, |note| at + note.len() + 2);
+    matches!(text.get(behind), None | Some(b' ' | b'(')).then_some((Returned::Value(value), note))
+}
+
+/// ` <0.000013>` at the end of the text.
+fn took(text: &[u8]) -> Option<u64> {
+    let front = text.strip_suffix(b">")?;
+    let at = front.iter().rposition(|byte| *byte == b'<')?;
+    seconds(&front[at + 1..])
+}
+
+/// The index of the quote that ends the string that begins at `at`.
+fn string_end(text: &[u8], at: usize) -> Result<usize, Bad> {
+    let mut end = at + 1;
+    while let Some(byte) = text.get(end) {
+        match byte {
+            b'"' => return Ok(end),
+            b'\\' => end += 2,
+            _ => end += 1,
+        }
+    }
+    Err(Bad::Expected("a string that ends", at))
+}
+
+/// The index of the last byte of `part`, which comes after `at`.
+fn behind(text: &[u8], at: usize, part: &[u8]) -> Result<usize, Bad> {
+    let found = find(&text[at..], part).ok_or(Bad::Expected("a remark that ends", at))?;
+    Ok(at + found + part.len() - 1)
+}
+
+/// Whether `<` at `at` begins a note on a descriptor, as in `3</etc/passwd>`, and not a shift, as in `21<<MAP_HUGE_SHIFT`.
+pub(super) fn is_note(text: &[u8], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|before| text.get(before));
+    text.get(at) == Some(&b'<')
+        && before.is_some_and(u8::is_ascii_alphanumeric)
+        && !matches!(text.get(at + 1), None | Some(b'<' | b' ' | b'.'))
+}
+
+/// The index of the `>` that ends the note that begins at `at`. Notes on sockets contain `->`.
+fn note_end(text: &[u8], at: usize) -> Result<usize, Bad> {
+    let ends = |index: usize| {
+        let next = text.get(index + 1);
+        text[index] == b'>'
+            && text[index - 1] != b'-'
+            && matches!(next, None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('))
+    };
+    let found = (at + 1..text.len()).find(|index| ends(*index));
+    found.ok_or(Bad::Expected("a note on a descriptor that ends", at))
+}

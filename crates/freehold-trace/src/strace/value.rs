@@ -1,0 +1,128 @@
+//! What an argument is worth.
+
+use super::symbols;
+use super::text::{Arg, is_note};
+use crate::error::Bad;
+use crate::fields::Fields;
+
+/// What stands for an address that the text does not give because it shows what lies there: any that is not null.
+pub(super) const SHOWN: u64 = 1;
+
+/// An argument as the number that was passed: an address, a length, flags, a descriptor. For a string, a list or a
+/// structure it is [`SHOWN`].
+pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
+    if matches!(arg.text.first(), Some(b'"' | b'[' | b'{' | b'~')) {
+        return Ok(SHOWN);
+    }
+    let mut fields = Fields::new(arg.text);
+    let mut sum = 0;
+    loop {
+        let begin = fields.position();
+        let term = term(&mut fields);
+        sum |=
+            term.ok_or(Bad::Expected("a number, or a constant that this program knows", arg.at + begin))?;
+        if !fields.eat(b'|') {
+            break;
+        }
+    }
+    // A note on a descriptor or a remark may follow: neither is part of the number.
+    let at = fields.position();
+    let followed = is_note(arg.text, at) || fields.eat_text(b" /*");
+    if fields.is_empty() || followed {
+        Ok(sum)
+    } else {
+        Err(Bad::Expected("the end of the argument", arg.at + at))
+    }
+}
+
+/// A string's bytes; none if the argument is none. strace leaves the end out of a long one.
+pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = text.strip_prefix(b"\"")?.iter().copied().peekable();
+    loop {
+        match rest.next()? {
+            b'"' => return Some(bytes),
+            b'\\' => bytes.push(escaped(&mut rest)?),
+            byte => bytes.push(byte),
+        }
+    }
+}
+
+/// The text of the argument or member `name`, as in `flags=CLONE_VM`.
+pub(super) fn named<'a>(args: &[Arg<'a>], name: &str) -> Option<Arg<'a>> {
+    args.iter().find_map(|arg| {
+        let value = arg.text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(Arg { text: value, at: arg.at + arg.text.len() - value.len() })
+    })
+}
+
+/// A constant or number, or two of them with `<<` between.
+fn term(fields: &mut Fields<'_>) -> Option<u64> {
+    let value = atom(fields)?;
+    if !fields.eat_text(b"<<") {
+        return Some(value);
+    }
+    let shift = u32::try_from(atom(fields)?).ok()?;
+    value.checked_shl(shift)
+}
+
+fn atom(fields: &mut Fields<'_>) -> Option<u64> {
+    match fields.peek()? {
+        b'-' => {
+            fields.eat(b'-');
+            Some(fields.decimal("").ok()?.wrapping_neg())
+        }
+        b'0' => {
+            if fields.eat_text(b"0x") {
+                return fields.hex("").ok();
+            }
+            octal(fields)
+        }
+        b'1'..=b'9' => fields.decimal("").ok(),
+        _ => symbols::value(word(fields)?),
+    }
+}
+
+fn octal(fields: &mut Fields<'_>) -> Option<u64> {
+    let mut value = 0_u64;
+    while let Some(digit @ b'0'..=b'7') = fields.peek() {
+        fields.eat(digit);
+        value = value.checked_mul(8)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    Some(value)
+}
+
+fn word<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
+    let word = fields.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    str::from_utf8(word).ok().filter(|word| !word.is_empty())
+}
+
+/// The byte that an escape stands for, behind its backslash.
+fn escaped(rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> Option<u8> {
+    Some(match rest.next()? {
+        b'n' => b'\n',
+        b't' => b'\t',
+        b'r' => b'\r',
+        b'v' => 0x0b,
+        b'f' => 0x0c,
+        b'x' => digits(rest, 16, 2, 0)?,
+        digit @ b'0'..=b'7' => digits(rest, 8, 2, digit - b'0')?,
+        byte => byte,
+    })
+}
+
+/// Up to `most` more digits, behind `value`.
+fn digits(
+    rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>,
+    base: u32,
+    most: u32,
+    value: u8,
+) -> Option<u8> {
+    let mut value = u32::from(value);
+    for _ in 0..most {
+        let Some(digit) = rest.peek().and_then(|byte| char::from(*byte).to_digit(base)) else { break };
+        rest.next();
+        value = value * base + digit;
+    }
+    u8::try_from(value).ok()
+}

@@ -1,0 +1,48 @@
+//! Lists of pieces of memory: `[{iov_base=0x7f0000001000, iov_len=16}, {iov_base="text", iov_len=4}]`.
+
+use super::text::{Arg, args};
+use super::value::{named, number, string};
+use crate::error::Bad;
+
+/// A list of pieces, as far as the text shows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pieces {
+    /// Address and length of each; the address is 0 where the text shows what lies there instead.
+    pub(super) pieces: Vec<(u64, u64)>,
+    /// What lies there, from the first byte on, as far as it is shown.
+    pub(super) shown: Vec<Vec<u8>>,
+    /// The text gives all of them.
+    pub(super) complete: bool,
+}
+
+/// The list that `arg` is.
+pub(super) fn pieces(arg: Arg<'_>) -> Result<Pieces, Bad> {
+    let Some(inside) = arg.text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) else {
+        // `NULL`, or an address from which nothing could be read.
+        return Ok(Pieces { complete: number(arg)? == 0, ..Pieces::default() });
+    };
+    let mut found = Pieces { complete: true, ..Pieces::default() };
+    for element in elements(Arg { text: inside, at: arg.at + 1 })? {
+        let Some(members) = element.text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")) else {
+            found.complete = false;
+            continue;
+        };
+        let members = elements(Arg { text: members, at: element.at + 1 })?;
+        let missing = Bad::Expected("iov_base and iov_len", element.at);
+        let base = named(&members, "iov_base").ok_or(missing)?;
+        let length = number(named(&members, "iov_len").ok_or(missing)?)?;
+        let shown = string(base.text);
+        found.pieces.push((if shown.is_some() { 0 } else { number(base)? }, length));
+        found.shown.push(shown.unwrap_or_default());
+    }
+    Ok(found)
+}
+
+/// What stands between commas in `list`.
+fn elements(list: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
+    let (mut found, _) = args(list.text, 0)?;
+    for element in &mut found {
+        element.at += list.at;
+    }
+    Ok(found)
+}
