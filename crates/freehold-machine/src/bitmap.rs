@@ -18,6 +18,8 @@ pub(crate) struct Bitmap {
     levels: Vec<Vec<u64>>,
     len: usize,
     taken: usize,
+    /// No run is free that begins above this number: where the search for one begins.
+    highest_run: usize,
 }
 
 /// Giving back a number that was not taken.
@@ -42,7 +44,7 @@ impl Bitmap {
             }
             bits = words;
         }
-        Bitmap { levels, len, taken: 0 }
+        Bitmap { levels, len, taken: 0, highest_run: len }
     }
 
     /// How many numbers are taken.
@@ -75,6 +77,29 @@ impl Bitmap {
         got
     }
 
+    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`; returns the first of them. `run`
+    /// is a multiple of 64. Single numbers are taken from below, so the two keep out of each other's way.
+    ///
+    /// A search costs a look at every run above the one found, none of them twice until numbers up there come back.
+    pub(crate) fn take_run(&mut self, run: usize, first: usize) -> Option<usize> {
+        let words = run / BITS;
+        let mut at = first + self.highest_run.saturating_sub(first) / run * run;
+        loop {
+            if at + run <= self.len && at % BITS == 0 {
+                let index = at / BITS;
+                if self.levels[0][index..index + words].iter().all(|word| *word == 0) {
+                    self.levels[0][index..index + words].fill(!0);
+                    (index..index + words).for_each(|index| self.mark_full(index));
+                    self.taken += run;
+                    self.highest_run = at;
+                    return Some(at);
+                }
+            }
+            at = at.checked_sub(run).filter(|at| *at >= first)?;
+            self.highest_run = at;
+        }
+    }
+
     /// Gives `numbers` back; stops at the first that was not taken.
     pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
         for number in numbers {
@@ -86,6 +111,7 @@ impl Bitmap {
             let was_full = *word == !0;
             *word &= !(1 << (number % BITS));
             self.taken -= 1;
+            self.highest_run = self.highest_run.max(number);
             if was_full {
                 self.mark_room(index);
             }

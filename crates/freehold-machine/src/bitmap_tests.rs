@@ -65,3 +65,25 @@ fn random_calls_agree_with_a_set() {
     assert!(map.iter_taken().all(|n| !model.contains(&n)));
     assert_eq!(map.iter_taken().count(), map.taken());
 }
+
+#[test]
+fn runs_are_taken_from_above_and_single_numbers_from_below() {
+    let mut map = Bitmap::new(1000);
+    // |0 . . . . . |128 . . . |256 . . . |384 . . . |512 ...  runs of 128, the last whole one at 768.
+    assert_eq!(map.take_run(128, 0), Some(768));
+    assert_eq!(map.take_run(128, 0), Some(640));
+    assert_eq!(take(&mut map, 1), [0]);
+    map.give(core::iter::once(700)).unwrap();
+    assert_eq!(map.take_run(128, 0), Some(512), "one number of a run is not a run");
+    map.give((640..768).filter(|n| *n != 700)).unwrap();
+    assert_eq!(map.take_run(128, 0), Some(640));
+    assert_eq!(
+        [map.take_run(128, 0), map.take_run(128, 0), map.take_run(128, 0)],
+        [Some(384), Some(256), Some(128)]
+    );
+    assert_eq!(map.take_run(128, 0), None, "the lowest run has a number taken");
+    assert_eq!(map.taken(), 6 * 128 + 1);
+    assert_eq!(take(&mut map, 1000).len(), 1000 - 6 * 128 - 1);
+    map.give(0..1000).unwrap();
+    assert_eq!(map.take_run(128, 64), Some(832), "runs may begin elsewhere");
+}

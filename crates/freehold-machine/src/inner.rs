@@ -10,7 +10,7 @@ use crate::oracle;
 use crate::pool::Pool;
 use crate::tlb::SpaceTag;
 use freehold::frame::Frame;
-use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
+use freehold_pagetable::{Format, Level, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -129,6 +129,20 @@ impl<F: Format> Inner<F> {
             out[..got].iter().for_each(|pfn| oracle::frame_handed_out(self, *pfn));
         }
         got
+    }
+
+    pub(crate) fn alloc_huge(&self) -> Option<Pfn> {
+        if host::local(|local| local.allocation_fails()) {
+            return None;
+        }
+        let mut out = [Pfn::new(0); Level::Pmd.frames() as usize];
+        if !self.frames.take_run(&mut out) {
+            return None;
+        }
+        if self.config.oracles {
+            out.iter().for_each(|pfn| oracle::frame_handed_out(self, *pfn));
+        }
+        Some(out[0])
     }
 
     pub(crate) fn free_frames(&self, frames: &[Pfn]) {

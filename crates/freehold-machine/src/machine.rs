@@ -156,6 +156,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.alloc_frames(out)
     }
 
+    fn alloc_huge(&self) -> Option<Pfn> {
+        self.inner.alloc_huge()
+    }
+
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         self.inner.free_frames(frames);
     }

@@ -107,8 +107,13 @@ impl Pool {
             list.counts.refused += u64::from(got < out.len());
             got
         };
+        self.note_taken(&out[..got]);
+        got
+    }
+
+    fn note_taken(&self, numbers: &[Pfn]) {
         if let Some(records) = &self.records {
-            for pfn in &out[..got] {
+            for pfn in numbers {
                 // Relaxed here and below: a number has one owner at a time, and the lock of the list or
                 // the engine's own hand-over orders one owner's writes before the next one's.
                 if let Some(record) = records.get(self.index_of(*pfn)) {
@@ -116,7 +121,25 @@ impl Pool {
                 }
             }
         }
-        got
+    }
+
+    /// Takes `out.len()` numbers that follow each other, the first a multiple of that; all or none.
+    pub(crate) fn take_run(&self, out: &mut [Pfn]) -> bool {
+        let run = out.len();
+        let first = {
+            let mut list = self.list.lock();
+            let offset = (self.base as usize).next_multiple_of(run) - self.base as usize;
+            let first = list.taken.take_run(run, offset);
+            list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
+            list.counts.refused += u64::from(first.is_none());
+            first
+        };
+        let Some(first) = first else { return false };
+        for (n, slot) in out.iter_mut().enumerate() {
+            *slot = Pfn::new(self.base + (first + n) as u64);
+        }
+        self.note_taken(out);
+        true
     }
 
     /// Whether a number was given back before; only meaningful with oracles.

@@ -60,12 +60,15 @@ pub struct TableMeta {
     /// Written under `lock`. Bit `i` clear: the entries of group `i` (see `crate::groups`) are empty. Kept
     /// for tables of [`Level::Pte`](crate::Level::Pte) only.
     pub(crate) filled: AtomicU64,
+    /// Written under `lock`. The first of the tables kept for splitting leaves of this one, by its number plus one; 0: none.
+    /// Of a table that is kept: the next one, under the same lock.
+    pub(crate) spare: AtomicU64,
 }
 
 impl TableMeta {
     /// The record of an empty, unlocked table.
     pub fn new() -> Self {
-        TableMeta { lock: RawSpin::new(), filled: AtomicU64::new(0) }
+        TableMeta { lock: RawSpin::new(), filled: AtomicU64::new(0), spare: AtomicU64::new(0) }
     }
 
     /// Makes the record that of an empty table again.
@@ -74,6 +77,11 @@ impl TableMeta {
     pub fn reset(&self) {
         // Pairs with nothing: the table is unreachable, and handing it out orders what follows.
         self.filled.store(0, Ordering::Relaxed);
+        debug_assert_eq!(
+            self.spare.load(Ordering::Relaxed),
+            0,
+            "a table went away with tables kept for its leaves"
+        );
     }
 }
 

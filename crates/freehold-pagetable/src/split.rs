@@ -18,47 +18,63 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     /// removes all of it. (Some processors have errata about translations of two sizes; a platform for
     /// such a one flushes the leaf before it calls this.)
     ///
+    /// The new table is one that was [kept](crate::EntryGuard::deposit) for this, if there is one.
+    ///
     /// # Errors
     /// No memory for the table; nothing happened.
     ///
     /// # Panics
     /// For a table of the lowest level.
     pub fn split(self, address: VirtAddr) -> Result<bool, OutOfTables> {
-        let below = Self::LEVEL.below();
-        if !self.peek(address).is_leaf(Self::LEVEL) {
-            return Ok(false);
+        let mut own = None;
+        loop {
+            if !self.peek(address).is_leaf(Self::LEVEL) {
+                self.give_back(own);
+                return Ok(false);
+            }
+            let mut guard = self.lock();
+            if !guard.get(address).is_leaf(Self::LEVEL) {
+                continue;
+            }
+            let Some(new) = guard.withdraw().or(own) else {
+                // Not under the lock.
+                drop(guard);
+                own = Some(self.memory.alloc_table()?);
+                continue;
+            };
+            hang::<F>(self.entry(address), Self::LEVEL, new, self.memory);
+            drop(guard);
+            self.give_back(own.filter(|own| *own != new));
+            return Ok(true);
         }
-        let new = self.memory.alloc_table()?;
-        let table = self.memory.table(new);
-        let guard = self.lock();
-        if below == Level::Pte {
-            groups::fill_all(self.memory.table_meta(new));
+    }
+
+    /// Frees a table that was made for nothing.
+    fn give_back(self, table: Option<Pfn>) {
+        if let Some(table) = table {
+            // SAFETY: the table came from `alloc_table` and was never linked: only we know it.
+            unsafe { self.memory.free_table(table) }
         }
-        let done = hang::<F>(self.entry(address), Self::LEVEL, new, table);
-        drop(guard);
-        if !done {
-            clear(table);
-            self.memory.table_meta(new).reset();
-            // SAFETY: the table came from `alloc_table` above and was never linked: only we know it.
-            unsafe { self.memory.free_table(new) }
-        }
-        Ok(done)
     }
 }
 
-/// Fills `table` from the leaf in `entry` and puts it in the leaf's place; `false` when there is no leaf.
-/// Meanwhile the hardware may set the leaf's accessed and dirty bits, which must not be lost: then the
-/// exchange fails and the table is filled again.
-fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, table: &Table) -> bool {
-    // Relaxed: only a leaf matters, which is written under the lock that the caller holds.
+/// Fills `new` from the leaf in `entry` and puts it in the leaf's place. Meanwhile the hardware may set the leaf's accessed
+/// and dirty bits, which must not be lost: then the exchange fails and the table is filled again.
+fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
+    if level.below() == Level::Pte {
+        groups::fill_all(memory.table_meta(new));
+    }
+    // Relaxed: a leaf is written under the lock that the caller holds.
     let mut raw = entry.load(Ordering::Relaxed);
     loop {
-        let Kind::Leaf { pfn, flags } = F::kind(raw, level) else { return false };
-        fill::<F>(table, level.below(), pfn, flags, F::pkey(raw));
+        let Kind::Leaf { pfn, flags } = F::kind(raw, level) else {
+            unreachable!("a leaf went away under its table's lock");
+        };
+        fill::<F>(memory.table(new), level.below(), pfn, flags, F::pkey(raw));
         // Release on success, pairs with the acquire of every walk: the table is seen filled.
         // Relaxed on failure: only accessed and dirty bits can have changed.
         match entry.compare_exchange(raw, F::table(new), Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => return true,
+            Ok(_) => return,
             Err(now) => raw = now,
         }
     }
@@ -70,12 +86,5 @@ fn fill<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags, pkey:
         let pte = Pte::<F>::leaf(level, part, flags).with_pkey(pkey);
         // Relaxed: the table is published by the exchange in `hang`.
         table.entry(index).store(pte.raw(), Ordering::Relaxed);
-    }
-}
-
-fn clear(table: &Table) {
-    for index in 0..ENTRIES {
-        // Relaxed: nobody else knows the table.
-        table.entry(index).store(0, Ordering::Relaxed);
     }
 }

@@ -277,6 +277,24 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.replace(address, Pte::NONE, stale)
     }
 
+    /// Keeps `spare`, an empty table that nobody else knows, for splitting a leaf of this table, which then cannot fail.
+    /// Whoever removes a leaf that came with one [takes it back](Self::withdraw).
+    pub fn deposit(&mut self, spare: Pfn) {
+        // Relaxed, here and below: under the lock.
+        let next = self.table.meta.spare.load(Ordering::Relaxed);
+        self.table.memory.table_meta(spare).spare.store(next, Ordering::Relaxed);
+        self.table.meta.spare.store(spare.get() + 1, Ordering::Relaxed);
+    }
+
+    /// Takes back a table that was [kept](Self::deposit): empty, and the caller's to use or free.
+    pub fn withdraw(&mut self) -> Option<Pfn> {
+        let spare = Pfn::new(self.table.meta.spare.load(Ordering::Relaxed).checked_sub(1)?);
+        let record = self.table.memory.table_meta(spare);
+        self.table.meta.spare.store(record.spare.load(Ordering::Relaxed), Ordering::Relaxed);
+        record.spare.store(0, Ordering::Relaxed);
+        Some(spare)
+    }
+
     #[inline]
     fn is_table(&self, pte: Pte<F>) -> bool {
         LEVEL > 0 && matches!(pte.kind(Self::LEVEL), Kind::Table { .. })

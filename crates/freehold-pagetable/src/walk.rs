@@ -114,6 +114,11 @@ impl<F: Format, M: TableMemory> LargeGuard<'_, F, M> {
         self.pte().kind(self.level())
     }
 
+    /// Takes back a table that was kept for splitting a leaf; see [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
+    pub fn withdraw(&mut self) -> Option<Pfn> {
+        upper!(self, guard => guard.withdraw())
+    }
+
     /// Clears the entry by an exchange; see [`EntryGuard::take`](crate::EntryGuard::take).
     pub fn take(&mut self, stale: &mut impl Stale) -> Pte<F> {
         let address = self.address;

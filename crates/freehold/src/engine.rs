@@ -9,11 +9,25 @@ use crate::{
     platform::Platform,
     vma::{AnonId, slab::Slab},
 };
+use freehold_pagetable::Level;
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicU64, Ordering::Relaxed},
     stats::{LockSnapshot, LockStats},
 };
+
+/// Where private anonymous memory gets huge pages: what /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses
+/// small pages into huge ones later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugePages {
+    /// Nowhere.
+    Never,
+    /// Where MADV_HUGEPAGE asked for them.
+    #[default]
+    Madvise,
+    /// Everywhere but where MADV_NOHUGEPAGE or MAP_STACK asked for none.
+    Always,
+}
 
 /// System-wide settings.
 #[derive(Clone, Debug)]
@@ -27,6 +41,8 @@ pub struct Config {
     /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
     /// (heuristic overcommit: more than there is memory and swap).
     pub commit_pages: u64,
+    /// Where anonymous memory gets huge pages.
+    pub huge_pages: HugePages,
     /// Keep statistics of the mmap locks of all address spaces together.
     pub lock_stats: bool,
 }
@@ -38,6 +54,7 @@ impl Default for Config {
             mmap_min_addr: 65_536,
             stack_gap: 256 * PAGE_SIZE,
             commit_pages: u64::MAX,
+            huge_pages: HugePages::default(),
             lock_stats: false,
         }
     }
@@ -49,6 +66,8 @@ pub struct Engine<P: Platform> {
     pub(crate) frames: FrameCache<P>,
     /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
     pub(crate) zero: Pfn,
+    /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
+    pub(crate) huge_zero: AtomicU64,
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
@@ -73,7 +92,16 @@ impl<P: Platform> Engine<P> {
         };
         let zero = frames.alloc(&platform)?;
         platform.zero_frame(zero);
-        match Counted::try_new(Engine { slab, frames, zero, serials, lock_stats, config, platform }) {
+        match Counted::try_new(Engine {
+            slab,
+            frames,
+            zero,
+            huge_zero: AtomicU64::new(0),
+            serials,
+            lock_stats,
+            config,
+            platform,
+        }) {
             Ok(engine) => Ok(engine),
             Err(error) => Err(error.into()),
         }
@@ -94,6 +122,13 @@ impl<P: Platform> Engine<P> {
         &self.config
     }
 
+    /// Whether it is a frame of zeroes that is not counted.
+    pub(crate) fn is_zero(&self, pfn: Pfn) -> bool {
+        // Relaxed: who asks found the frame in an entry, which was made after the number was stored.
+        let huge = self.huge_zero.load(Relaxed);
+        pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
+    }
+
     /// A family of anonymous pages that no VMA has yet.
     pub(crate) fn new_anon(&self) -> AnonId {
         // Unique without a shared counter: each CPU counts in its own residue class.
@@ -110,6 +145,11 @@ impl<P: Platform> Shared for Engine<P> {}
 impl<P: Platform> Drop for Engine<P> {
     fn drop(&mut self) {
         self.frames.free_now(&self.platform, self.zero);
+        if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
+            for n in 0..Level::Pmd.frames() {
+                self.frames.free_now(&self.platform, Pfn::new(huge + n));
+            }
+        }
         self.frames.drain(&self.platform);
     }
 }

@@ -14,7 +14,7 @@ pub use freehold_sync::Host;
 /// # Safety
 ///
 /// An implementation promises that
-/// - a frame handed out by [`alloc_frames`](Self::alloc_frames) is used by nobody else until it comes back;
+/// - a frame handed out by [`alloc_frames`](Self::alloc_frames) or [`alloc_huge`](Self::alloc_huge) is used by nobody else until it comes back;
 /// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
 /// - [`flush`](Self::flush) returns only when no processor can still use a translation it covers, nor read
 ///   a page table it covers where the flush says that tables were freed.
@@ -30,11 +30,18 @@ pub unsafe trait Platform: TableMemory + Host {
     /// undefined; returns how many were written to the front of `out`. Zero means: out of memory.
     fn alloc_frames(&self, out: &mut [Pfn]) -> usize;
 
+    /// Takes 2 MiB of frames that follow each other, the first at a multiple of 2 MiB, their contents undefined; returns the
+    /// first. They come back one by one or together. None: out of memory, in pieces, or not offered at all; then there are
+    /// no huge pages, which nobody but time notices.
+    fn alloc_huge(&self) -> Option<Pfn> {
+        None
+    }
+
     /// Puts frames back.
     ///
     /// # Safety
     ///
-    /// Each frame came from `alloc_frames`, nothing refers to it, and every translation to it was flushed.
+    /// Each frame came from `alloc_frames` or `alloc_huge`, nothing refers to it, and every translation to it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
     /// The engine's record of a frame; all zero while the frame is free.

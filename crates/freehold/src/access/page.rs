@@ -129,10 +129,34 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// As [`find_page`](Self::find_page), where no table of small pages hangs.
+    fn find_in_huge(&self, page: u64, how: How) -> Result<Found, Missing> {
+        let address = VirtAddr::new(page);
+        let Some(table) = self.table.pmd_table(self.platform(), address) else { return Err(Missing::Absent) };
+        let mut guard = table.lock();
+        let Kind::Leaf { pfn, flags } = guard.get(address).kind(Level::Pmd) else {
+            return Err(Missing::Absent);
+        };
+        let pfn = pfn.add(address.frame_in_leaf(Level::Pmd));
+        if how.write && !flags.contains(PteFlags::WRITE) {
+            return Err(Missing::ReadOnly);
+        }
+        if flags.contains(PteFlags::SPECIAL) {
+            return Ok(Found { pfn, counted: false });
+        }
+        if how.write {
+            guard.grant(address, PteFlags::ACCESSED | PteFlags::DIRTY);
+        }
+        self.platform().frame(pfn).get();
+        Ok(Found { pfn, counted: true })
+    }
+
     /// The page as it is mapped now, with a reference if it is a counted one.
     fn find_page(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return Err(Missing::Absent) };
+        let Some(table) = self.table.pte_table(self.platform(), address) else {
+            return self.find_in_huge(page, how);
+        };
         let mut guard = table.lock();
         let (pfn, flags) = match guard.get(address).kind(Level::Pte) {
             Kind::Leaf { pfn, flags } => (pfn, flags),

@@ -121,7 +121,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
         }
-        let zero = old.pfn == self.engine.zero;
+        let zero = self.engine.is_zero(old.pfn);
         let Ok(new) = self.engine.alloc_anon(zero) else { return Step::OUT_OF_MEMORY };
         if !zero {
             self.platform().copy_frame(new, old.pfn);

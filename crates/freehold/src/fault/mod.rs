@@ -15,6 +15,7 @@
 mod anon;
 mod cow;
 mod file;
+pub(crate) mod huge;
 
 use crate::{
     PAGE_SIZE, VirtAddr,
@@ -26,7 +27,7 @@ use crate::{
 };
 use core::fmt;
 pub use freehold_pagetable::Access;
-use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
+use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags, TableError};
 use freehold_sync::Killed;
 
 /// What a SIGSEGV says.
@@ -94,13 +95,20 @@ impl<P: Platform> Step<P> {
 }
 
 /// What keeps the VMA still during an attempt.
-#[derive(Clone, Copy)]
 pub(crate) enum Held<'h, 's, P: Platform> {
     /// Its own lock alone.
     Vma,
     /// The mmap lock.
     Mmap(&'h ReadGuard<'s, P>),
 }
+
+impl<P: Platform> Clone for Held<'_, '_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Held<'_, '_, P> {}
 
 impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`: after `Ok` the access can be tried again.
@@ -196,8 +204,15 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn resolve(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
         let address = VirtAddr::new(page);
         // Nearly every fault installs something, so the table is made before anything else is known.
-        let Ok(table) = self.table.pte_table_alloc(self.platform(), address) else {
-            return Step::OUT_OF_MEMORY;
+        let table = match self
+            .table
+            .pte_table_alloc_unless(self.platform(), address, || self.huge_fault(vma, page, access, held))
+        {
+            Ok(Ok(table)) => table,
+            Ok(Err(step)) => return step,
+            Err(TableError::Huge(_)) => return self.huge_entry_fault(vma, page, access),
+            Err(TableError::OutOfTables) => return Step::OUT_OF_MEMORY,
+            Err(TableError::Marker(_)) => return Step::Failed(FaultError::Bus { addr: page }),
         };
         // Read without the table's lock: a hint, to be checked under the lock.
         match table.peek(address).kind(Level::Pte) {

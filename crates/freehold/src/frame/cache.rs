@@ -117,6 +117,17 @@ impl<P: Platform> Engine<P> {
         Ok(frame)
     }
 
+    /// A table that was kept for a split and is not needed any more.
+    pub(crate) fn free_spare(&self, table: Pfn) {
+        // SAFETY: it came from `alloc_table` and was linked nowhere since.
+        unsafe { self.platform().free_table(table) }
+    }
+
+    /// A frame that was never counted.
+    pub(crate) fn free_frame(&self, frame: Pfn) {
+        self.frames.free_now(self.platform(), frame);
+    }
+
     /// One reference less.
     pub(crate) fn put_frame(&self, frame: Pfn) {
         if self.platform().frame(frame).put() {

@@ -23,12 +23,13 @@ use crate::{
     VirtAddr,
     counted::Counted,
     error::{ForkError, NoMemory},
+    fault::huge::{HUGE, Spare},
     object::Object,
     platform::Platform,
     vma::{AnonId, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
 };
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, VaRange};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 type ForkGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
@@ -134,6 +135,41 @@ fn has_entries_to_copy<P: Platform>(vma: &Vma<P>) -> bool {
 }
 
 impl<P: Platform> AddressSpace<P> {
+    /// Shares the huge pages that come first in `range`; returns where something else does.
+    fn copy_huge(
+        &self,
+        range: Range<u64>,
+        child: &AddressSpace<P>,
+        gather: &mut ForkGather<'_, '_, P>,
+        copier: &mut Copier<'_, P>,
+    ) -> Result<u64, NoMemory> {
+        let mut at = range.start;
+        while at < range.end {
+            let address = VirtAddr::new(at);
+            let (pte, level) = self.table.peek(self.platform(), address);
+            match pte.kind(level) {
+                Kind::None => match address.next_span(level) {
+                    Some(next) => at = next.get(),
+                    None => return Ok(range.end),
+                },
+                Kind::Leaf { .. } if level == Level::Pmd => {
+                    let spare = Spare::new(&self.engine).ok_or(NoMemory)?;
+                    let target =
+                        child.table.pmd_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
+                    let Some(source) = self.table.pmd_table(self.platform(), address) else { continue };
+                    let (mut source, target) = source.lock_two(target);
+                    let mut target = target.expect("two address spaces share no table");
+                    if copier.copy_leaf(&mut source, &mut target, address, gather) {
+                        target.deposit(spare.kept());
+                        at += HUGE;
+                    }
+                }
+                _ => return Ok(at),
+            }
+        }
+        Ok(at)
+    }
+
     /// Copies what is mapped in `vma` to `child`, table by table.
     fn copy_entries(
         &self,
@@ -157,7 +193,10 @@ impl<P: Platform> AddressSpace<P> {
         copier: &mut Copier<'_, P>,
     ) -> Result<(), NoMemory> {
         let mut at = range.start;
-        while let Some((source, part)) = self.next_table(at..range.end)? {
+        loop {
+            // Huge pages are shared as such. What lies only partly in the range was cut with its VMA.
+            at = self.copy_huge(at..range.end, child, gather, copier)?;
+            let Some((source, part)) = self.next_table(at..range.end)? else { break };
             let address = VirtAddr::new(part.start);
             let target = child.table.pte_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
             let (mut source, target) = source.lock_two(target);
@@ -188,21 +227,42 @@ impl<P: Platform> Copier<'_, P> {
         gather: &mut ForkGather<'_, '_, P>,
     ) {
         if self.private {
-            source.change_each(range, gather, |_, pte| protected(pte));
+            source.change_each(range, gather, |_, pte| protected(pte, Level::Pte));
         }
         let _: ControlFlow<()> = source.for_each(range, |address, pte| {
-            if let Some(copy) = self.share(pte) {
+            if let Some(copy) = self.share(pte, Level::Pte) {
                 target.set(address, copy);
             }
             ControlFlow::Continue(())
         });
     }
 
+    /// As [`copy_table`](Self::copy_table), for the entry of a huge page; false: there is none any more.
+    fn copy_leaf(
+        &mut self,
+        source: &mut PmdGuard<'_, P::Format, P>,
+        target: &mut PmdGuard<'_, P::Format, P>,
+        address: VirtAddr,
+        gather: &mut ForkGather<'_, '_, P>,
+    ) -> bool {
+        if !source.get(address).is_leaf(Level::Pmd) {
+            return false;
+        }
+        source.change(address, gather, |pte| protected(pte, Level::Pmd));
+        let copy = self.share(source.get(address), Level::Pmd);
+        let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
+        debug_assert!(installed, "a child had something where its parent has a huge page");
+        installed
+    }
+
     /// The child's entry for what the parent has, counted.
-    fn share(&mut self, pte: Pte<P::Format>) -> Option<Pte<P::Format>> {
-        match pte.kind(Level::Pte) {
+    fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
+        match pte.kind(level) {
             Kind::Leaf { pfn, flags } => {
-                if !flags.contains(PteFlags::SPECIAL) {
+                for pfn in (0..level.frames()).map(|n| pfn.add(n)) {
+                    if flags.contains(PteFlags::SPECIAL) {
+                        break;
+                    }
                     let frame = self.platform.frame(pfn);
                     frame.share();
                     self.rss.add(RssKind::of(frame), 1);
@@ -210,7 +270,7 @@ impl<P: Platform> Copier<'_, P> {
                 // The child has not used the page yet, nor written to a shared one.
                 let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
                 lost.set(PteFlags::DIRTY, !self.private);
-                Some(pte.with_flags(Level::Pte, flags - lost))
+                Some(pte.with_flags(level, flags - lost))
             }
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
             // userfaultfd does not follow into the child; nothing swaps or migrates yet.
@@ -222,10 +282,10 @@ impl<P: Platform> Copier<'_, P> {
 }
 
 /// The entry without the right to write.
-fn protected<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
-    match pte.kind(Level::Pte) {
+fn protected<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F> {
+    match pte.kind(level) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => {
-            pte.with_flags(Level::Pte, flags - PteFlags::WRITE)
+            pte.with_flags(level, flags - PteFlags::WRITE)
         }
         Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }

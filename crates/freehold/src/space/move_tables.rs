@@ -88,6 +88,19 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Splits the huge page that `at` lies inside of, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// No memory; not where a table was kept for the split.
+    pub(super) fn split_huge(&self, at: u64) -> Result<(), NoMemory> {
+        let address = VirtAddr::new(at);
+        match address.span_down(Level::Pmd) == address {
+            true => Ok(()),
+            false => self.split_leaf(address, Level::Pmd),
+        }
+    }
+
     /// Makes the tables into which [`move_entries`](Self::move_entries) will put what is mapped in `from`.
     ///
     /// # Errors

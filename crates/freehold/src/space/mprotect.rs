@@ -24,8 +24,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    Gather, Kind, Large, LargeGuard, Level, NotCached, OutOfTables, Pte, PteFlags, PteGuard, Stale, VaRange,
-    Visitor,
+    Gather, Kind, Large, LargeGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
 
 impl From<ReshapeError> for MprotectError {
@@ -143,10 +142,6 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let pages = (part.end - part.start) >> PAGE_SHIFT;
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
-        // Readers out: from here on no large leaf can come, and what is split at the edges stays split.
-        let _ = self.guard.lock_vma(vma);
-        space.split_leaves_at(part.start)?;
-        space.split_leaves_at(part.end)?;
         let vma = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
@@ -194,7 +189,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         } else {
             space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut self.gather })
         };
-        // Leaves were split at the edges before, and a change allocates nothing.
+        // Huge pages were split at the edges when the VMA was cut, and a change allocates nothing.
         debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
     }
 
@@ -226,31 +221,6 @@ fn may_have(flags: VmFlags) -> bool {
     .all(|(right, may)| !flags.contains(right) || flags.contains(may))
 }
 
-impl<P: Platform> AddressSpace<P> {
-    /// Splits a leaf above 4 KiB that `at` lies inside of.
-    fn split_leaves_at(&self, at: u64) -> Result<(), OutOfTables> {
-        let (memory, address) = (self.platform(), VirtAddr::new(at));
-        if address.span_down(Level::Pmd) == address {
-            return Ok(());
-        }
-        if address.span_down(Level::Pud) != address
-            && let Some(table) = self.table.pud_table(memory, address)
-        {
-            table.split(address)?;
-        }
-        if let Some(table) = self.table.pmd_table(memory, address) {
-            table.split(address)?;
-        }
-        Ok(())
-    }
-}
-
-impl From<OutOfTables> for MprotectError {
-    fn from(_: OutOfTables) -> Self {
-        MprotectError::OutOfMemory
-    }
-}
-
 /// Gives every leaf it is shown the rights that `flags` allow.
 struct Changer<'c, P, S> {
     platform: &'c P,
@@ -272,7 +242,8 @@ fn with_rights<P: Platform>(
     let Kind::Leaf { pfn, flags: old } = pte.kind(level) else { return pte };
     let mut new = (old - RIGHTS) | (vma_pte_flags(flags) & RIGHTS);
     let write = flags.contains(VmFlags::WRITE)
-        && (old.contains(PteFlags::WRITE) || is_own(platform, flags, pfn, old));
+        && (old.contains(PteFlags::WRITE)
+            || (0..level.frames()).all(|n| is_own(platform, flags, pfn.add(n), old)));
     new.set(PteFlags::WRITE, write);
     pte.with_flags(level, new)
 }

@@ -1,7 +1,7 @@
 //! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
 
 use super::AddressSpace;
-use crate::{PAGE_SIZE, Pfn, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, engine::Engine, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Large, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
@@ -42,8 +42,7 @@ impl<P: Platform> AddressSpace<P> {
             let next = self.with_next_vma(at, |_, part| {
                 let part = part.start.max(at)..part.end.min(range.end);
                 if part.start < part.end {
-                    let mut scan =
-                        Scan { platform: self.platform(), zero: self.engine.zero, sink: &mut sink };
+                    let mut scan = Scan { engine: &self.engine, sink: &mut sink };
                     // The scan makes no table and splits no leaf, so it cannot run out of memory.
                     let _ = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut scan);
                 }
@@ -58,17 +57,16 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 struct Scan<'p, P: Platform, S> {
-    platform: &'p P,
-    zero: Pfn,
+    engine: &'p Engine<P>,
     sink: S,
 }
 
 impl<P: Platform, S> Scan<'_, P, S> {
     fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
         match flags.contains(PteFlags::SPECIAL) {
-            true if pfn == self.zero => PageKind::Zero,
+            true if self.engine.is_zero(pfn) => PageKind::Zero,
             true => PageKind::Special,
-            false if self.platform.frame(pfn).is_anon() => PageKind::Anon,
+            false if self.engine.platform().frame(pfn).is_anon() => PageKind::Anon,
             false => PageKind::File,
         }
     }

@@ -200,6 +200,18 @@ impl<P: Platform> WriteGuard<'_, P> {
         drop(unsafe { self.space.engine.slab.own(vma) });
     }
 
+    /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may belong to two VMAs.
+    fn split_huge_at(&self, vma: &Vma<P>, part: &Range<u64>) -> Result<(), NoMemory> {
+        if vma.is_anonymous() && vma.anon().is_some() {
+            for at in [part.start, part.end] {
+                if vma.start() < at && at < vma.end() {
+                    self.space.split_huge(at).map_err(|_| NoMemory)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
     pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, ReshapeError> {
         self.cut(vma, at..vma.end())
@@ -214,6 +226,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !vma.object().may_split(vma, part.start) || !vma.object().may_split(vma, part.end) {
             return Err(ReshapeError::NotSplittable);
         }
+        self.split_huge_at(vma, &part)?;
         let at = |range: &Range<u64>| Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
         // The first piece stays `vma`; every further one is new.
         let mut pieces: ArrayVec<Range<u64>, 3> = ArrayVec::new();
@@ -309,6 +322,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> Result<Option<&'g Vma<P>>, ReshapeError> {
         let whole = vma.range();
         self.reserve(1)?;
+        let _ = self.lock_vma(vma);
+        self.split_huge_at(vma, range)?;
         Ok(Some(match sides {
             (None, None) => return Ok(None),
             (Some(prev), Some(next)) => {

@@ -36,6 +36,8 @@ pub struct Usage {
     pub referenced: u64,
     /// Anonymous.
     pub anonymous: u64,
+    /// Of these, in huge pages.
+    pub anonymous_huge: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
 }
@@ -151,7 +153,9 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
             && !flags.contains(PteFlags::SPECIAL)
         {
             let first = range.start().frame_in_leaf(leaf.level());
+            let before = self.sum.anonymous;
             (first..first + range.len() / PAGE_SIZE).for_each(|n| self.add(pfn.add(n), flags));
+            self.sum.anonymous_huge += self.sum.anonymous - before;
         }
         ControlFlow::Continue(())
     }
@@ -177,7 +181,7 @@ impl<P: Platform> fmt::Display for Smap<P> {
             ("Anonymous:", usage.anonymous),
             ("KSM:", 0),
             ("LazyFree:", 0),
-            ("AnonHugePages:", 0),
+            ("AnonHugePages:", usage.anonymous_huge),
             ("ShmemPmdMapped:", 0),
             ("FilePmdMapped:", 0),
             ("Shared_Hugetlb:", 0),

@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
-        // Without memory to split a large leaf, which nothing here makes yet, it would stay: that must not be.
+        // A large leaf is split without memory from elsewhere; were it not, it would stay, which must not be.
         let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.counters.count_rss(&zapper.rss);
@@ -128,6 +128,9 @@ impl<P: Platform> Visitor<P::Format, P> for Probe {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
+    // A part of a huge page is split off by the table that is kept for it.
+    const LARGE: Large = Large::SplitPart;
+
     fn unlocked(&mut self) {
         self.gather.make_room(ENTRIES);
     }
@@ -180,6 +183,10 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
     fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
         let old = leaf.take(self.gather);
+        if let Some(spare) = leaf.withdraw() {
+            // SAFETY: kept for a split that will not come, and linked nowhere.
+            unsafe { self.platform.free_table(spare) }
+        }
         if let Kind::Leaf { pfn, flags } = old.kind(level)
             && !flags.contains(PteFlags::SPECIAL)
         {

@@ -1,0 +1,240 @@
+//! Huge pages of anonymous memory: 2 MiB behind one entry of the table above.
+//!
+//! ```text
+//! nothing       read  -> the huge page of zeroes          write -> a huge page
+//! zeroes        write -> a huge page in their place, after a flush
+//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is copied
+//! ```
+//!
+//! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no table hangs
+//! there. Without memory in one piece small pages do.
+//!
+//! Each of its 512 frames has a record of its own, counted as a small page's is: so a huge page is split by replacing one
+//! entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing by far. With each huge page
+//! comes a table, kept with the table above for the split, which therefore cannot fail.
+
+use super::{Access, Held, Step, vma_pte_flags};
+use crate::{
+    Pfn, VirtAddr,
+    engine::{Engine, HugePages},
+    platform::Platform,
+    space::{AddressSpace, RssKind, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_pagetable::{Gather, Kind, Level, PmdTable, Pte, PteFlags, TableError};
+use freehold_sync::atomic::Ordering::{Acquire, Release};
+
+/// Bytes of a huge page.
+pub(crate) const HUGE: u64 = Level::Pmd.span();
+/// Frames of one.
+const FRAMES: u64 = Level::Pmd.frames();
+
+impl<P: Platform> AddressSpace<P> {
+    /// A fault where no table hangs yet: fills the whole 2 MiB if it may. `None`: small pages do.
+    pub(super) fn huge_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> Option<Step<P>> {
+        let first = page & !(HUGE - 1);
+        let fits = first >= vma.start() && vma.end() - first >= HUGE && page < vma.end();
+        if !fits || !self.wants_huge(vma) {
+            return None;
+        }
+        let address = VirtAddr::new(first);
+        let table = match self.table.pmd_table_alloc(self.platform(), address) {
+            Ok(table) => table,
+            Err(TableError::OutOfTables) => return Some(Step::OUT_OF_MEMORY),
+            Err(TableError::Huge(_) | TableError::Marker(_)) => return None,
+        };
+        if !table.peek(address).is_none() {
+            return None;
+        }
+        // For zeroes, too: the first write is to find a family.
+        if let Err(step) = self.prepare_anon(vma, held) {
+            return Some(step);
+        }
+        let rights = vma_pte_flags(vma.flags());
+        let spare = Spare::new(&self.engine)?;
+        if !access.write {
+            let zeroes = self.engine.huge_zero()?;
+            let zeroes = Pte::leaf(Level::Pmd, zeroes, rights | PteFlags::SPECIAL);
+            let mut guard = table.lock();
+            // If something is there by now, the access will show what.
+            if guard.install(address, zeroes).is_ok() {
+                guard.deposit(spare.kept());
+            }
+            return Some(Step::Done);
+        }
+        let new = HugePage::new(&self.engine)?;
+        let leaf = Pte::leaf(Level::Pmd, new.first, rights | PteFlags::WRITE | PteFlags::DIRTY);
+        let mut guard = table.lock();
+        if guard.install(address, leaf).is_ok() {
+            guard.deposit(spare.kept());
+            drop(guard);
+            new.mapped();
+            self.counters.count_page(RssKind::Anon, FRAMES as i64);
+        }
+        Some(Step::Done)
+    }
+
+    fn wants_huge(&self, vma: &Vma<P>) -> bool {
+        let flags = vma.flags();
+        vma.is_anonymous()
+            && !flags.contains(VmFlags::NOHUGEPAGE)
+            && match self.engine.config().huge_pages {
+                HugePages::Never => false,
+                HugePages::Madvise => flags.contains(VmFlags::HUGEPAGE),
+                HugePages::Always => !flags.is_stack(),
+            }
+    }
+
+    /// A fault at an entry that stands for 2 MiB.
+    pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> Step<P> {
+        let address = VirtAddr::new(page & !(HUGE - 1));
+        let Some(table) = self.table.pmd_table(self.platform(), address) else { return Step::Retry };
+        let mut guard = table.lock();
+        let (pfn, flags) = match guard.get(address).kind(Level::Pmd) {
+            Kind::Leaf { pfn, flags } => (pfn, flags),
+            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => return Step::Retry,
+        };
+        // Somebody else was faster, or a TLB remembered less.
+        if !access.write || flags.contains(PteFlags::WRITE) {
+            return Step::Done;
+        }
+        let writable = vma.flags().contains(VmFlags::WRITE);
+        if writable && flags.contains(PteFlags::SPECIAL) {
+            drop(guard);
+            if let Some(step) = self.replace_zeroes(vma, table, address) {
+                return step;
+            }
+        } else if writable && (0..FRAMES).all(|n| self.is_ours(pfn.add(n))) {
+            (0..FRAMES).for_each(|n| self.platform().frame(pfn.add(n)).set_exclusive());
+            guard.grant(address, PteFlags::WRITE | PteFlags::DIRTY | PteFlags::ACCESSED);
+            return Step::Done;
+        } else {
+            drop(guard);
+        }
+        match table.split(address) {
+            Ok(_) => Step::Retry,
+            Err(_) => Step::OUT_OF_MEMORY,
+        }
+    }
+
+    /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's lock.
+    fn is_ours(&self, pfn: Pfn) -> bool {
+        let frame = self.platform().frame(pfn);
+        frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1)
+    }
+
+    /// Puts a huge page in place of the huge page of zeroes. `None`: there is none to be had.
+    fn replace_zeroes(
+        &self,
+        vma: &Vma<P>,
+        table: PmdTable<'_, P::Format, P>,
+        address: VirtAddr,
+    ) -> Option<Step<P>> {
+        let new = HugePage::new(&self.engine)?;
+        let flags = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY | PteFlags::ACCESSED;
+        let tlb = SpaceTlb { space: self };
+        // As in copying a small page: nobody reads the zeroes any more when the first can write.
+        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let mut guard = table.lock();
+        let zeroes = match guard.get(address).kind(Level::Pmd) {
+            Kind::Leaf { flags, .. } => flags.contains(PteFlags::SPECIAL),
+            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
+        };
+        if zeroes {
+            // The entry must not be seen empty without the lock: a table could be put there.
+            let closed = Pte::leaf(Level::Pmd, new.first, (flags - PteFlags::WRITE) | PteFlags::NO_ACCESS);
+            guard.replace(address, closed, &mut gather);
+            gather.flush();
+            guard.change(address, &mut gather, |pte| pte.with_flags(Level::Pmd, flags));
+            self.counters.count_page(RssKind::Anon, FRAMES as i64);
+        }
+        drop(guard);
+        gather.finish();
+        if !zeroes {
+            return Some(Step::Retry);
+        }
+        new.mapped();
+        Some(Step::Done)
+    }
+}
+
+/// A huge page that is not mapped yet; it goes back if it never is.
+struct HugePage<'e, P: Platform> {
+    engine: &'e Engine<P>,
+    first: Pfn,
+}
+
+impl<'e, P: Platform> HugePage<'e, P> {
+    /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
+    fn new(engine: &'e Engine<P>) -> Option<Self> {
+        let first = engine.platform().alloc_huge()?;
+        for n in 0..FRAMES {
+            engine.platform().frame(first.add(n)).init_anon();
+            engine.platform().zero_frame(first.add(n));
+        }
+        Some(HugePage { engine, first })
+    }
+
+    /// It is mapped.
+    fn mapped(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform> Drop for HugePage<'_, P> {
+    fn drop(&mut self) {
+        (0..FRAMES).for_each(|n| self.engine.discard_anon(self.first.add(n)));
+    }
+}
+
+/// A table for the split of a huge page to come; it goes back if it is not kept.
+pub(crate) struct Spare<'e, P: Platform> {
+    engine: &'e Engine<P>,
+    table: Pfn,
+}
+
+impl<'e, P: Platform> Spare<'e, P> {
+    /// `None`: no memory.
+    pub fn new(engine: &'e Engine<P>) -> Option<Self> {
+        let table = engine.platform().alloc_table().ok()?;
+        Some(Spare { engine, table })
+    }
+
+    /// It is kept with the table above the entry, which the caller has locked.
+    pub fn kept(self) -> Pfn {
+        let table = self.table;
+        core::mem::forget(self);
+        table
+    }
+}
+
+impl<P: Platform> Drop for Spare<'_, P> {
+    fn drop(&mut self) {
+        self.engine.free_spare(self.table);
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// The huge page of zeroes: made when it is first wanted, and kept.
+    fn huge_zero(&self) -> Option<Pfn> {
+        // Acquire, pairs with the release below: the frames are zeroed.
+        if let Some(number) = self.huge_zero.load(Acquire).checked_sub(1) {
+            return Some(Pfn::new(number));
+        }
+        let first = self.platform().alloc_huge()?;
+        (0..FRAMES).for_each(|n| self.platform().zero_frame(first.add(n)));
+        match self.huge_zero.compare_exchange(0, first.get() + 1, Release, Acquire) {
+            Ok(_) => Some(first),
+            Err(other) => {
+                (0..FRAMES).for_each(|n| self.free_frame(first.add(n)));
+                Some(Pfn::new(other - 1))
+            }
+        }
+    }
+}
