@@ -17,20 +17,28 @@ const LONGEST_WINDOW: u32 = 27;
 /// Bytes read from a file at a time.
 const CHUNK: usize = 64 << 10;
 
+/// What may be packed.
+type Packed = Box<dyn BufRead + Send>;
+
 const XZ: &[u8] = b"\xfd7zXZ\0";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// The lines of the file `path`.
 pub(crate) fn open(path: &Path) -> Result<Lines, ReadError> {
-    let opened = File::open(path).and_then(|file| unpack(Box::new(BufReader::with_capacity(CHUNK, file))));
-    match opened {
+    let file = File::open(path).map(|file| Box::new(BufReader::with_capacity(CHUNK, file)) as Packed);
+    lines(path, file)
+}
+
+/// The lines in `packed`, called `path` in messages.
+pub(crate) fn lines(path: &Path, packed: io::Result<Packed>) -> Result<Lines, ReadError> {
+    match packed.and_then(unpack) {
         Ok(input) => Ok(Lines::new(input, path)),
         Err(source) => Err(ReadError::Open { file: path.to_owned(), source }),
     }
 }
 
 /// What `packed` holds.
-pub(crate) fn unpack(mut packed: Box<dyn BufRead + Send>) -> io::Result<Box<dyn Read + Send>> {
+fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     let head = packed.fill_buf()?;
     if head.starts_with(XZ) {
         let stream = Stream::new_stream_decoder(MOST_MEMORY, CONCATENATED)?;

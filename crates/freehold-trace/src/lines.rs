@@ -32,6 +32,12 @@ impl Lines {
         Lines { input, file: file.into(), number: 0, buffer, current: (0, 0), next: 0, filled: 0 }
     }
 
+    /// Those of a text, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_text(text: impl Into<Vec<u8>>) -> Self {
+        Lines::new(Box::new(io::Cursor::new(text.into())), Path::new("test"))
+    }
+
     /// Goes to the next line; false at the end of the file.
     pub(crate) fn advance(&mut self) -> Result<bool, ReadError> {
         let mut searched = self.next;
@@ -128,3 +134,7 @@ impl Lines {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "lines_tests.rs"]
+mod tests;

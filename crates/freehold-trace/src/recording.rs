@@ -3,11 +3,13 @@
 use crate::error::{Bad, ReadError, excerpt};
 use crate::files::Files;
 use crate::input;
+use crate::lines::Lines;
 use crate::snap::SnapReader;
 use crate::strace::{self, StraceReader};
 use crate::trace::{Header, TraceReader, VERSION, header};
 use crate::{Event, FileInfo, Snapshot};
 use std::collections::BTreeMap;
+use std::io::BufRead;
 use std::path::Path;
 
 /// What a recording is written in.
@@ -44,22 +46,44 @@ impl Recording {
     ///
     /// A file that cannot be read or is no recording, snapshots of another recording.
     pub fn open(path: &Path) -> Result<Recording, ReadError> {
-        let mut lines = input::open(path)?;
+        let beside = || input::snapshots_beside(path).map(|path| input::open(&path)).transpose();
+        Recording::begin(path, input::open(path)?, beside)
+    }
+
+    /// The recording in `events`, with its snapshots, where there are any. In messages and where it has no name of its own
+    /// it is called `path`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Recording::open`].
+    pub fn read(
+        path: &Path,
+        events: Box<dyn BufRead + Send>,
+        snapshots: Option<Box<dyn BufRead + Send>>,
+    ) -> Result<Recording, ReadError> {
+        let beside = input::stem(path).0.with_added_extension("snap");
+        let snapshots = || snapshots.map(|snapshots| input::lines(&beside, Ok(snapshots))).transpose();
+        Recording::begin(path, input::lines(path, Ok(events))?, snapshots)
+    }
+
+    fn begin(
+        path: &Path,
+        mut lines: Lines,
+        snapshots: impl FnOnce() -> Result<Option<Lines>, ReadError>,
+    ) -> Result<Recording, ReadError> {
         if !lines.advance()? {
             return Err(ReadError::NotARecording { place: lines.place(), found: String::new() });
         }
         match header(lines.line(), "fhtrace") {
             Header::Name(name) => {
-                let snapshots =
-                    input::snapshots_beside(path).map(|path| open_snapshots(&path, &name)).transpose()?;
+                let snapshots = snapshots()?.map(|lines| snapshots_of(lines, &name)).transpose()?;
                 Ok(Recording { name, events: Events::Trace(TraceReader::new(lines)), snapshots })
             }
             Header::Version(found) => {
                 Err(ReadError::Version { place: lines.place(), format: "fhtrace", found, known: VERSION })
             }
             Header::None if strace::recognises(lines.line()) => {
-                let stem = input::stem(path).0;
-                let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = input::stem(path).0.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let events = Events::Strace(Box::new(StraceReader::new(lines)));
                 Ok(Recording { name, events, snapshots: None })
             }
@@ -134,8 +158,8 @@ impl Events {
     }
 }
 
-fn open_snapshots(path: &Path, expected: &str) -> Result<SnapReader, ReadError> {
-    let mut lines = input::open(path)?;
+/// The snapshots in `lines`, which must be those of the recording called `expected`.
+fn snapshots_of(mut lines: Lines, expected: &str) -> Result<SnapReader, ReadError> {
     if !lines.advance()? {
         return Err(ReadError::Truncated { place: lines.place(), how: "it is empty" });
     }
@@ -150,3 +174,7 @@ fn open_snapshots(path: &Path, expected: &str) -> Result<SnapReader, ReadError> 
         Header::None => Err(lines.wrong(Bad::Expected("`# fhsnap 1 NAME`", 0))),
     }
 }
+
+#[cfg(test)]
+#[path = "recording_tests.rs"]
+mod tests;

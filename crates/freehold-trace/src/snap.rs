@@ -295,3 +295,7 @@ fn kilobytes(sizes: &str) -> Option<[u32; 9]> {
     }
     parts.next().is_none().then_some(found)
 }
+
+#[cfg(test)]
+#[path = "snap_tests.rs"]
+mod tests;

@@ -340,3 +340,7 @@ fn costs(fields: &mut Fields, kind: &Kind, cost: &mut Cost) -> Result<(), Bad> {
 fn nanoseconds(fields: &mut Fields) -> Result<u64, Bad> {
     fields.decimal("nanoseconds, decimal")
 }
+
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod tests;

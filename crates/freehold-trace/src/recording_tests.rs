@@ -1,0 +1,128 @@
+use super::*;
+use crate::{Kind, Place};
+use std::fs;
+use std::io::{Cursor, Read};
+
+const TRACE: &str = "# fhtrace 1 name with blanks\n0 0 1 F 10 14\n5 - 1 S 0 exec 1\n";
+const SNAP: &str = "# fhsnap 1 name with blanks\n@ 0 exec 1 5 6 1 sh | /bin/sh | \n";
+const STRACE: &str = "12 1795184165.550977 brk(NULL) = 0x1000 <0.000001>\n";
+
+fn xz(text: &str) -> Vec<u8> {
+    let mut packed = Vec::new();
+    liblzma::bufread::XzEncoder::new(text.as_bytes(), 6).read_to_end(&mut packed).unwrap();
+    packed
+}
+
+fn zstd(text: &str) -> Vec<u8> {
+    zstd::encode_all(text.as_bytes(), 3).unwrap()
+}
+
+fn read_bytes(events: impl Into<Vec<u8>>, snapshots: Option<Vec<u8>>) -> Result<Recording, ReadError> {
+    let boxed = |bytes: Vec<u8>| Box::new(Cursor::new(bytes)) as Box<dyn BufRead + Send>;
+    Recording::read(Path::new("some.trace"), boxed(events.into()), snapshots.map(boxed))
+}
+
+/// How many events there are, and snapshots.
+fn count(mut recording: Recording) -> Result<(u32, u32), ReadError> {
+    let (mut events, mut snapshots) = (0, 0);
+    while let Some(event) = recording.next_event()? {
+        events += 1;
+        if let Kind::Snapshot { id, .. } = event.kind {
+            snapshots += u32::from(recording.snapshot(id)?.is_some());
+        }
+    }
+    Ok((events, snapshots))
+}
+
+#[test]
+fn packed_or_plain_is_the_same() {
+    for trace in [TRACE.into(), xz(TRACE), zstd(TRACE)] {
+        for snap in [SNAP.into(), xz(SNAP), zstd(SNAP)] {
+            let recording = read_bytes(trace.clone(), Some(snap)).unwrap();
+            assert_eq!(recording.name(), "name with blanks");
+            assert_eq!(recording.format(), Format::Trace { version: 1 });
+            assert_eq!(count(recording).unwrap(), (2, 1));
+        }
+        assert_eq!(count(read_bytes(trace, None).unwrap()).unwrap(), (2, 0));
+    }
+}
+
+#[test]
+fn snapshots_lie_beside_the_recording_packed_in_any_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.trace"), TRACE).unwrap();
+    fs::write(at("a.snap.zst"), zstd(SNAP)).unwrap();
+    fs::write(at("b.trace.xz"), xz(TRACE)).unwrap();
+    fs::write(at("b.snap"), SNAP).unwrap();
+    fs::write(at("c.1.trace.zst"), zstd(TRACE)).unwrap();
+    fs::write(at("d.strace.xz"), xz(STRACE)).unwrap();
+    for (file, expected) in [("a.trace", (2, 1)), ("b.trace.xz", (2, 1)), ("c.1.trace.zst", (2, 0))] {
+        assert_eq!(count(Recording::open(&at(file)).unwrap()).unwrap(), expected, "{file}");
+    }
+    let text = Recording::open(&at("d.strace.xz")).unwrap();
+    assert_eq!((text.name(), text.format()), ("d", Format::Strace));
+    assert_eq!(count(text).unwrap(), (1, 0));
+    let error = Recording::open(&at("absent.trace")).err().unwrap().to_string();
+    assert!(error.contains("absent.trace: "), "{error}");
+    // Those packed as the recording is come first.
+    fs::write(at("b.snap.xz"), xz(&SNAP.replace("name", "other"))).unwrap();
+    assert!(matches!(Recording::open(&at("b.trace.xz")), Err(ReadError::ForeignSnapshots { .. })));
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let message = |events: &str, snapshots: Option<&str>| {
+        let read = read_bytes(events, snapshots.map(|text| text.as_bytes().to_vec())).and_then(count);
+        read.unwrap_err().to_string()
+    };
+    let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or a line by strace, found ";
+    assert_eq!(message("hello\n", None), format!("{first}\"hello\""));
+    assert_eq!(message(SNAP, None), format!("{first}\"# fhsnap 1 name with blanks\""));
+    assert_eq!(message("# fhtrace 1 \n", None), format!("{first}\"# fhtrace 1 \""));
+    assert_eq!(message("", None), first.replace(":1:", ":0:") + "\"\"");
+    let version = "some.trace:1: fhtrace version \"2\"; this program reads version 1";
+    assert_eq!(message("# fhtrace 2 x\n", None), version);
+    let version = "some.snap:1: fhsnap version \"10\"; this program reads version 1";
+    assert_eq!(message(TRACE, Some("# fhsnap 10 name with blanks\n")), version);
+    let foreign = "some.snap:1: these are the snapshots of \"x\", not of \"name with blanks\"";
+    assert_eq!(message(TRACE, Some("# fhsnap 1 x\n")), foreign);
+    assert!(message(TRACE, Some(TRACE)).contains("some.snap:1: column 1: expected `# fhsnap 1 NAME`"));
+    assert!(message(TRACE, Some("")).contains("some.snap:0: the file is cut off here"));
+}
+
+/// Wherever a file ends too early, this is noticed, and what came before is handed out.
+#[test]
+fn truncation_is_noticed() {
+    let lines: String = (0..3000).map(|time| format!("{time} 0 1 F {time:x}000 6\n")).collect();
+    let text = format!("# fhtrace 1 x\n{lines}");
+    for packed in [xz(&text), zstd(&text), text.into_bytes()] {
+        assert_eq!(count(read_bytes(packed.clone(), None).unwrap()).unwrap(), (3000, 0));
+        for part in 1..40 {
+            let end = packed.len() - 1 - (packed.len() - 10) * part / 40;
+            if packed[..end].ends_with(b"6\n") {
+                continue; // A plain text between two lines: nothing is missing that could be seen.
+            }
+            let Err(error) = read_bytes(&packed[..end], None).and_then(count) else {
+                panic!("cut at {end} of {}: nothing noticed", packed.len());
+            };
+            assert!(matches!(error, ReadError::Truncated { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn damage_in_a_packed_stream_is_noticed() {
+    let lines: String = (0..3000).map(|time| format!("{time} 0 1 F {time:x}000 6\n")).collect();
+    let mut packed = xz(&format!("# fhtrace 1 x\n{lines}"));
+    let middle = packed.len() / 2;
+    packed[middle] ^= 0x10;
+    let error = read_bytes(packed, None).and_then(count).unwrap_err();
+    assert!(!matches!(error, ReadError::NotARecording { .. }), "{error}");
+}
+
+#[test]
+fn places_read_as_compilers_write_them() {
+    let place = Place { file: Path::new("a/b.trace").into(), line: 12 };
+    assert_eq!(place.to_string(), "a/b.trace:12");
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::TraceWriter;
+
+/// The events of a text behind its first line.
+fn read(text: &str) -> Result<Vec<Event>, String> {
+    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")));
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event().map_err(|error| error.to_string())? {
+        events.push(event);
+    }
+    Ok(events)
+}
+
+/// The event in a line, behind others that it needs.
+fn one(line: &str) -> Result<Event, String> {
+    let text = format!("# file 7 - /lib\n0 0 1 N 2 2 0\n{line}");
+    read(&text).map(|mut events| events.pop().unwrap())
+}
+
+/// A line of each kind, as recorders write them.
+const LINES: &[&str] = &[
+    "5 1 1 F 7fb5991c80b0 14 x8843",
+    "5 1 1 F 7fb5991c80b0 6 x8843 M r441 h2413 i2",
+    "5 1 2 f 5650c8a8f240 2 x22353 r370 h22674",
+    "5 1 1 E 0 e479890 x226467 w1022 h2413 l20",
+    "5 1 1 E -",
+    "5 - 1 S 0 exec 1",
+    "5 - 1 S 3 midexec 2",
+    "5 1 1 N 3 1 3d0f00 x5",
+    "5 1 1 N 3 3 4100",
+    "5 1 2 X g",
+    "5 1 2 X",
+    "5 1 1 D 2",
+    "5 1 1 G 11 1",
+    "5 1 1 G 7 -6",
+    "5 - - Z 5404056",
+    "5 1 1 mmap 0 9fb3 1 2 6 0 = 7fb1bdef5000 f7 e1272 x6289 w360 h5799",
+    "5 1 1 mmap 0 2000 3 22 -1 0 = -12 e1052",
+    "5 1 1 munlockall  = 0 x9",
+    "5 1 1 exit_group 0 = ? e599779 r1853 h3004 l3 i1",
+    "18446744073709551615 65535 1 munmap ffffffffffffffff 0 = ffffffffffffffff x1 w2 h3 d4 l5 i6",
+];
+
+#[test]
+fn lines_are_read_and_written_again() {
+    for line in LINES {
+        let event = one(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let mut writer = TraceWriter::new(Vec::new(), "test").unwrap();
+        writer.event(&event).unwrap();
+        let written = String::from_utf8(writer.finish().unwrap()).unwrap();
+        assert_eq!(written, format!("# fhtrace 1 test\n{line}\n"));
+        assert_eq!(event.line, 3);
+    }
+}
+
+#[test]
+fn an_event_has_what_its_line_says() {
+    let event =
+        one("9 1 2 mmap 7fb1bdd39000 156000 5 812 -1 26000 = 7fb1bdd39000 f7 e851 x13871 w320 h13470")
+            .unwrap();
+    let call = Call {
+        name: CallName::Mmap,
+        args: [0x7fb1bdd39000, 0x156000, 5, 0x812, u64::MAX, 0x26000],
+        returned: Returned::Value(0x7fb1bdd39000),
+        file: Some(7),
+        transfer: None,
+    };
+    let cost = Cost {
+        before: Some(851),
+        after: Some(13871),
+        write_wait: Some(320),
+        held: Some(13470),
+        ..Cost::default()
+    };
+    assert_eq!(
+        event,
+        Event { line: 3, time: 9, cpu: Some(1), task: 2, kind: Kind::Call(Box::new(call)), cost }
+    );
+    let kind = |line| one(line).unwrap().kind;
+    assert_eq!(kind("9 1 2 F 10 17 x1"), Kind::Fault { address: 16, code: FaultCode(0x17), in_exec: false });
+    assert_eq!(kind("9 1 2 N 3 2 10100"), Kind::Clone { child: 3, process: 2, flags: 0x10100 });
+    assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
+}
+
+#[test]
+fn remarks_and_files_are_no_events() {
+    let text = "# a remark\n# file 1 40883 /etc/ld so.cache\n# file 4000000000 - [x]\n1 0 1 X";
+    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")));
+    let event = reader.next_event().unwrap().unwrap();
+    assert_eq!((event.line, event.time), (4, 1));
+    let file = FileInfo { id: 1, size: Some(40883), path: "/etc/ld so.cache".to_owned() };
+    assert_eq!(reader.files().get(1), Some(&file));
+    assert_eq!(reader.files().all().len(), 2);
+    assert_eq!(reader.files().get(2), None);
+}
+
+/// Damaged lines, and what the message says behind file and line.
+#[test]
+fn damage_is_named() {
+    let cases = [
+        ("", "column 1: expected a time in nanoseconds, found \"\""),
+        ("x", "column 1: expected a time in nanoseconds, found \"x\""),
+        ("5", "column 2: expected a processor, found \"\""),
+        ("5 65536 1 X", "column 3: expected a processor's number below 65536"),
+        ("5 1  X", "column 5: expected a task's serial number, found \" X\""),
+        ("5 1 1", "column 6: expected an operation"),
+        (
+            "5 1 1 ioctl 1 2 = 0",
+            "column 7: expected an operation of the format, or a call that it knows, found \"ioctl",
+        ),
+        ("5 1 - X", "expected `Z`, the only operation without a task"),
+        ("5 1 3 X", "task 3 was not created before this line"),
+        ("5 1 1 D 9", "task 9 was not created before this line"),
+        ("5 1 1 N 2 2 0", "task 2 occurs a second time"),
+        ("5 1 1 N 0 0 0", "expected a serial number above 0"),
+        ("5 1 1 N 3 1 0", "expected the new task itself, or its creator's process for CLONE_THREAD"),
+        ("5 1 1 N 3 3 10000", "expected the new task itself, or its creator's process for CLONE_THREAD"),
+        ("5 1 1 N 16777216 16777216 0", "more than 16777216 tasks"),
+        ("5 1 1 mmap 0 1000 3 22 6 0 = 7000 f8", "file 8 is not defined before this line"),
+        ("5 1 1 mmap 0 1000 3 22 2147483648 0 = 7000", "expected a descriptor in the range of an int"),
+        ("5 1 1 mmap 0 1000 3 22 -1 = 7000", "expected an argument, hexadecimal, found \"= 7000\""),
+        ("5 1 1 brk 0 0 = 7000", "expected `=` behind the last argument"),
+        ("5 1 1 brk 10000000000000000 = 7000", "expected an argument, hexadecimal"),
+        ("5 1 1 brk 0", "expected `=` behind the last argument, found \"\""),
+        ("5 1 1 brk 0 = ", "expected what the call returned"),
+        ("5 1 1 brk 0 = -0", "expected an error number from 1 to 4095"),
+        ("5 1 1 brk 0 = -4096", "expected an error number from 1 to 4095"),
+        ("5 1 1 brk 0 = 0 q1", "expected one of the letters e x w r h d l i M, found \"q1\""),
+        ("5 1 1 brk 0 = 0 x1 x2", "expected each letter once, found \"x2\""),
+        ("5 1 1 brk 0 = 0 x18446744073709551616", "expected nanoseconds, decimal"),
+        ("5 1 1 brk 0 = 0x", "expected a blank, or the end of the line, found \"x\""),
+        ("5 1 1 F 10 100", "expected error-code bits below 100"),
+        ("5 1 1 F 10", "expected error-code bits, found \"\""),
+        ("5 1 1 G 9 1", "expected 7 or 11"),
+        ("5 1 1 G 11 2147483648", "expected the signal's code"),
+        ("5 1 1 S 1 lunch 1", "expected exec, freeze, exit or midexec, found \"lunch 1\""),
+        ("5 1 1 X h", "expected `g`"),
+        ("5 1 1 X x5", "expected `g`"),
+        ("5 1 1 D 1 x5", "expected the end of the line"),
+        ("18446744073709551616 1 1 X", "column 1: expected a time in nanoseconds"),
+        ("5 1 1 X\r", "column 7: expected an operation of the format, or a call that it knows, found \"X\\r\""),
+        ("# file 7 - /other", "file 7 occurs a second time"),
+        ("# file 8 -", "expected its path"),
+        ("# file 8 12k /other", "expected its path, found \"k /other\""),
+        ("# fhtrace 1 other", "expected no second header"),
+    ];
+    for (line, message) in cases {
+        let error = one(line).unwrap_err();
+        assert!(error.starts_with("test:3: "), "{line}: {error}");
+        assert!(error.contains(message), "{line}: {error}");
+    }
+}
+
+#[test]
+fn time_does_not_go_back() {
+    assert_eq!(read("5 0 1 X\n5 0 1 X\n4 0 1 X").unwrap_err(), "test:3: out of order: time 4 after 5");
+}
+
+#[test]
+fn text_is_in_utf8() {
+    let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"));
+    let error = reader.next_event().unwrap_err().to_string();
+    assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
+}
