@@ -65,13 +65,18 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
-    /// Memory has contents: pages are zeroed, copied, and compared where the recording shows bytes
+    /// Give memory contents, and compare the bytes that the recording shows
     #[arg(long)]
     pub backed: bool,
 
-    /// Designs of locking: unmap=exclusive|sectioned[:BYTES]|downgraded|released, fault=mmap-lock|vma-lock
+    /// How to lock: unmap=..., fault=..., or both with a comma
+    ///
+    /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned[:BYTES] lets it go after every so many bytes
+    /// (1GiB), downgraded lets readers in while pages are freed (as Linux does), released lets everyone in.
+    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA.
+    ///
     /// [default: unmap=released,fault=vma-lock]
-    #[arg(long, value_name = "SPEC", value_parser = locking::parse, hide_default_value = true)]
+    #[arg(long, value_name = "SPEC", value_parser = locking::parse)]
     pub locking: Option<Locking>,
 
     /// Replay on every design of locking, side by side
@@ -86,23 +91,25 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub oracles: bool,
 
-    /// Write the findings for programs; `-` is standard output, then without the text
+    /// Write the findings for programs; to standard output (-) without the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Draw the recording's life: address spaces over time, their kinds of memory, faults, forks
+    /// Draw address spaces over time: kinds of memory, faults, forks
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
-    /// Print an address space at a time (1.5s, 200ms, plain seconds) as /proc/PID/maps would, and nothing else
+    /// Only print an address space at a time, as /proc/PID/maps would
+    ///
+    /// TIME counts from the first event of the recording: 1.5s, 200ms, 30us, 7ns, or plain seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
     pub maps_at: Option<u64>,
 
-    /// Whose address space [default: the first task alive then]
+    /// Whose address space that is [default: that of the first task alive then]
     #[arg(long, value_name = "N", requires = "maps_at")]
     pub task: Option<u32>,
 
-    /// No progress bar
+    /// Show no progress
     #[arg(long, short)]
     pub quiet: bool,
 }

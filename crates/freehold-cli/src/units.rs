@@ -51,7 +51,7 @@ pub fn ratio(whole: Duration, part: Duration) -> Option<String> {
     }
     let ratio = whole.as_secs_f64() / part.as_secs_f64();
     Some(match ratio {
-        ..0.1 => format!("{ratio:.3}"),
+        ..0.1 => "<0.1".to_owned(),
         0.1..1.0 => format!("{ratio:.2}"),
         1.0..10.0 => short(ratio),
         _ => count(ratio.round() as u64),

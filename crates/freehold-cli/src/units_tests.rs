@@ -37,6 +37,7 @@ fn ratios_and_rates_say_nothing_about_nothing() {
     assert_eq!(ratio(Duration::from_millis(10_100), Duration::from_millis(210)).as_deref(), Some("48"));
     assert_eq!(ratio(Duration::from_millis(32), Duration::from_millis(10)).as_deref(), Some("3.2"));
     assert_eq!(ratio(Duration::from_millis(5), Duration::from_millis(10)).as_deref(), Some("0.50"));
+    assert_eq!(ratio(Duration::from_millis(5), Duration::from_secs(10)).as_deref(), Some("<0.1"));
     assert_eq!(rate(5, Duration::ZERO), None);
     assert_eq!(rate(1_450_000, Duration::from_secs(1)).as_deref(), Some("1.45 million"));
     assert_eq!(rate(145_000, Duration::from_secs(1)).as_deref(), Some("145,000"));

@@ -128,13 +128,18 @@ impl<'a> Picture<'a> {
         let life = self.life;
         svg.words("title", LEFT, 28.0, self.name);
         let said = format!(
-            "{}, {}, {} in {}",
+            "{}, about {} page faults in {}",
             processes(life.processes.len()),
-            units::counted(life.faults, "page fault"),
-            units::counted(life.calls, "call"),
+            units::count(rounded(life.faults)),
             units::nanoseconds(life.end),
         );
         svg.words("small", LEFT, 46.0, &said);
+        svg.words(
+            "axis end",
+            RIGHT,
+            46.0,
+            "addresses upwards, what was never mapped left out, what is busy stretched",
+        );
     }
 
     /// Faults per second over time.
@@ -185,6 +190,9 @@ impl<'a> Picture<'a> {
             write!(marks, "M{:.1} {y:.1}v-5", self.x(*time)).expect("a string takes all");
         }
         svg.path("mark", &marks);
+        if !marks.is_empty() {
+            svg.words("address", LEFT - 6.0, y, "snapshots");
+        }
         svg.path("line", &format!("M{LEFT} {y:.1}H{RIGHT}"));
     }
 
@@ -302,6 +310,15 @@ impl<'a> Picture<'a> {
 
 fn processes(number: usize) -> String {
     format!("{} process{}", units::count(number as u64), if number == 1 { "" } else { "es" })
+}
+
+/// The first three digits.
+fn rounded(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 1000 {
+        unit *= 10;
+    }
+    number / unit * unit
 }
 
 fn counts(grid: &Grid<u32>) -> impl Iterator<Item = u32> + '_ {

@@ -56,7 +56,7 @@ impl Kind {
     /// stand out, each with a lightness of its own, so that they differ in grey too.
     pub fn colour(self) -> &'static str {
         match self {
-            Kind::Heap => "#f2b134",
+            Kind::Heap => "#e09a1a",
             Kind::Anonymous => "#8ecbee",
             Kind::Stack => "#e2733d",
             Kind::PrivateFile => "#bfe3c4",

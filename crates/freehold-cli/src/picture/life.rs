@@ -23,7 +23,6 @@ pub struct Life {
     /// When the last event was.
     pub(super) end: u64,
     pub(super) faults: u64,
-    pub(super) calls: u64,
     pub(super) snapshots: Vec<u64>,
     frozen: u64,
     /// Process of each task.
@@ -74,10 +73,7 @@ impl Life {
             Happened::Frozen { ns } => self.frozen = self.frozen.saturating_add(*ns),
             Happened::Fault { in_exec: true, .. } => {}
             Happened::Fault { address, .. } => self.fault(event.task, *address, now),
-            Happened::Call(call) => {
-                self.calls += 1;
-                self.call(event.task, call, now);
-            }
+            Happened::Call(call) => self.call(event.task, call, now),
             Happened::Clone { child, process, flags } => {
                 self.clone(event.task, *child, *process, *flags, now)
             }

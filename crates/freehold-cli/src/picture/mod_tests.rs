@@ -119,7 +119,7 @@ fn what_was_mapped_when() {
     let names: Vec<&str> = life.processes.iter().map(|process| process.name.as_str()).collect();
     assert_eq!(names, ["parent", "child"]);
     assert_eq!((life.processes[1].from, life.processes[1].to, life.processes[1].own.len()), (40, 80, 2));
-    assert_eq!((life.faults, life.calls), (2, 4));
+    assert_eq!(life.faults, 2);
 }
 
 #[test]
@@ -235,7 +235,9 @@ fn a_picture_is_well_formed_and_always_the_same() {
     let picture = draw("a <b> & \"c\"\u{1}", &family());
     assert_well_formed(&picture);
     assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot;\u{fffd}"));
-    assert!(picture.contains(">child (2)<") && picture.contains("2 processes, 2 page faults, 4 calls"));
+    assert!(
+        picture.contains(">child (2)<") && picture.contains("2 processes, about 2 page faults in 100 ns")
+    );
     assert_eq!(picture, draw("a <b> & \"c\"\u{1}", &family()));
 }
 

@@ -1,0 +1,227 @@
+//! The command as a user runs it: what it prints where, and its exit status.
+
+use assert_cmd::assert::Assert;
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const SNAPSHOTS: &str = "# fhsnap 1 t
+@ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7ffffffcb 1 8
+";
+
+const TRACE: &str = "# fhtrace 1 t
+# file 1 8192 /bin/t
+5 0 1 E 0
+10 0 1 F 10000 14 x1
+15 0 1 mmap 0 3000 3 22 -1 0 = 7f0000000000
+16 0 1 F 7f0000000000 6 x1
+19 0 1 munmap 7f0000001000 1000 = 0
+26 0 1 N 3 3 0
+30 0 3 F 12008 7 x1
+35 0 3 X g
+40 0 1 X g
+";
+
+/// A folder with recordings: `t` as Linux would, `odd` as it would not, `cut` damaged.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a folder"));
+        let odd = TRACE.replace("1000 = 0", "1000 = -22");
+        let cut = TRACE.replace("munmap 7f0000001000 1000", "munmap seven");
+        for (name, trace) in [("t", TRACE), ("odd", &odd), ("cut", &cut)] {
+            fs::write(folder.path(&format!("{name}.trace")), trace).expect("written");
+            fs::write(folder.path(&format!("{name}.snap")), SNAPSHOTS).expect("written");
+        }
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs `freehold` in the folder.
+    fn run(&self, arguments: &str) -> Assert {
+        cargo_bin_cmd!("freehold").current_dir(self.0.path()).args(arguments.split_whitespace()).assert()
+    }
+}
+
+fn stdout(run: &Assert) -> String {
+    String::from_utf8(run.get_output().stdout.clone()).expect("text")
+}
+
+fn stderr(run: &Assert) -> String {
+    String::from_utf8(run.get_output().stderr.clone()).expect("text")
+}
+
+fn json(path: &Path) -> Value {
+    let text = fs::read_to_string(path).expect("it was written");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn all_as_linux() {
+    let run = Folder::new().run("replay t.trace").code(0);
+    let text = stdout(&run);
+    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: all as Linux\n"), "{text}");
+    assert_eq!(stderr(&run), "", "in a pipe there is no progress");
+}
+
+#[test]
+fn something_differs() {
+    let run = Folder::new().run("replay odd.trace --cpus 1").code(1);
+    let text = stdout(&run);
+    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: 1 call not as Linux\n"), "{text}");
+    assert!(text.contains("t, line 7, task 1: munmap"), "{text}");
+    assert!(text.contains("Linux     ") && text.contains("Freehold  "), "{text}");
+    assert_eq!(stderr(&run), "");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_in_one_line() {
+    let folder = Folder::new();
+    for (recording, said) in [
+        ("nowhere.trace", "freehold: nowhere.trace: "),
+        ("cut.trace", "freehold: cut.trace:7: "),
+        (".", "freehold: ."),
+        ("t.snap", "freehold: t.snap:1: "),
+    ] {
+        let run = folder.run(&format!("replay {recording}")).code(2);
+        let said_there = stderr(&run);
+        assert!(said_there.starts_with(said), "{recording}: {said_there}");
+        assert_eq!(said_there.lines().count(), 1, "{said_there}");
+        assert_eq!(stdout(&run), "");
+    }
+}
+
+#[test]
+fn a_bad_recording_does_not_keep_others_from_their_replay() {
+    let folder = Folder::new();
+    let run = folder.run("replay cut.trace t.trace odd.trace --json all.json").code(2);
+    let text = stdout(&run);
+    assert!(text.contains("all as Linux") && text.contains("2 recordings: 1 not as Linux"), "{text}");
+    assert!(stderr(&run).starts_with("freehold: cut.trace:7: "));
+    let all = json(&folder.path("all.json"));
+    let differences = |index: usize| all["recordings"][index]["differences"].as_array().map(Vec::len);
+    assert_eq!((differences(0), differences(1), differences(2)), (Some(0), Some(1), None));
+    assert_eq!(all["unusable"][0]["recording"], "cut.trace");
+}
+
+#[test]
+fn for_programs() {
+    let folder = Folder::new();
+    folder.run("replay t.trace --json one.json").code(0);
+    let one = &json(&folder.path("one.json"))["recordings"][0];
+    assert_eq!((&one["name"], &one["calls"], &one["calls_as_linux"]), (&"t".into(), &2.into(), &2.into()));
+    assert_eq!((&one["faults"], &one["faults_as_linux"]), (&3.into(), &3.into()));
+    assert_eq!((&one["snapshots"], &one["snapshots_as_linux"]), (&0.into(), &0.into()));
+    for times in ["exclusive_hold_ns", "mmap_lock_wait_ns"] {
+        for key in ["p50", "p99", "max"] {
+            assert!(one[times][key].is_u64(), "{times}.{key}");
+        }
+    }
+    assert!(one["wall_ns"].is_u64() && one["differences"].is_array());
+    let run = folder.run("replay odd.trace --json -").code(1);
+    let out: Value = serde_json::from_str(&stdout(&run)).expect("nothing but JSON");
+    assert_eq!(out["recordings"][0]["calls_as_linux"], 1);
+}
+
+#[test]
+fn where_nothing_can_be_written_nothing_is_replayed() {
+    let folder = Folder::new();
+    for option in ["--json nowhere/x.json", "--picture nowhere/x.svg", "--json ."] {
+        let run = folder.run(&format!("replay t.trace {option}")).code(2);
+        assert_eq!(stdout(&run), "", "{option}");
+        let said = stderr(&run);
+        assert!(said.starts_with("freehold: ") && said.contains("cannot be written"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn designs_side_by_side() {
+    let run = Folder::new().run("replay t.trace --compare").code(0);
+    let text = stdout(&run);
+    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots, on 8 designs: all as Linux\n"), "{text}");
+    for design in ["exclusive ", "sectioned ", "downgraded ", "released "] {
+        assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(design)).count(), 2, "{text}");
+    }
+    assert_eq!(Folder::new().run("replay odd.trace --compare").get_output().status.code(), Some(1));
+}
+
+#[test]
+fn a_picture() {
+    let folder = Folder::new();
+    folder.run("replay t.trace --picture t.svg").code(0);
+    let picture = fs::read_to_string(folder.path("t.svg")).expect("it was drawn");
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    folder.run("replay cut.trace --picture cut.svg").code(2);
+    assert!(!folder.path("cut.svg").exists());
+}
+
+#[test]
+fn maps_at_a_time() {
+    let folder = Folder::new();
+    let maps =
+        |arguments: &str| stdout(&folder.run(&format!("replay t.trace --maps-at {arguments}")).code(0));
+    let (before, after) = (maps("17ns"), maps("20ns"));
+    assert!(before.contains("7f0000000000-7f0000003000 rw-p"), "{before}");
+    assert!(after.contains("7f0000000000-7f0000001000 rw-p"), "{after}");
+    assert!(maps("32ns --task 3").contains("/bin/t"));
+    let run = folder.run("replay t.trace --maps-at 17ns --task 9").code(2);
+    assert!(stderr(&run).starts_with("freehold: t.trace: no task 9"), "{}", stderr(&run));
+}
+
+#[test]
+fn bad_arguments() {
+    let folder = Folder::new();
+    for (arguments, said) in [
+        ("", "Usage: freehold"),
+        ("replay", "RECORDING"),
+        (
+            "replay t.trace --locking unmap=quick",
+            "there are exclusive, sectioned[:BYTES], downgraded, released",
+        ),
+        ("replay t.trace --cpus none", "--cpus"),
+        ("replay t.trace --maps-at 1.2.3s", "say 1.5s, 200ms, or seconds"),
+        ("replay t.trace odd.trace --picture x.svg", "--picture draws one recording"),
+        ("replay t.trace odd.trace --maps-at 1s", "--maps-at looks into one recording"),
+    ] {
+        let run = folder.run(arguments).code(2);
+        assert!(stderr(&run).contains(said), "{arguments}: {}", stderr(&run));
+        assert_eq!(stdout(&run), "");
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let folder = Folder::new();
+    let long = stdout(&folder.run("replay --help").code(0));
+    for taught in ["Examples:", "docs/trace-format.md", "Exit status: 0", "strace -f -ttt"] {
+        assert!(long.contains(taught), "{taught} is not in\n{long}");
+    }
+    assert!(stdout(&folder.run("replay -h").code(0)).contains("freehold replay --help"));
+    let version = stdout(&folder.run("--version").code(0));
+    assert_eq!(version, format!("freehold {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// Two replays of one seed on one CPU find the same; only times differ.
+#[test]
+fn a_seed_repeats() {
+    let folder = Folder::new();
+    let findings = || {
+        let run = folder.run("replay odd.trace --cpus 1 --seed 7 --json -").code(1);
+        let mut all: Value = serde_json::from_str(&stdout(&run)).expect("JSON");
+        let one = all["recordings"][0].take();
+        ["calls", "faults", "differences", "rungs", "tlb_flushes", "seed"].map(|key| one[key].clone())
+    };
+    assert_eq!(findings(), findings());
+}
