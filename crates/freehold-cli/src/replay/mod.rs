@@ -23,7 +23,7 @@ use freehold::space::Locking;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
-use freehold_trace::plan::{Planner, Recorded, Segment};
+use freehold_trace::plan::{Frozen, Planner, Recorded, Segment};
 use freehold_trace::{ReadError, Recording};
 use outcome::{Beside, FlushCount, KindTime, Outcome, Rungs, Spread};
 use run::{Run, Tasks};
@@ -135,10 +135,10 @@ impl Replay {
         self.wall += begun.elapsed();
         self.tasks.adopt(&self.world);
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        for (task, snapshot) in &segment.frozen {
+        for Frozen { line, task, snapshot } in &segment.frozen {
             if let Some(image) = self.tasks.image(*task) {
                 let findings = compare::compare(&self.world, image, snapshot);
-                compare::report(&mut self.found[0], *task, snapshot, snapshot.line, findings);
+                compare::report(&mut self.found[0], *task, snapshot, *line, findings);
             }
         }
         Ok(())

@@ -87,6 +87,7 @@ impl<'w, 'c> Performer<'w, 'c> {
     /// Takes a step.
     pub(super) fn step(&mut self, task: &mut Task<'_>, step: &Step) -> Option<Made> {
         match &step.what {
+            What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
                 let ended = self.touch(image, task.number, step.line, *address, *code);
@@ -157,7 +158,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
             Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
             Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
-            Err(_) => Ends::Unknown,
+            Err(_) => Ends::Interrupted,
         }
     }
 
@@ -170,9 +171,6 @@ impl<'w, 'c> Performer<'w, 'c> {
         linux: Ends,
         ours: Ends,
     ) {
-        if linux == Ends::Unknown {
-            return;
-        }
         let same = linux == ours;
         self.found.faults.count(same);
         if same {
@@ -305,7 +303,7 @@ fn show_end(ends: Ends) -> String {
         Ends::Signal(SIGSEGV, 1) => "SIGSEGV (SEGV_MAPERR)".to_owned(),
         Ends::Signal(SIGSEGV, 2) => "SIGSEGV (SEGV_ACCERR)".to_owned(),
         Ends::Signal(signal, code) => format!("signal {signal}, code {code}"),
-        Ends::Unknown => "not resolved".to_owned(),
+        Ends::Interrupted => "not resolved".to_owned(),
     }
 }
 

@@ -30,7 +30,7 @@ mod tests;
 
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
-pub use step::{Ends, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
+pub use step::{Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
 
 use crate::{Call, CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Returned, Snapshot, Why};
 use area::{Area, PAGE, flag};
@@ -94,7 +94,7 @@ mod aside {
     pub const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";
     pub const IN_EXEC: &str = "faults of the kernel inside execve: part of the exec's snapshot";
     pub const FIXED_UP: &str = "kernel-mode faults that were not handled: taken with page faults disabled";
-    pub const NO_END: &str = "faults whose end is not recorded";
+    pub const NO_END: &str = "faults that were interrupted: neither resolved nor a signal";
     pub const FILES: &str = "calls on files (ftruncate, fallocate, memfd_create): the file is not recorded";
     pub const NAMES: &str = "prctl(PR_SET_VMA): the recorded kernel has no names for anonymous memory";
     pub const PRCTL: &str = "other prctl calls";
@@ -207,6 +207,8 @@ impl Planner {
             });
         }
         // Everything planned so far is done before the next segment begins.
+        let open = self.tasks.values().filter(|task| task.open_fault.is_some()).count();
+        (0..open).for_each(|_| self.aside(aside::NO_END));
         self.tasks.retain(|_, task| task.process != 0);
         for task in self.tasks.values_mut() {
             task.known.clear();
@@ -338,7 +340,7 @@ impl Planner {
         };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
-        let ends = if resolved { Ends::Resolved } else { Ends::Unknown };
+        let ends = if resolved { Ends::Resolved } else { Ends::Interrupted };
         self.push(task, line, What::Fault { address, code, ends });
         if !resolved && let Some(own) = self.tasks.get_mut(&task) {
             own.open_fault = Some(stamp.index);
@@ -492,7 +494,7 @@ impl Planner {
             Why::Freeze => {
                 let member = self.processes.get(&process).and_then(|tasks| tasks.first().copied());
                 match member.filter(|&task| self.is_shown(task)) {
-                    Some(task) => self.segment.frozen.push((task, snapshot)),
+                    Some(task) => self.segment.frozen.push(Frozen { line, task, snapshot }),
                     None => self.aside(aside::UNKNOWN_SPACE),
                 }
             }

@@ -14,10 +14,21 @@ pub struct Segment {
     pub waits: Vec<Stamp>,
     /// What is mapped under which number, new since the last segment.
     pub files: Vec<PlanFile>,
-    /// Snapshots of frozen processes, to be compared when all steps are done: a task of the process, and the snapshot.
-    pub frozen: Vec<(u32, Snapshot)>,
+    /// Snapshots of frozen processes, to be compared when all steps are done.
+    pub frozen: Vec<Frozen>,
     /// Events of the recording that went into it.
     pub events: u64,
+}
+
+/// What a process was like while it was frozen.
+#[derive(Debug)]
+pub struct Frozen {
+    /// Line of the recording.
+    pub line: u32,
+    /// A task of the process.
+    pub task: u32,
+    /// What the kernel said of it.
+    pub snapshot: Snapshot,
 }
 
 /// The steps of one task in a segment.
@@ -93,8 +104,8 @@ pub enum Ends {
     Resolved,
     /// With this signal and code.
     Signal(u8, i32),
-    /// The recording does not say.
-    Unknown,
+    /// It did not: it was interrupted, and is not to be repeated here.
+    Interrupted,
 }
 
 /// The address space that an exec makes.

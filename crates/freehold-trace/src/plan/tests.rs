@@ -144,7 +144,7 @@ fn a_fault_that_no_page_ends_gets_the_signal_that_follows() {
             _ => None,
         })
         .collect();
-    assert_eq!(ends, [Ends::Signal(11, 1), Ends::Unknown, Ends::Resolved]);
+    assert_eq!(ends, [Ends::Signal(11, 1), Ends::Interrupted, Ends::Resolved]);
     let aside: Vec<u64> = planner.set_aside().values().copied().collect();
     assert_eq!(aside, [1, 1], "{:?}", planner.set_aside());
 }
@@ -179,7 +179,7 @@ fn the_models_vmas_are_those_of_the_snapshots() {
     for path in recordings() {
         let mut planner = Planner::new(Recording::open(&path).expect("a recording"));
         while let Some(segment) = planner.next_segment().unwrap_or_else(|error| panic!("{error}")) {
-            for (task, snapshot) in &segment.frozen {
+            for Frozen { task, snapshot, .. } in &segment.frozen {
                 let number = planner.space_of(*task).expect("a space");
                 let ours: Vec<(u64, u64, u8, bool)> = planner.spaces[&number]
                     .areas
