@@ -71,7 +71,7 @@ pub struct ReplayArgs {
 
     /// How to lock: unmap=..., fault=..., or both with a comma
     ///
-    /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned[:BYTES] lets it go after every so many bytes
+    /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES) lets it go after every so many bytes
     /// (1GiB), downgraded lets readers in while pages are freed (as Linux does), released lets everyone in.
     /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA.
     ///

@@ -1,6 +1,6 @@
 //! A recording's life as a picture: addresses over time, one lane per process.
 //!
-//! It is drawn from the recording alone, not from the replay, with a simple map of what is mapped ([`life`]); VMAs that
+//! It is drawn from the recording alone, not from the replay, with a simple map of what is mapped; VMAs that
 //! touch and are of one kind look like one.
 
 mod coverage;
@@ -8,9 +8,12 @@ mod draw;
 mod kind;
 mod lanes;
 mod life;
+mod paint;
 mod panel;
 mod raster;
 mod scale;
+mod strips;
+mod style;
 mod svg;
 
 pub use draw::draw;

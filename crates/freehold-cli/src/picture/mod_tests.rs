@@ -217,7 +217,7 @@ fn assert_well_formed(svg: &str) {
         }
         let end = rest[at..].find('>').expect("each `<` has its `>`") + at;
         let element = &rest[at + 1..end];
-        assert!(!element.contains('<') && element.matches('"').count() % 2 == 0, "<{element}>");
+        assert!(!element.contains('<') && element.matches('"').count().is_multiple_of(2), "<{element}>");
         let name = element.trim_start_matches('/').split([' ', '/']).next().expect("a name");
         if element.starts_with('/') {
             assert_eq!(open.pop(), Some(name));

@@ -5,9 +5,6 @@ use super::life::Space;
 use super::raster::Grid;
 use super::scale::Scale;
 
-/// Side of a cell of faults.
-pub const FAULT_CELL: f64 = 2.0;
-
 /// Where a panel lies in the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -25,7 +22,9 @@ pub struct Panel {
     pub cell: f64,
     /// 0 for nothing, else one more than the index of the kind.
     pub memory: Grid<u8>,
-    /// Faults in each cell of [`FAULT_CELL`].
+    /// Side of a cell of faults.
+    pub fault_cell: f64,
+    /// Faults in each cell.
     pub faults: Grid<u32>,
 }
 
@@ -33,8 +32,9 @@ impl Panel {
     pub fn new(space: &Space, place: Place, cell: f64) -> Panel {
         let scale = Scale::new(&space.blocks, &space.faults, place.height);
         let memory = memory(space, &scale, place, cell);
-        let faults = faults(space, &scale, place);
-        Panel { place, scale, cell, memory, faults }
+        let fault_cell = 2.0 * cell;
+        let faults = faults(space, &scale, place, fault_cell);
+        Panel { place, scale, cell, memory, fault_cell, faults }
     }
 }
 
@@ -88,14 +88,13 @@ fn covered(from: f64, to: f64, cells: usize) -> impl Iterator<Item = (usize, f64
     })
 }
 
-fn faults(space: &Space, scale: &Scale, place: Place) -> Grid<u32> {
-    let (columns, rows) = cells(place, FAULT_CELL);
+fn faults(space: &Space, scale: &Scale, place: Place, cell: f64) -> Grid<u32> {
+    let (columns, rows) = cells(place, cell);
     let mut grid = Grid::new(columns, rows);
     for (time, page) in &space.faults {
-        let across = moment(space, *time) * place.width / FAULT_CELL;
-        let down = (place.height - scale.height(page * 4096 + 2048)) / FAULT_CELL;
-        let cell = grid.get_mut((across as usize).min(columns - 1), (down.max(0.0) as usize).min(rows - 1));
-        *cell += 1;
+        let across = moment(space, *time) * place.width / cell;
+        let down = (place.height - scale.height(page * 4096 + 2048)) / cell;
+        *grid.get_mut((across as usize).min(columns - 1), (down.max(0.0) as usize).min(rows - 1)) += 1;
     }
     grid
 }

@@ -18,6 +18,11 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         self.cells[row * self.columns + column]
     }
 
+    /// All values.
+    pub fn cells(&self) -> impl Iterator<Item = T> + '_ {
+        self.cells.iter().copied()
+    }
+
     pub fn get_mut(&mut self, column: usize, row: usize) -> &mut T {
         &mut self.cells[row * self.columns + column]
     }

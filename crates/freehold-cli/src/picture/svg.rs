@@ -49,6 +49,17 @@ impl Svg {
     }
 }
 
+/// About how wide words are in a sans-serif font of this size.
+pub fn width(words: &str, size: f64) -> f64 {
+    let letter = |letter: char| match letter {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ' ' | '\'' => 0.32,
+        'f' | 't' | 'r' | '(' | ')' | '-' | '/' => 0.40,
+        'm' | 'w' | 'M' | 'W' => 0.90,
+        _ => 0.62,
+    };
+    words.chars().map(letter).sum::<f64>() * size
+}
+
 /// Text without what XML reads as something else; control characters, which it forbids, become marks.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());

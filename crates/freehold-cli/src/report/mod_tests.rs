@@ -174,7 +174,7 @@ fn many_kinds_share_a_line_and_lines_are_short() {
 fn a_difference_is_never_all_as_linux() {
     let outcome = Outcome { difference_count: 1, ..redis() };
     assert!(single(&outcome).starts_with("redis: 1,846 calls, 57,665 faults, 43 snapshots: 1 difference\n"));
-    assert!(compare(&[outcome.clone()]).contains("not as Linux on 1"));
+    assert!(compare(std::slice::from_ref(&outcome)).contains("not as Linux on 1"));
     assert!(summary(&[outcome]).contains("1 recording: 1 not as Linux"));
 }
 
