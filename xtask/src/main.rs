@@ -1,7 +1,8 @@
 //! The chores of the project: every test suite, in order, by one command.
 //!
 //! `cargo xtask test` runs what a change must pass; `cargo xtask test --long` gives the random suites more time.
-//! `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts.
+//! `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay` replays every
+//! recording at hand on every design, ten seeds each, and prints a line for each.
 //!
 //! The checkers of interleavings replace the atomics of the whole engine, so each has a build of its own beside the
 //! ordinary one, under `target/loom` and `target/shuttle`.
@@ -52,6 +53,22 @@ const SHUTTLE: &[Suite] = &[Suite {
     args: &["test", "--profile", "checked", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
 }];
 
+const REPLAY: &[Suite] = &[Suite {
+    name: "replay: every recording at hand, on every design of locking, ten seeds each",
+    cfg: None,
+    args: &[
+        "test",
+        "--release",
+        "--quiet",
+        "--package",
+        "freehold-cli",
+        "--test",
+        "corpus",
+        "--",
+        "--nocapture",
+    ],
+}];
+
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -61,8 +78,9 @@ fn main() -> ExitCode {
         ["plain"] => (PLAIN.iter().collect(), false),
         ["loom"] => (LOOM.iter().collect(), false),
         ["shuttle"] => (SHUTTLE.iter().collect(), false),
+        ["replay"] => (REPLAY.iter().collect(), true),
         _ => {
-            eprintln!("usage: cargo xtask test [--long] | plain | loom | shuttle");
+            eprintln!("usage: cargo xtask test [--long] | plain | loom | shuttle | replay");
             return ExitCode::from(2);
         }
     };
