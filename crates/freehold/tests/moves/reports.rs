@@ -1,5 +1,8 @@
 use super::*;
-use freehold::{space::Advice, vma::flags::VmFlags};
+use freehold::{
+    space::{Advice, pagemap::PageKind},
+    vma::flags::VmFlags,
+};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
@@ -113,5 +116,49 @@ fn advice_shows_in_the_flags() {
         let mut text = String::new();
         process.write_smaps(&mut text).unwrap();
         assert!(text.contains(" dc "), "{text}");
+    });
+}
+
+#[test]
+fn present_pages_by_kind() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(1);
+        process.mmap(BASE, PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        anon(process, BASE + PAGE, 600);
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(Disk::number(0)));
+        fill(process, cpu, BASE + 2 * PAGE, 3, 1);
+        assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
+        fill(process, cpu, BASE + 600 * PAGE, 1, 1);
+        let seen = |from: u64, to: u64| {
+            let mut seen = Vec::new();
+            process.pagemap(BASE + from * PAGE..BASE + to * PAGE, |present| {
+                let first = (present.range.start - BASE) / PAGE;
+                let pages = (present.range.end - present.range.start) / PAGE;
+                seen.push((first, pages, present.kind));
+            });
+            seen
+        };
+        use PageKind::{Anon, File, Zero};
+        // |f|.|a a a|z|. . . |a|: pages 0, 2 to 4, 5, 600.
+        assert_eq!(seen(0, 1000), [(0, 1, File), (2, 3, Anon), (5, 1, Zero), (600, 1, Anon)]);
+        assert_eq!(seen(3, 5), [(3, 2, Anon)]);
+        assert_eq!(seen(6, 600), []);
+        process.store(cpu, BASE, 1u64).unwrap();
+        assert_eq!(seen(0, 1), [(0, 1, Anon)]);
+    });
+}
+
+#[test]
+fn a_heap_put_in_place() {
+    everywhere(|_, process, _| {
+        process.set_heap(BASE + 0x123).unwrap();
+        assert_eq!(process.brk(0), Ok(BASE + 0x123));
+        assert_eq!(process.brk(BASE + 2 * PAGE), Ok(BASE + 2 * PAGE));
+        assert_eq!(layout(process), [(1, 2)]);
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.brk(BASE + 3 * PAGE), Ok(BASE + 3 * PAGE));
+        // Not below where it starts now, though above where it started once.
+        assert_eq!(child.brk(BASE), Ok(BASE + 3 * PAGE));
+        process.check();
     });
 }
