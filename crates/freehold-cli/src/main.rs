@@ -94,7 +94,7 @@ impl All<'_> {
         let designs = if self.args.compare { Locking::ALL.to_vec() } else { vec![self.options.locking] };
         let mut outcomes = Vec::with_capacity(designs.len());
         for locking in designs {
-            let bar = Bar::new(&path.display().to_string(), self.args.quiet);
+            let bar = Bar::new(path, self.args.quiet);
             let outcome = replay(path, &Options { locking, ..self.options.clone() }, &bar);
             drop(bar);
             match outcome {

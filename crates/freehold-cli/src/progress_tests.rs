@@ -1,0 +1,44 @@
+use super::*;
+use std::fmt::Write;
+use std::fs;
+
+/// A recording of so many faults.
+fn recording(folder: &Path, faults: u64) -> std::path::PathBuf {
+    let path = folder.join("t.trace");
+    let mut text = "# fhtrace 1 t\n".to_owned();
+    for time in 0..faults {
+        writeln!(text, "{time} 0 1 F 7f0000{:06x} 6 x1", time * 4096 % 0x100_0000)
+            .expect("a string takes all");
+    }
+    fs::write(&path, text).expect("written");
+    path
+}
+
+#[test]
+fn a_short_recording_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(estimate(&recording(folder.path(), 100)), Some(100));
+    assert_eq!(estimate(&recording(folder.path(), 0)), Some(0));
+}
+
+#[test]
+fn a_long_recording_is_estimated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let events = estimate(&recording(folder.path(), 5 * SAMPLE)).expect("it can be read");
+    assert!((4 * SAMPLE..6 * SAMPLE).contains(&events), "{events}");
+}
+
+#[test]
+fn what_cannot_be_read_has_no_length() {
+    assert_eq!(estimate(Path::new("/dev/null")), None);
+    assert_eq!(estimate(Path::new("/nowhere")), None);
+}
+
+#[test]
+fn more_events_than_estimated_make_the_bar_longer() {
+    let bar = Bar { bar: ProgressBar::with_draw_target(Some(10), ProgressDrawTarget::hidden()) };
+    bar.ran(7);
+    assert_eq!((bar.bar.position(), bar.bar.length()), (7, Some(10)));
+    bar.ran(12);
+    assert_eq!((bar.bar.position(), bar.bar.length()), (12, Some(12)));
+}
