@@ -140,6 +140,9 @@ fn kinds(outcome: &Outcome) -> String {
         rows.push(cells);
     }
     let mut text = WIDE.text(rows);
+    if beside {
+        text.push_str("  Linux's times are those of whole calls, what recording them cost included.\n");
+    }
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|kind| kind.name.as_str()).collect();
         let calls = rest.iter().map(|kind| kind.count).sum();
