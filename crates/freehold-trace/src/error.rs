@@ -167,6 +167,14 @@ pub(crate) enum Bad {
 const SHOWN: usize = 60;
 
 impl Bad {
+    /// The same, said of a line in which what was read begins at byte `at`.
+    pub(crate) fn behind(self, at: usize) -> Bad {
+        match self {
+            Bad::Expected(expected, within) => Bad::Expected(expected, at + within),
+            other => other,
+        }
+    }
+
     /// The error about `line` at `place`.
     pub(crate) fn at(self, place: Place, line: &[u8]) -> ReadError {
         match self {

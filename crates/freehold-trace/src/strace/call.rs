@@ -61,6 +61,9 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     if !complete {
         return Err(Bad::Expected("another argument", closed));
     }
+    if let Some(extra) = found.get(most(known)) {
+        return Err(Bad::Expected("no further argument", extra.at));
+    }
     Ok(Made { name: known, args: values(known, &found)?, end, note, vectors })
 }
 
@@ -102,6 +105,11 @@ fn needed(name: CallName) -> usize {
     }
 }
 
+/// How many there are at most.
+fn most(name: CallName) -> usize {
+    if matches!(name, CallName::Execve | CallName::Execveat) { usize::MAX } else { name.arity() }
+}
+
 /// The arguments as numbers.
 fn values(name: CallName, found: &[Arg<'_>]) -> Result<[u64; 6], Bad> {
     let mut values = [0; 6];
@@ -120,6 +128,10 @@ fn values(name: CallName, found: &[Arg<'_>]) -> Result<[u64; 6], Bad> {
                 *value = number(*arg)?;
             }
         }
+    }
+    if name == CallName::Mmap {
+        // A descriptor is an int.
+        values[4] = values[4] as i32 as u64;
     }
     Ok(values)
 }

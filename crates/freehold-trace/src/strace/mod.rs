@@ -125,9 +125,9 @@ impl StraceReader {
             return Ok(());
         }
         match said {
-            Says::Call(text) => self.whole(pid, text, line),
+            Says::Call(text) => self.whole(pid, text, line, at),
             Says::Begun(text) => {
-                self.begun(pid, text, line).map_err(|bad| bad.at(self.feed.place(line.number), text))
+                self.begun(pid, text, line).map_err(|bad| self.feed.wrong(bad.behind(at), line))
             }
             Says::Resumed(name, rest) => self.resumed(pid, name, rest, line, time, 0),
             Says::Signal(text) => {
@@ -180,29 +180,24 @@ impl StraceReader {
         Ok(())
     }
 
-    /// A call that is a line of its own.
-    fn whole(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), ReadError> {
-        let wrong = |bad: Bad, place| bad.at(place, text);
-        let (name, known) = call::which(text).map_err(|bad| wrong(bad, self.feed.place(line.number)))?;
-        self.not_within_another(pid, line)?;
+    /// A call that is a line of its own, or all of it from byte `at` on.
+    fn whole(&mut self, pid: u32, text: &[u8], line: &Line, at: usize) -> Result<(), ReadError> {
+        let (name, known) = call::which(text).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
+        self.not_within_another(pid).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
         let Some(known) = known else {
             self.skip(name);
             return Ok(());
         };
         let text = text::without_mark(text.to_vec());
-        let made = call::read(&text, known).map_err(|bad| bad.at(self.feed.place(line.number), &text))?;
+        let made = call::read(&text, known).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
         let cost = Cost { after: made.end.took, ..Cost::default() };
-        self.made(pid, &made, line.number, cost, 0)?
-            .map_err(|bad| bad.at(self.feed.place(line.number), &text))
+        self.made(pid, &made, line.number, cost, 0)?.map_err(|bad| self.feed.wrong(bad.behind(at), line))
     }
 
     /// The beginning of a call.
     fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
         let (name, known) = call::which(text)?;
-        if let Some(begun) = self.tasks.get(pid).and_then(|task| task.begun.as_ref()) {
-            let _ = begun;
-            return Err(Bad::Expected(WITHIN, 0));
-        }
+        self.not_within_another(pid)?;
         let Some(known) = known else {
             self.skip(name);
             return Ok(());
@@ -213,11 +208,9 @@ impl StraceReader {
         self.tasks.begin(pid, begun, call::clones(known))
     }
 
-    fn not_within_another(&self, pid: u32, line: &Line) -> Result<(), ReadError> {
-        match self.tasks.get(pid).and_then(|task| task.begun.as_ref()) {
-            Some(_) => Err(self.feed.wrong(Bad::Expected(WITHIN, 0), line)),
-            None => Ok(()),
-        }
+    fn not_within_another(&self, pid: u32) -> Result<(), Bad> {
+        let within = self.tasks.get(pid).is_some_and(|task| task.begun.is_some());
+        if within { Err(Bad::Expected(WITHIN, 0)) } else { Ok(()) }
     }
 
     /// The end of a call, at `time`; what is reported now may be earlier.

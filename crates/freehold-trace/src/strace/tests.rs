@@ -1,1 +1,416 @@
 //! Texts of strace, and the events in them.
+
+use super::*;
+use crate::{FileInfo, TraceWriter};
+
+/// The events in a text, as lines of `NAME.trace`, without costs where these are zero.
+fn read(text: &str) -> Result<Vec<String>, String> {
+    let (events, _) = parse(text)?;
+    Ok(events.iter().map(shown).collect())
+}
+
+fn parse(text: &str) -> Result<(Vec<Event>, StraceReader), String> {
+    let mut lines = Lines::of_text(text);
+    assert!(lines.advance().map_err(|error| error.to_string())?);
+    let mut reader = StraceReader::new(lines);
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event().map_err(|error| error.to_string())? {
+        events.push(event);
+    }
+    Ok((events, reader))
+}
+
+fn shown(event: &Event) -> String {
+    let mut writer = TraceWriter::new(Vec::new(), "x").unwrap();
+    writer.event(&Event { cost: Cost::default(), ..event.clone() }).unwrap();
+    let text = String::from_utf8(writer.finish().unwrap()).unwrap();
+    text.lines().nth(1).unwrap().replacen(" - ", " ", 1)
+}
+
+#[track_caller]
+fn assert_events(text: &str, expected: &[&str]) {
+    assert_eq!(read(text).unwrap(), expected);
+}
+
+#[test]
+fn a_program_of_one_task() {
+    let text = "\
+1795184165.5 execve(\"/bin/sh\", [\"sh\", \"a, b) = 1\"], 0x7ffda6814798 /* 38 vars */) = 0
+1795184165.500001 brk(NULL)       = 0x564f86004000
+1795184165.500002123 mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7ff3442b3000
+1795184165.6 madvise(0x7ff3442b3000, 4096, 0x63 /* MADV_??? */) = -1 EINVAL (Invalid argument)
+1795184165.7 wait4(-1, 0x7fff8aec051c, 0, NULL) = -1 ECHILD (No child processes)
+1795184165.8 --- SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR, si_addr=0x10} ---
+1795184165.8 --- SIGCHLD {si_signo=SIGCHLD, si_code=CLD_EXITED, si_pid=6557, si_uid=0, si_status=0} ---
+1795184165.9 exit_group(0)                     = ?
+1795184165.9 +++ exited with 0 +++
+";
+    assert_events(
+        text,
+        &[
+            "0 1 E -",
+            "1000 1 brk 0 = 564f86004000",
+            "2123 1 mmap 0 2000 3 22 -1 0 = 7ff3442b3000",
+            "100000000 1 madvise 7ff3442b3000 1000 63 = -22",
+            "300000000 1 G 11 1",
+            "400000000 1 exit_group 0 = ?",
+            "400000000 1 X g",
+        ],
+    );
+    let (_, reader) = parse(text).unwrap();
+    assert_eq!(reader.skipped(), &BTreeMap::from([("wait4".to_owned(), 1)]));
+}
+
+#[test]
+fn times_are_told_apart() {
+    let text = "\
+7 1.0 brk(NULL) = 0x1000 <0.000013>
+7 1.0 vfork( <unfinished ...>
+8 1.000100 brk(NULL <unfinished ...>
+8 1.000102 <... brk resumed>) = 0x1000 <0.000001>
+8 1.000103 brk(NULL <unfinished ...>
+7 1.000104 <... vfork resumed>) = 8
+8 1.000105 <... brk resumed>) = 0x1000
+";
+    let (events, _) = parse(text).unwrap();
+    let costs: Vec<_> = events.iter().map(|event| (event.cost.before, event.cost.after)).collect();
+    assert_eq!(costs[0], (None, Some(13000)), "one line: from its time to the return");
+    assert_eq!(costs[1], (Some(100_000), None), "a vfork, created before it returned");
+    assert_eq!(costs[2], (Some(1000), Some(0)), "two lines: reported at the return");
+    assert_eq!(costs[3], (Some(2000), Some(0)), "two lines, without -T");
+    assert_eq!(events[1].line, 2);
+}
+
+/// A child's line comes before the clone that makes it has returned.
+#[test]
+fn a_child_is_created_before_its_first_line() {
+    let text = "\
+29143 1.0 vfork( <unfinished ...>
+29144 1.1 execve(\"/usr/bin/rm\", [\"rm\", \"-f\"], 0x564f86004af8 /* 38 vars */ <unfinished ...>
+29143 1.2 <... vfork resumed>) = 29144
+29144 1.3 <... execve resumed>) = 0
+29143 1.4 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7ff3440c4a10) = 29145
+29143 1.5 clone3({flags=CLONE_VM|CLONE_THREAD|CLONE_SIGHAND, child_tid=0x7, exit_signal=0, stack=0x5000, stack_size=0x7fff80} <unfinished ...>
+29146 1.6 brk(NULL) = 0x1000
+29143 1.7 <... clone3 resumed> => {parent_tid=[29146]}, 88) = 29146
+29143 1.8 fork() = -1 EAGAIN (Resource temporarily unavailable)
+";
+    assert_events(
+        text,
+        &[
+            "100000000 1 N 2 2 4100",
+            "300000000 2 E -",
+            "400000000 1 N 3 3 1200000",
+            "600000000 1 N 4 1 10900",
+            "600000000 4 brk 0 = 1000",
+            "800000000 1 fork  = -11",
+        ],
+    );
+}
+
+/// Two clones are under way when a child's line comes: which of them made it, a later line tells.
+#[test]
+fn whose_child_it_is_is_looked_up_ahead() {
+    let begin = "\
+1 1.0 fork() = 2
+1 1.1 fork( <unfinished ...>
+2 1.1 vfork( <unfinished ...>
+3 1.2 brk(NULL) = 0x1000
+";
+    let expected = |parent: u32, flags: &str| {
+        [
+            "0 1 N 2 2 0".to_owned(),
+            format!("200000000 {parent} N 3 3 {flags}"),
+            "200000000 3 brk 0 = 1000".to_owned(),
+        ]
+    };
+    let first = format!("{begin}1 1.3 <... fork resumed>) = 3\n");
+    assert_eq!(read(&first).unwrap(), expected(1, "0"));
+    let other =
+        format!("{begin}3 1.3 exit(0) = ?\n1 1.3 <... fork resumed>) = 4\n2 1.4 <... vfork resumed>) = 3\n");
+    assert_eq!(read(&other).unwrap()[..3], expected(2, "4100"));
+    // By exclusion: the fork has made another task, and the vfork has not returned when the text ends.
+    let excluded = format!("{begin}1 1.3 <... fork resumed>) = 4\n");
+    assert_eq!(read(&excluded).unwrap()[..3], expected(2, "4100"));
+    // The text ends before it tells: the one that began first.
+    assert_eq!(read(begin).unwrap(), expected(1, "0"));
+}
+
+/// munmap gave the addresses free before mmap was given them, though it returned later in the text.
+#[test]
+fn what_makes_addresses_free_comes_before_what_takes_them() {
+    let text = "\
+1 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 2
+1 1.1 munmap(0x10000, 4096 <unfinished ...>
+2 1.2 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>
+2 1.3 <... mmap resumed>) = 0x10000
+1 1.4 <... munmap resumed>) = 0
+2 1.5 mremap(0x10000, 4096, 8192, MREMAP_MAYMOVE <unfinished ...>
+1 1.6 mmap(0x10000, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS|MAP_FIXED, -1, 0) = 0x10000
+1 1.7 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x10000
+2 1.8 <... mremap resumed>) = 0x20000
+";
+    assert_events(
+        text,
+        &[
+            "0 1 N 2 1 10100",
+            "300000000 1 munmap 10000 1000 = 0",
+            "300000000 2 mmap 0 1000 1 22 -1 0 = 10000",
+            "600000000 1 mmap 10000 1000 1 32 -1 0 = 10000",
+            "700000000 2 mremap 10000 1000 2000 1 0 = 20000",
+            "700000000 1 mmap 0 1000 1 22 -1 0 = 10000",
+        ],
+    );
+    let other_process = text.replace("CLONE_VM|CLONE_THREAD", "CLONE_FS");
+    assert_eq!(read(&other_process).unwrap()[1], "300000000 2 mmap 0 1000 1 22 -1 0 = 10000");
+}
+
+#[test]
+fn a_thread_that_calls_execve_takes_the_process_over() {
+    let text = "\
+10 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 11
+10 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 12
+12 1.1 execve(\"/bin/true\", [\"true\"], 0x7ffe /* 35 vars */ <unfinished ...>
+10 1.2 +++ superseded by execve in pid 12 +++
+10 1.3 <... execve resumed>) = 0
+11 1.3 <... pause resumed>) = ?
+11 1.4 +++ exited with 0 +++
+10 1.5 brk(NULL) = 0x1000
+10 1.6 +++ killed by SIGKILL (core dumped) +++
+";
+    assert_events(
+        text,
+        &[
+            "0 1 N 2 1 10100",
+            "0 1 N 3 1 10100",
+            "200000000 1 X",
+            "300000000 2 X",
+            "300000000 3 E -",
+            "500000000 3 brk 0 = 1000",
+            "600000000 3 X g",
+        ],
+    );
+}
+
+/// A process's number is given to another one, with and without a line that says that the first has ended (option -qq).
+#[test]
+fn numbers_are_used_again() {
+    let text = "\
+1 1.0 fork() = 2
+2 1.1 exit_group(0) = ?
+1 1.2 fork() = 2
+2 1.3 brk(NULL) = 0x1000
+1 1.4 exit_group(0) = ?
+";
+    let expected = [
+        "0 1 N 2 2 0",
+        "100000000 2 exit_group 0 = ?",
+        "200000000 2 X g",
+        "200000000 1 N 3 3 0",
+        "300000000 3 brk 0 = 1000",
+        "400000000 1 exit_group 0 = ?",
+        "400000000 1 X g",
+    ];
+    assert_events(text, &expected);
+    let told = text.replace("1 1.2", "2 1.2 +++ exited with 0 +++\n1 1.2");
+    assert_events(&told, &expected);
+}
+
+#[test]
+fn calls_that_their_task_never_left_have_no_result() {
+    let text = "\
+1 1.0 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>) = ?
+1 1.1 munmap(0x1000, 4096 <unfinished ...>
+1 1.2 <... munmap resumed> <unfinished ...>) = ?
+1 1.3 mremap(0x1000, 4096, 8192, MREMAP_MAYMOVE) = ? ERESTARTSYS (To be restarted if SA_RESTART is set)
+1 1.4 brk(NULL <unfinished ...>
+1 1.5 +++ killed by SIGKILL +++
+";
+    assert_events(
+        text,
+        &[
+            "0 1 mmap 0 1000 1 22 -1 0 = ?",
+            "200000000 1 munmap 1000 1000 = ?",
+            "300000000 1 mremap 1000 1000 2000 1 0 = -512",
+            "500000000 1 X g",
+        ],
+    );
+}
+
+#[test]
+fn what_process_vm_calls_move_is_read() {
+    let text = "\
+1 1.0 fork() = 2
+1 1.1 process_vm_readv(2, [{iov_base=\"a\\\"\\\\\\n\\1237\", iov_len=10}, {iov_base=\"\\x4f\\0\"..., iov_len=100}], 2, \
+[{iov_base=0x7f64, iov_len=70}, {iov_base=0x7f80, iov_len=60}], 2, 0) = 110
+1 1.2 process_vm_writev(1, [{iov_base=\"WW\", iov_len=2}], 1, [{iov_base=0x10, iov_len=2}], 1, 0) = -1 EFAULT (Bad address)
+1 1.3 process_vm_readv(77, [{iov_base=0x7ffd, iov_len=32}], 1, 0x8, 1, 0) = -1 ESRCH (No such process)
+1 1.4 process_vm_readv(2, [{iov_base=\"\", iov_len=0}, ...], 70, [{iov_base=0x10, iov_len=0}], 1, 0) = 0
+";
+    let (events, _) = parse(text).unwrap();
+    let transfers: Vec<_> = events[1..]
+        .iter()
+        .map(|event| match &event.kind {
+            Kind::Call(call) => call.transfer.as_deref(),
+            _ => panic!("{event:?}"),
+        })
+        .collect();
+    let read = Transfer {
+        process: Some(2),
+        local: vec![(0, 10), (0, 100)],
+        remote: vec![(0x7f64, 70), (0x7f80, 60)],
+        shown: vec![b"a\"\\\n\x537".to_vec(), b"\x4f\0".to_vec()],
+    };
+    assert_eq!(transfers[0], Some(&read));
+    let failed = Transfer {
+        process: Some(1),
+        local: vec![(0, 2)],
+        remote: vec![(0x10, 2)],
+        shown: vec![b"WW".to_vec()],
+    };
+    assert_eq!(transfers[1], Some(&failed));
+    assert_eq!(transfers[2..], [None, None], "lists that the text does not give completely");
+}
+
+#[test]
+fn arguments_are_numbers() {
+    let value = |text: &str| value::number(text::Arg { text: text.as_bytes(), at: 0 }).ok();
+    let cases = [
+        ("NULL", 0),
+        ("0x7ff3442b3000", 0x7ff3442b3000),
+        ("8192", 8192),
+        ("-1", u64::MAX),
+        ("IPC_CREAT|0600", 0o1600),
+        ("PROT_READ|PROT_WRITE|0x60", 0x63),
+        ("MAP_PRIVATE|MAP_HUGETLB|21<<MAP_HUGE_SHIFT", 0x5404_0002),
+        ("MAP_FILE|0x800000", 0x800000),
+        ("3</etc/passwd>", 3),
+        ("5</memfd:a, \\\"b\\\">(deleted)", 5),
+        ("AT_FDCWD</tmp>", -100_i64 as u64),
+        ("0x63 /* MADV_??? */", 0x63),
+        ("\"text\"...", value::SHOWN),
+        ("[1, 1]", value::SHOWN),
+    ];
+    for (text, number) in cases {
+        assert_eq!(value(text), Some(number), "{text}");
+    }
+    for text in
+        ["", "PROT_", "1|", "0x", "0xfffffffffffffffff", "1<<64", "12a", "18446744073709551616", "1 2"]
+    {
+        assert_eq!(value(text), None, "{text}");
+    }
+}
+
+/// Which mappings are those of one file.
+#[test]
+fn files_are_told_apart() {
+    let text = "\
+1 1.0 mmap(NULL, 40883, PROT_READ, MAP_PRIVATE, 3, 0) = 0x10000
+1 1.0 mmap(NULL, 0x9000, PROT_READ, MAP_PRIVATE|MAP_DENYWRITE, 3, 0) = 0x20000
+1 1.0 mmap(0x22000, 4096, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x1000) = 0x22000
+1 1.0 mmap(0x90000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED, 3, 0) = 0x90000
+1 1.0 memfd_create(\"x\", MFD_CLOEXEC) = 5
+1 1.0 ftruncate(5, 8192) = 0
+1 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5, 0) = 0x30000
+1 1.0 fork() = 2
+2 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5, 0) = 0x40000
+2 1.0 execve(\"x\", [], NULL) = 0
+2 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5, 0) = 0x40000
+2 1.0 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, 4</lib/a.so>, 0) = 0x50000
+1 1.0 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, 9</lib/a.so>, 0) = 0x50000
+";
+    let (events, reader) = parse(text).unwrap();
+    let files: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            Kind::Call(call) => call.file,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(files, [1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6]);
+    let file = |id: u32, size, path: &str| FileInfo { id, size, path: path.to_owned() };
+    assert_eq!(reader.files().get(1), Some(&file(1, None, "descriptor 3 of line 1")));
+    assert_eq!(reader.files().get(4), Some(&file(4, Some(8192), "memfd of line 5")));
+    assert_eq!(reader.files().get(6), Some(&file(6, None, "/lib/a.so")));
+}
+
+#[test]
+fn damage_is_named() {
+    let first = "1 5.0 brk(NULL) = 0x1000\n";
+    let cases = [
+        ("1 4.9 brk(NULL) = 0x1000", "out of order: time 4900000000 after 5000000000"),
+        ("1 12:00:01 brk(NULL) = 0x1000", "expected a time in seconds since 1970, as option -ttt gives it"),
+        ("1 brk(NULL) = 0x1000", "expected a time in seconds since 1970"),
+        ("[pid 1] 5.1 brk(NULL) = 0x1000", "expected a task's number or a time"),
+        ("2 5.1 brk(NULL) = 0x1000", "task 2 was not created before this line"),
+        ("1 5.1 brk(NULL)", "expected `= ` and what the call returned"),
+        (
+            "1 5.1 brk(NULL) = ",
+            "column 19: expected what the call returned: a number, `-1 ERROR`, or `?`, found \"\"",
+        ),
+        ("1 5.1 brk(NULL) = zero", "expected what the call returned: a number, `-1 ERROR`, or `?`"),
+        ("1 5.1 brk(NULL) = -1 EWHAT (What)", "expected what the call returned"),
+        ("1 5.1 brk(NULL = 0", "expected `)` behind the arguments"),
+        ("1 5.1 brk() = 0", "expected another argument"),
+        ("1 5.1 brk(0, 0) = 0", "expected no further argument, found \"0) = 0\""),
+        ("1 5.1 brk(what) = 0", "expected a number, or a constant that this program knows, found \"what"),
+        (
+            "1 5.1 mprotect(0x1000, 4096, PROT_WHAT) = 0",
+            "column 30: expected a number, or a constant that this program knows, found \"PROT_WHAT) = 0\"",
+        ),
+        ("1 5.1 truncate(\"a, 5) = 0", "expected a string that ends"),
+        ("1 5.1 brk 0 = 0", "expected a call: NAME(ARGUMENTS) = RESULT"),
+        ("1 5.1 <... brk resumed>) = 0", "expected the end of a call that this task has begun"),
+        ("1 5.1 <... brk", "expected `<... NAME resumed>`"),
+        ("1 5.1 +++ gone +++", "expected `+++ exited with CODE +++` or the like"),
+        ("1 5.1 +++ superseded by execve in pid 9 +++", "task 9 was not created before this line"),
+        ("1 5.1 --- SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_WHAT} ---", "expected si_code=CODE"),
+        ("1 5.1 --- SIGSEGV {si_signo=SIGSEGV", "expected ` ---` at the end of the line"),
+        (
+            "1 5.1 brk(0 <unfinished ...>\n1 5.2 brk(0) = 0",
+            "expected the end of the call that this task has begun",
+        ),
+        (
+            "1 5.1 brk(0 <unfinished ...>\n1 5.2 <... mmap resumed>) = 0",
+            "expected the end of a call that this task",
+        ),
+        (
+            "1 5.1 vfork( <unfinished ...>\n2 5.2 brk(0) = 0\n1 5.3 <... vfork resumed>) = 3",
+            "expected the task whose",
+        ),
+        ("4294967296 5.1 brk(NULL) = 0x1000", "expected a task's number"),
+        ("1 18446744073709551615.1 brk(NULL) = 0x1000", "expected a time in seconds since 1970"),
+        ("1 5.0123456789 brk(NULL) = 0x1000", "expected a time in seconds since 1970"),
+        ("1 5.1 exit_group(0) = ?\n1 5.1 +++ exited with 0 +++\n1 5.2 brk(0) = 0", "task 1 was not created"),
+    ];
+    for (lines, message) in cases {
+        let error = read(&format!("{first}{lines}\n")).unwrap_err();
+        let line = 1 + lines.lines().count();
+        assert!(error.starts_with(&format!("test:{line}: ")), "{lines}: {error}");
+        assert!(error.contains(message), "{lines}: {error}");
+    }
+}
+
+/// A chain of calls that each must have come before the one that is reported: the chain is followed a few calls far.
+#[test]
+fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
+    let tasks = 300;
+    let mut text = String::new();
+    for task in 2..tasks {
+        text += &format!("1 1.0 clone3({{flags=CLONE_VM|CLONE_THREAD}}, 88) = {task}\n");
+    }
+    for task in 2..tasks {
+        text += &format!(
+            "{task} 1.1 mremap({:#x}, 4096, 4096, MREMAP_MAYMOVE <unfinished ...>\n",
+            task * 0x10000
+        );
+    }
+    text += "1 1.2 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x20000\n";
+    for task in 2..tasks {
+        text += &format!("{task} 1.3 <... mremap resumed>) = {:#x}\n", (task + 1) * 0x10000);
+    }
+    let events = read(&text).unwrap();
+    let at = |part: &str| events.iter().position(|event| event.contains(part)).unwrap();
+    assert!(at("mremap 30000 ") < at("mremap 20000 ") && at("mremap 20000 ") < at("mmap "));
+    assert_eq!(events.len(), 2 * (tasks - 2) + 1);
+}

@@ -1,0 +1,111 @@
+//! Texts that strace 6.1 wrote, and what is read from them.
+//!
+//! `tests/data/NAME.strace` are the texts (of small programs made for this), `NAME.trace` the events in them in the
+//! project's own format, checked by hand when they were made. To make one again: `cargo run --example show FILE`.
+
+use freehold_trace::{Format, Kind, Recording, TraceWriter};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// The events of a recording in the project's own format, and how many calls it skipped.
+fn rewritten(path: &Path) -> (String, u64) {
+    let mut recording = Recording::open(path).unwrap();
+    assert_eq!(recording.format(), Format::Strace);
+    let mut writer = TraceWriter::new(Vec::new(), recording.name()).unwrap();
+    let mut files = 0;
+    while let Some(event) = recording.next_event().unwrap_or_else(|error| panic!("{error}")) {
+        for file in &recording.files()[files..] {
+            writer.file(file).unwrap();
+        }
+        files = recording.files().len();
+        writer.event(&event).unwrap();
+    }
+    let text = String::from_utf8(writer.finish().unwrap()).unwrap();
+    (text, recording.skipped().values().sum())
+}
+
+#[track_caller]
+fn check(name: &str, skipped: u64) {
+    let expected = fs::read_to_string(data(&format!("{name}.trace"))).unwrap();
+    let (text, others) = rewritten(&data(&format!("{name}.strace")));
+    for (number, (found, expected)) in text.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(found, expected, "{name}.trace:{}", number + 1);
+    }
+    assert_eq!(text.lines().count(), expected.lines().count());
+    assert_eq!(others, skipped);
+}
+
+/// Every flag and call that a text may hold, huge pages, System V memory, a kill, a thread that calls execve.
+#[test]
+fn a_text_of_all_calls() {
+    check("flags", 5);
+}
+
+/// Six threads, children of threads, vfork, a child on the parent's memory, signals.
+#[test]
+fn a_text_of_threads() {
+    check("threads", 10);
+}
+
+#[test]
+fn a_text_of_process_vm_calls() {
+    check("transfer", 1);
+    let mut recording = Recording::open(&data("transfer.strace")).unwrap();
+    let mut moved = Vec::new();
+    while let Some(event) = recording.next_event().unwrap() {
+        if let Kind::Call(call) = event.kind
+            && let (Some(transfer), Some(count)) = (call.transfer, call.returned.value())
+        {
+            let shown: usize = transfer.shown.iter().map(Vec::len).sum();
+            moved.push((transfer.process, count, shown));
+        }
+    }
+    assert_eq!(
+        moved,
+        [
+            (Some(2), 130, 10 + 64 + 20),
+            (Some(2), 64, 64),
+            (Some(2), 16, 16),
+            (Some(2), 0, 0),
+            (Some(1), 130, 94)
+        ]
+    );
+}
+
+/// What was read from a text can be read again as a recording of the project's own format.
+#[test]
+fn texts_become_recordings() {
+    for name in ["flags", "threads", "transfer"] {
+        let mut events = [Vec::new(), Vec::new()];
+        for (suffix, events) in ["strace", "trace"].into_iter().zip(&mut events) {
+            let mut recording = Recording::open(&data(&format!("{name}.{suffix}"))).unwrap();
+            while let Some(mut event) = recording.next_event().unwrap() {
+                event.line = 0;
+                if let Kind::Call(call) = &mut event.kind {
+                    call.transfer = None;
+                }
+                events.push(event);
+            }
+        }
+        assert_eq!(events[0], events[1]);
+    }
+}
+
+/// The shared one, where it is present: every mapping that is not told where to go finds its place free.
+#[test]
+fn the_shared_text_is_consistent() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/sample-redis.strace.xz");
+    if path.exists() {
+        let (text, _) = rewritten(&path);
+        let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((count(" E "), count(" N "), count(" X")), (16, 25, 26));
+        assert_eq!(
+            (count(" mmap "), count(" munmap "), count(" mprotect "), count(" madvise ")),
+            (1109, 40, 236, 360)
+        );
+    }
+}
