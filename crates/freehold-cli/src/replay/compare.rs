@@ -14,8 +14,16 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const FILE_PAGE: u32 = 4;
+/// Which of a VMA's sizes is that of its anonymous huge pages.
+const HUGE_KB: usize = 7;
 /// Differences of one snapshot that are shown.
 const SHOWN: usize = 4;
+
+/// What snapshots say that is not compared.
+const RESIDENT_FILES: &str =
+    "sizes RssFile and RssShmem of snapshots: what was in the page cache is not recorded";
+const HOW_OPENED: &str =
+    "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
 
 /// One thing in which a snapshot and the engine differ.
 pub(super) struct Finding {
@@ -35,6 +43,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<
     if findings.is_empty() {
         compare_pages(process, &theirs, snapshot, &mut findings);
         compare_sizes(process, snapshot, &mut findings);
+        compare_huge(process, &theirs, &mut findings);
     }
     if world.options.backed
         && let Some((at, word)) = contents::strangers(process, &image.lineage)
@@ -49,8 +58,14 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<
     findings
 }
 
-/// Counts a snapshot, and its differences.
+/// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, findings: Vec<Finding>) {
+    if snapshot.status.iter().any(|(name, _)| name == "RssFile") {
+        found.set_aside(RESIDENT_FILES, 1);
+    }
+    let unwritten =
+        snapshot.areas.iter().filter(|area| area.shared && area.prot & 2 == 0 && area.flags.is_some());
+    found.set_aside(HOW_OPENED, unwritten.count() as u64);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
     for finding in findings.into_iter().take(SHOWN) {
@@ -248,5 +263,25 @@ fn compare_sizes(process: &Process, snapshot: &Snapshot, findings: &mut Vec<Find
             freehold: format!("{ours} kB"),
             maps: Vec::new(),
         });
+    }
+}
+
+/// Huge pages of anonymous memory, VMA by VMA.
+fn compare_huge(process: &Process, areas: &[&Area], findings: &mut Vec<Finding>) {
+    for area in areas {
+        let Some(theirs) = area.sizes.map(|sizes| u64::from(sizes[HUGE_KB])) else { continue };
+        // Walking is dear, and few have any.
+        if theirs == 0 && !area.flags.as_ref().is_some_and(|flags| flags.contains(b"hg")) {
+            continue;
+        }
+        let ours = process.smaps(area.start).next().map_or(0, |smap| smap.usage.anonymous_huge / 1024);
+        if ours != theirs {
+            findings.push(Finding {
+                what: "AnonHugePages",
+                linux: format!("{theirs} kB at {:x}", area.start),
+                freehold: format!("{ours} kB"),
+                maps: maps_around(process, area.start..area.start + 1),
+            });
+        }
     }
 }

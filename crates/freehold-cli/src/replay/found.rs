@@ -39,8 +39,8 @@ pub(super) struct Found {
     pub(super) difference_count: u64,
     /// By kind: how many, and their time in nanoseconds.
     times: Vec<(u64, u64)>,
-    /// Calls that the engine does not have, by name.
-    pub(super) lacking: BTreeMap<&'static str, u64>,
+    /// What was not compared, and how often.
+    pub(super) aside: BTreeMap<&'static str, u64>,
     /// Spent on comparing snapshots.
     pub(super) checking: Duration,
 }
@@ -67,9 +67,11 @@ impl Found {
         sum.1 += ns;
     }
 
-    /// The engine has no such call.
-    pub(super) fn lacks(&mut self, name: &'static str) {
-        *self.lacking.entry(name).or_default() += 1;
+    /// So much is not compared.
+    pub(super) fn set_aside(&mut self, why: &'static str, count: u64) {
+        if count > 0 {
+            *self.aside.entry(why).or_default() += count;
+        }
     }
 
     /// Something came out differently.
@@ -96,8 +98,8 @@ impl Found {
         self.differences.sort_by_key(|difference| difference.line);
         self.differences.truncate(KEPT);
         self.checking += other.checking;
-        for (name, count) in other.lacking {
-            *self.lacking.entry(name).or_default() += count;
+        for (why, count) in other.aside {
+            self.set_aside(why, count);
         }
         for (sum, part) in self.times.iter_mut().zip(other.times) {
             sum.0 += part.0;

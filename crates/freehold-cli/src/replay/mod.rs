@@ -198,8 +198,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     let locks = replay.world.engine.lock_stats().unwrap_or_default();
     let stats = replay.world.machine.stats();
     let (vma_lock, mmap_lock) = replay.world.totals.rungs();
-    let lacking = found.lacking.iter().map(|(name, count)| (format!("{name}: not in the engine"), *count));
-    let aside = planner.set_aside().iter().map(|(why, count)| ((*why).to_owned(), *count));
+    let aside = planner.set_aside().iter().chain(&found.aside);
     Outcome {
         name: planner.recording().name().to_owned(),
         locking: options.locking,
@@ -210,7 +209,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
         faults: found.faults,
         snapshots: found.snapshots,
         kinds: kinds(&found, recorded),
-        set_aside: aside.chain(lacking).collect(),
+        set_aside: aside.map(|(why, count)| ((*why).to_owned(), *count)).collect(),
         rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },
         exclusive_hold: beside(&locks.write.held, recorded, &recorded.exclusive_hold),
         mmap_lock_wait: beside(&waits(&locks), recorded, &recorded.lock_wait),

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Lines of maps on each side of a difference.
 const AROUND: usize = 3;
+/// Why some calls are not made.
+const NO_SUCH_CALL: &str =
+    "calls that the engine does not have, and transfers to processes that are not recorded";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -212,7 +215,7 @@ impl<'w, 'c> Performer<'w, 'c> {
     ) {
         let call = &planned.call;
         let Some((ours, same_bytes)) = answer else {
-            return self.found.lacks(call.name.as_str());
+            return self.found.set_aside(NO_SUCH_CALL, 1);
         };
         if planned.unsure {
             return;
