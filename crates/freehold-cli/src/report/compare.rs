@@ -16,11 +16,8 @@ pub fn compare(outcomes: &[Outcome]) -> String {
     };
     let mut text = format!("{}: {}, on {} designs: {verdict}\n", first.name, checked(first), outcomes.len());
     let memory = if first.backed { "memory with contents" } else { "phantom memory" };
-    text.push_str(&format!(
-        "{}, {memory}, seed {}\n\n",
-        units::counted(first.cpus as u64, "CPU"),
-        first.seed
-    ));
+    let cpus = units::counted(first.cpus as u64, "CPU");
+    text.push_str(&format!("{cpus}, {memory}, seed {}. Held and waited for: the mmap lock.\n\n", first.seed));
     text.push_str(&Layout { indent: 2, gap: 2, left: 2 }.text(rows(outcomes)));
     text.push('\n');
     for outcome in outcomes.iter().filter(|outcome| !outcome.is_as_linux()) {
