@@ -1,5 +1,6 @@
 //! Opens a file, and unpacks it where it is compressed: its first bytes decide, not its name.
 
+use crate::ahead::Ahead;
 use crate::error::ReadError;
 use crate::lines::Lines;
 use liblzma::bufread::XzDecoder;
@@ -42,12 +43,12 @@ fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     let head = packed.fill_buf()?;
     if head.starts_with(XZ) {
         let stream = Stream::new_stream_decoder(MOST_MEMORY, CONCATENATED)?;
-        return Ok(Box::new(XzDecoder::new_stream(packed, stream)));
+        return Ok(Box::new(Ahead::of(Box::new(XzDecoder::new_stream(packed, stream)))?));
     }
     if head.starts_with(ZSTD) {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
         decoder.window_log_max(LONGEST_WINDOW)?;
-        return Ok(Box::new(decoder));
+        return Ok(Box::new(Ahead::of(Box::new(decoder))?));
     }
     Ok(Box::new(packed))
 }

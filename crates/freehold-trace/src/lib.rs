@@ -4,6 +4,7 @@
 //! [`Snapshot`]s: the kernel's own lists of VMAs and present pages. Its text formats are described in `docs/trace-format.md`.
 #![deny(unsafe_code)]
 
+mod ahead;
 mod error;
 mod event;
 mod fields;
