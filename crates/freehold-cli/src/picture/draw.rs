@@ -51,8 +51,10 @@ pub(super) struct Picture<'a> {
 impl<'a> Picture<'a> {
     fn new(name: &'a str, life: &'a Life, cell: f64) -> Self {
         let lanes = lanes(life);
-        let mut picture =
-            Picture { name, life, lanes, rows: Vec::new(), panels: Vec::new(), bottom: TOP + RATES + 8.0 };
+        let mut picture = Picture { name, life, lanes, rows: Vec::new(), panels: Vec::new(), bottom: TOP };
+        if life.faults > 0 {
+            picture.bottom += RATES + 8.0;
+        }
         picture.place_rows();
         for row in 0..picture.lanes.rows.len() {
             let (top, height) = picture.rows[row];
@@ -128,12 +130,12 @@ impl<'a> Picture<'a> {
     fn title(&self, svg: &mut Svg) {
         let life = self.life;
         svg.words("title", LEFT, 28.0, self.name);
-        let said = format!(
-            "{}, about {} page faults in {}",
-            processes(life.processes.len()),
-            units::count(rounded(life.faults)),
-            units::nanoseconds(life.end),
-        );
+        let faults = match life.faults {
+            0 => String::new(),
+            some => format!(", about {} page faults", units::count(rounded(some))),
+        };
+        let time = units::nanoseconds(life.end);
+        let said = format!("{}{faults} in {time}", processes(life.processes.len()));
         svg.words("small", LEFT, 46.0, &said);
         svg.words(
             "axis end",
@@ -171,7 +173,8 @@ impl<'a> Picture<'a> {
                 let x = self.x(process.from);
                 let end =
                     processes.get(index + 1).map_or(RIGHT, |next| self.x(self.life.processes[*next].from));
-                let words = format!("{} ({})", process.name, process.serial);
+                let name = if process.name.is_empty() { "process" } else { &process.name };
+                let words = format!("{name} ({})", process.serial);
                 if width(&words, 11.0) + 4.0 < end - x {
                     svg.words("caption", x + 2.0, top - 3.5, &words);
                 }

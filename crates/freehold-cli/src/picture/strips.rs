@@ -109,6 +109,9 @@ impl Picture<'_> {
             svg.words("small", x + 19.0, y, kind.name());
             x += 19.0 + width(kind.name(), 12.0) + 18.0;
         }
+        if most == 0 {
+            return;
+        }
         let x = RIGHT - 14.0 * DARKNESS.len() as f64 - 38.0;
         svg.words("small end", x - 6.0, y, "faults in a cell: 1");
         for level in 0..DARKNESS.len() {
