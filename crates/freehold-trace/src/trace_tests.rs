@@ -138,7 +138,10 @@ fn damage_is_named() {
         ("5 1 1 X x5", "expected `g`"),
         ("5 1 1 D 1 x5", "expected the end of the line"),
         ("18446744073709551616 1 1 X", "column 1: expected a time in nanoseconds"),
-        ("5 1 1 X\r", "column 7: expected an operation of the format, or a call that it knows, found \"X\\r\""),
+        (
+            "5 1 1 X\r",
+            "column 7: expected an operation of the format, or a call that it knows, found \"X\\r\"",
+        ),
         ("# file 7 - /other", "file 7 occurs a second time"),
         ("# file 8 -", "expected its path"),
         ("# file 8 12k /other", "expected its path, found \"k /other\""),

@@ -60,7 +60,7 @@ impl Mapped {
         let number = descriptor(number);
         let shared = matches!(flags & MAP_TYPE, 1 | MAP_SHARED_VALIDATE);
         let before = known.get(number);
-        if let Some(file) = before.shared.filter(|_| shared) {
+        if let Some(file) = before.shared.filter(|_| shared && may_be_known(made)) {
             return Ok(Some(file));
         }
         if let Some(path) = made.note {
@@ -97,9 +97,9 @@ impl Mapped {
         known: &Descriptors,
     ) -> Result<Option<u32>, Bad> {
         match (known.get(number).shared, made.note) {
-            (Some(file), _) => Ok(Some(file)),
-            (None, Some(path)) => self.of_path(path).map(Some),
-            (None, None) => Ok(None),
+            (Some(file), _) if may_be_known(made) => Ok(Some(file)),
+            (_, Some(path)) => self.of_path(path).map(Some),
+            (_, None) => Ok(None),
         }
     }
 
@@ -118,6 +118,11 @@ impl Mapped {
         self.count = id;
         Ok(id)
     }
+}
+
+/// The descriptor may be the file that it was when it was made or changed: the text does not say that it is another by now.
+fn may_be_known(made: &Made<'_>) -> bool {
+    made.note.is_none_or(|path| path.starts_with(b"/memfd:"))
 }
 
 /// A descriptor among arguments: the kernel looks at its lower half alone.

@@ -318,6 +318,8 @@ fn files_are_told_apart() {
 2 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5, 0) = 0x40000
 2 1.0 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, 4</lib/a.so>, 0) = 0x50000
 1 1.0 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, 9</lib/a.so>, 0) = 0x50000
+1 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5</memfd:x>(deleted), 0) = 0x60000
+1 1.0 mmap(NULL, 8192, PROT_READ, MAP_SHARED, 5</lib/a.so>, 0) = 0x60000
 ";
     let (events, reader) = parse(text).unwrap();
     let files: Vec<_> = events
@@ -327,7 +329,7 @@ fn files_are_told_apart() {
             _ => None,
         })
         .collect();
-    assert_eq!(files, [1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6]);
+    assert_eq!(files, [1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6, 4, 6]);
     let file = |id: u32, size, path: &str| FileInfo { id, size, path: path.to_owned() };
     assert_eq!(reader.files().get(1), Some(&file(1, None, "descriptor 3 of line 1")));
     assert_eq!(reader.files().get(4), Some(&file(4, Some(8192), "memfd of line 5")));
