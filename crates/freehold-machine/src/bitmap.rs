@@ -85,7 +85,7 @@ impl Bitmap {
         let words = run / BITS;
         let mut at = first + self.highest_run.saturating_sub(first) / run * run;
         loop {
-            if at + run <= self.len && at % BITS == 0 {
+            if at + run <= self.len && at.is_multiple_of(BITS) {
                 let index = at / BITS;
                 if self.levels[0][index..index + words].iter().all(|word| *word == 0) {
                     self.levels[0][index..index + words].fill(!0);

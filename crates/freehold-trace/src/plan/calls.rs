@@ -50,7 +50,7 @@ pub(crate) enum Reach {
 
 fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
-    let end = whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX & !(PAGE - 1));
+    let end = whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(!(PAGE - 1));
     start..end.max(start)
 }
 

@@ -55,6 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
     fn ranges_join_and_leave_the_rest() {
         let mut told = Told::default();
         assert_eq!(told.missing(&(0..10)), [0..10]);

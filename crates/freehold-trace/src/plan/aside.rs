@@ -1,0 +1,19 @@
+//! Why an event is not part of the plan, or its answer not compared.
+
+pub(super) const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";
+pub(super) const IN_EXEC: &str = "faults of the kernel inside execve: part of the exec's snapshot";
+pub(super) const FIXED_UP: &str = "kernel-mode faults that were not handled: taken with page faults disabled";
+pub(super) const NO_END: &str = "faults that were interrupted: neither resolved nor a signal";
+pub(super) const FILES: &str =
+    "calls on files (ftruncate, fallocate, memfd_create): the file is not recorded";
+pub(super) const NAMES: &str = "prctl(PR_SET_VMA): the recorded kernel has no names for anonymous memory";
+pub(super) const PRCTL: &str = "other prctl calls";
+pub(super) const NUMA: &str = "placement on NUMA nodes";
+pub(super) const KEYS: &str = "allocation of protection keys";
+pub(super) const SHM: &str = "shmget and shmctl: System V segments themselves";
+pub(super) const TASKS: &str = "fork, clone and exec that failed";
+pub(super) const OTHERS: &str = "calls on other processes, and userfaultfd";
+pub(super) const RESTARTED: &str = "calls interrupted by a signal and begun anew";
+pub(super) const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
+pub(super) const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";
+pub(super) const UNSURE: &str = "answers that rest on memory mapped before the recording began";
