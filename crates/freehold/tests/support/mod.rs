@@ -46,8 +46,12 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
-        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        Self::with(16 << 20, Config::default())
+    }
+
+    pub fn with(bytes: u64, config: Config) -> Self {
+        let machine = Machine::new(MachineConfig::backed(bytes)).unwrap();
+        let engine = Engine::new(machine.clone(), config).unwrap();
         World { machine, engine: Some(engine) }
     }
 

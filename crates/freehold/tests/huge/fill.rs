@@ -1,0 +1,210 @@
+//! How huge pages come: by a write, by a read, in place of zeroes; and where they do not.
+
+use super::*;
+use freehold::{fault::FaultError, vma::flags::VmFlags};
+
+#[test]
+fn a_write_brings_all_of_it() {
+    everywhere(|world, process, cpu| {
+        map(process, BASE, 2);
+        let before = world.machine.accounting();
+        process.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
+        assert_eq!(present(process, BASE, 2), ONE);
+        assert_eq!(huge_bytes(process), HUGE);
+        assert_eq!(process.rss().anon, PAGES as i64);
+        let after = world.machine.accounting();
+        assert_eq!(after.frames - before.frames, PAGES as usize);
+        // Two in the middle and the one that is kept.
+        assert_eq!(after.tables - before.tables, 3);
+        // Nothing else faults, and everything else is zero.
+        let faults = world.machine.stats().faults;
+        for page in 0..PAGES {
+            let found = process.load::<u64>(cpu, BASE + page * PAGE);
+            assert_eq!(found, Ok(if page == 100 { 7 } else { 0 }));
+        }
+        write_sample(process, cpu, BASE, 1);
+        assert_sample(process, cpu, BASE, 1, all);
+        assert_eq!(world.machine.stats().faults, faults);
+        process.munmap(BASE, 2 * HUGE).unwrap();
+        assert_eq!(world.machine.accounting().tables, before.tables);
+        assert_eq!(process.rss().anon, 0);
+    });
+}
+
+#[test]
+fn a_read_brings_zeroes_and_a_write_takes_their_place() {
+    everywhere(|world, process, cpu| {
+        map(process, BASE, 2);
+        let mut other = world.machine.cpu(1);
+        assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
+        assert_eq!(process.load::<u64>(&mut other, BASE + 7 * PAGE), Ok(0));
+        assert_eq!(present(process, BASE, 2), [(0, PAGES, PageKind::Zero, true)]);
+        // Nobody's memory.
+        assert_eq!((process.rss().anon, huge_bytes(process)), (0, 0));
+        // The other one shares them.
+        let frames = world.machine.accounting().frames;
+        assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
+        assert_eq!(world.machine.accounting().frames, frames);
+        write_sample(process, cpu, BASE, 1);
+        assert_sample(process, &mut other, BASE, 1, all);
+        assert_eq!(present(process, BASE, 1), ONE);
+        assert_eq!(process.rss().anon, PAGES as i64);
+        // What others read as zeroes is as it was.
+        for page in SAMPLE {
+            assert_eq!(process.load::<u64>(&mut other, BASE + HUGE + page * PAGE), Ok(0));
+        }
+        process.check();
+    });
+}
+
+#[test]
+fn zeroes_are_split_as_well() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 1);
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+        process.munmap(BASE + 100 * PAGE, PAGE).unwrap();
+        let zero = PageKind::Zero;
+        assert_eq!(present(process, BASE, 1), [(0, 100, zero, false), (101, 411, zero, false)]);
+        process.store(cpu, BASE + 99 * PAGE, 1u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE + 101 * PAGE), Ok(0));
+        assert_eq!(process.rss().anon, 1);
+        assert_filled(process, cpu, BASE + 99 * PAGE, 1, 1);
+    });
+}
+
+#[test]
+fn only_where_a_whole_one_fits() {
+    everywhere(|_, process, cpu| {
+        // Around one that fits, two that do not: the mapping begins and ends in their middle.
+        anon(process, BASE + 256 * PAGE, 2 * PAGES);
+        for huge in 0..3 {
+            process.store(cpu, BASE + huge * HUGE + 256 * PAGE - huge / 2 * PAGE, 1u64).unwrap();
+        }
+        let small = |page| (page, 1, PageKind::Anon, false);
+        let found = present(process, BASE, 3);
+        assert_eq!(found, [small(256), (PAGES, PAGES, PageKind::Anon, true), small(2 * PAGES + 255)]);
+        // Where a table is in use already, small pages go on, even when a whole one would fit by now.
+        anon(process, BASE, 256);
+        process.store(cpu, BASE, 1u64).unwrap();
+        assert_eq!(present(process, BASE, 1), [small(0), small(256)]);
+        // Nor for files and shared memory.
+        let shared = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
+        process.mmap(BASE + 8 * HUGE, HUGE, RW, shared, None, 0).unwrap();
+        process.store(cpu, BASE + 8 * HUGE, 1u64).unwrap();
+        assert_eq!(present(process, BASE + 8 * HUGE, 1), [(0, 1, PageKind::File, false)]);
+        // Nor in a stack.
+        let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
+        process.mmap(BASE + 16 * HUGE, HUGE, RW, stack, None, 0).unwrap();
+        process.store(cpu, BASE + 16 * HUGE, 1u64).unwrap();
+        assert_eq!(present(process, BASE + 16 * HUGE, 1), [(0, 1, PageKind::Anon, false)]);
+    });
+}
+
+#[test]
+fn only_where_they_are_wanted() {
+    let wanted = [
+        (HugePages::Never, [false, false, false]),
+        (HugePages::Madvise, [false, true, false]),
+        (HugePages::Always, [true, true, false]),
+    ];
+    for (config, expected) in wanted {
+        let world = world(config);
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        let advice = [None, Some(Advice::HugePage), Some(Advice::NoHugePage)];
+        for ((at, advice), expected) in (BASE..).step_by(HUGE as usize).zip(advice).zip(expected) {
+            map(&process, at, 1);
+            if let Some(advice) = advice {
+                process.madvise(at, HUGE, advice).unwrap();
+            }
+            process.store(&mut cpu, at, 1u64).unwrap();
+            assert_eq!(present(&process, at, 1) == ONE, expected, "{config:?}, {advice:?}");
+        }
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+#[test]
+fn without_memory_in_one_piece_small_pages_do() {
+    for locking in Locking::ALL {
+        // Less than one huge page.
+        let world = World::with(1 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        map(&process, BASE, 2);
+        process.store(&mut cpu, BASE + 100 * PAGE, 7u64).unwrap();
+        assert_eq!(process.load::<u64>(&mut cpu, BASE + HUGE), Ok(0));
+        assert_eq!(present(&process, BASE, 1), [(100, 1, PageKind::Anon, false)]);
+        assert_eq!(present(&process, BASE + HUGE, 1), [(0, 1, PageKind::Zero, false)]);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+#[test]
+fn populating_and_locking_bring_huge_pages() {
+    everywhere(|_, process, cpu| {
+        let flags = ANON | MapFlags::FIXED | MapFlags::POPULATE;
+        process.mmap(BASE, 2 * HUGE, RW, flags, None, 0).unwrap();
+        assert_eq!(huge_bytes(process), 2 * HUGE);
+        // For reading only, zeroes; what is locked then becomes writable and gets memory of its own at once.
+        process.mmap(BASE + 2 * HUGE, HUGE, R, ANON | MapFlags::FIXED | MapFlags::LOCKED, None, 0).unwrap();
+        assert_eq!(present(process, BASE + 2 * HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
+        process.mprotect(BASE + 2 * HUGE, HUGE, RW).unwrap();
+        assert_eq!(huge_bytes(process), 3 * HUGE);
+        let locked: Vec<_> = process.smaps(0).map(|smap| smap.usage.locked).collect();
+        assert_eq!(locked, [0, HUGE]);
+        map(process, BASE + 4 * HUGE, 1);
+        process.madvise(BASE + 4 * HUGE, HUGE, Advice::PopulateWrite).unwrap();
+        assert_eq!(huge_bytes(process), 4 * HUGE);
+        write_sample(process, cpu, BASE + 4 * HUGE, 4);
+        assert_sample(process, cpu, BASE + 4 * HUGE, 4, all);
+    });
+}
+
+#[test]
+fn mincore_and_smaps_see_them() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 2);
+        process.store(cpu, BASE, 1u64).unwrap();
+        let mut out = [9; 4];
+        process.mincore(BASE + HUGE - 2 * PAGE, 4 * PAGE, &mut out).unwrap();
+        assert_eq!(out, [1, 1, 0, 0]);
+        let smap = process.smaps(0).next().unwrap();
+        let usage = smap.usage;
+        assert_eq!((usage.rss, usage.pss, usage.private_dirty, usage.anonymous), (HUGE, HUGE, HUGE, HUGE));
+        assert_eq!(usage.referenced, HUGE);
+        let text = smap.to_string();
+        assert!(text.contains("\nAnonHugePages:      2048 kB\n"), "{text}");
+        // Half of it is not a huge page any more.
+        process.munmap(BASE, HUGE / 2).unwrap();
+        let usage = process.smaps(0).next().unwrap().usage;
+        assert_eq!((usage.rss, usage.anonymous_huge), (HUGE / 2, 0));
+    });
+}
+
+#[test]
+fn what_may_not_be_accessed_stays_so() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 1);
+        write_sample(process, cpu, BASE, 1);
+        process.mprotect(BASE, HUGE, Prot::empty()).unwrap();
+        let denied = |found| matches!(found, Err(FaultError::Segv { .. }));
+        assert!(
+            denied(process.load::<u64>(cpu, BASE)) && denied(process.load::<u64>(cpu, BASE + HUGE - PAGE))
+        );
+        assert_eq!(present(process, BASE, 1), ONE);
+        process.mprotect(BASE, HUGE, R).unwrap();
+        assert_sample(process, cpu, BASE, 1, all);
+        assert!(process.store(cpu, BASE, 1u64).is_err());
+        process.mprotect(BASE, HUGE, RW).unwrap();
+        write_sample(process, cpu, BASE, 2);
+        assert_sample(process, cpu, BASE, 2, all);
+        // In one piece all the time.
+        assert_eq!(present(process, BASE, 1), ONE);
+        assert!(process.maps(0).all(|line| line.flags.contains(VmFlags::WRITE)));
+    });
+}

@@ -1,0 +1,175 @@
+//! Huge pages that two processes share until one writes.
+
+use super::*;
+
+/// A parent and a child that share a written huge page, one of zeroes, and one that is not there.
+fn family(process: &Process, cpu: &mut Vcpu) -> Process {
+    map(process, BASE, 3);
+    write_sample(process, cpu, BASE, 1);
+    assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
+    Process::of(process.fork().unwrap())
+}
+
+#[test]
+fn a_child_shares_them_whole() {
+    everywhere(|world, process, cpu| {
+        let before = world.machine.accounting().frames;
+        let child = family(process, cpu);
+        let expected = [(0, PAGES, PageKind::Anon, true), (PAGES, PAGES, PageKind::Zero, true)];
+        assert_eq!(
+            (present(process, BASE, 3), present(&child, BASE, 3)),
+            (expected.to_vec(), expected.to_vec())
+        );
+        assert_sample(&child, cpu, BASE, 1, all);
+        assert_sample(process, cpu, BASE, 1, all);
+        // The page and the zeroes, once.
+        assert_eq!(world.machine.accounting().frames - before, 2 * PAGES as usize);
+        for process in [process, &child] {
+            let usage = process.smaps(0).next().unwrap().usage;
+            let sizes = (usage.rss, usage.pss, usage.shared_dirty, usage.anonymous_huge);
+            assert_eq!(sizes, (HUGE, HUGE / 2, HUGE, HUGE));
+            process.check();
+        }
+    });
+}
+
+#[test]
+fn either_side_copies_what_it_writes() {
+    for child_first in [false, true] {
+        everywhere(|world, process, cpu| {
+            let mut other = world.machine.cpu(1);
+            let child = family(process, cpu);
+            assert_sample(&child, &mut other, BASE, 1, all);
+            let (writer, reader) = if child_first { (&child, process) } else { (process, &child) };
+            writer.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
+            // The writer has small pages now, of which one is its own.
+            assert_eq!(present(writer, BASE, 1), [(0, PAGES, PageKind::Anon, false)]);
+            assert_eq!(present(reader, BASE, 1), ONE);
+            let usage = writer.smaps(0).next().unwrap().usage;
+            assert_eq!((usage.private_dirty, usage.shared_dirty), (PAGE, HUGE - PAGE));
+            for cpu in [&mut *cpu, &mut other] {
+                assert_sample(reader, cpu, BASE, 1, all);
+                assert_eq!(writer.load(cpu, BASE + 100 * PAGE), Ok(7u64));
+                assert_sample(writer, cpu, BASE, 1, |page| page != 100);
+            }
+            // The other side: its page is shared still, but for one.
+            write_sample(reader, &mut other, BASE, 2);
+            assert_sample(writer, cpu, BASE, 1, |page| page != 100);
+            write_sample(writer, cpu, BASE, 3);
+            assert_sample(reader, &mut other, BASE, 2, all);
+            // Zeroes of both, and what was not there.
+            writer.store(cpu, BASE + HUGE, 5u64).unwrap();
+            writer.store(cpu, BASE + 2 * HUGE, 6u64).unwrap();
+            assert_eq!(reader.load::<u64>(&mut other, BASE + HUGE), Ok(0));
+            assert_eq!(reader.load::<u64>(&mut other, BASE + 2 * HUGE), Ok(0));
+            child.check();
+        });
+    }
+}
+
+#[test]
+fn the_last_one_keeps_it_whole() {
+    everywhere(|world, process, cpu| {
+        let child = family(process, cpu);
+        child.store(cpu, BASE + HUGE, 1u64).unwrap();
+        drop(child);
+        // All frames are its own again: nothing is copied or split.
+        write_sample(process, cpu, BASE, 2);
+        assert_eq!(present(process, BASE, 1), ONE);
+        // The other way round.
+        let child = Process::of(process.fork().unwrap());
+        process.munmap(BASE, 3 * HUGE).unwrap();
+        let frames = world.machine.accounting().frames;
+        write_sample(&child, cpu, BASE, 3);
+        assert_eq!(present(&child, BASE, 1), ONE);
+        assert_eq!(world.machine.accounting().frames, frames);
+        assert_sample(&child, cpu, BASE, 3, all);
+        // What was made writable by mprotect is found to be its own as well.
+        let grandchild = Process::of(child.fork().unwrap());
+        drop(grandchild);
+        child.mprotect(BASE, 3 * HUGE, R).unwrap();
+        child.mprotect(BASE, 3 * HUGE, RW).unwrap();
+        write_sample(&child, cpu, BASE, 4);
+        assert_eq!(present(&child, BASE, 1), ONE);
+        child.check();
+    });
+}
+
+#[test]
+fn rights_do_not_come_back_to_what_is_shared() {
+    everywhere(|_, process, cpu| {
+        let child = family(process, cpu);
+        for part in [HUGE, 100 * PAGE] {
+            process.mprotect(BASE, part, R).unwrap();
+            process.mprotect(BASE, part, RW).unwrap();
+            write_sample(process, cpu, BASE, part);
+            assert_sample(&child, cpu, BASE, 1, all);
+        }
+        child.check();
+    });
+}
+
+#[test]
+fn one_side_splits() {
+    everywhere(|world, process, cpu| {
+        let mut other = world.machine.cpu(1);
+        let child = family(process, cpu);
+        assert_sample(&child, &mut other, BASE, 1, all);
+        process.munmap(BASE + 100 * PAGE, 156 * PAGE).unwrap();
+        child.madvise(BASE + 256 * PAGE, 155 * PAGE, Advice::DontNeed).unwrap();
+        assert_sample(process, cpu, BASE, 1, |page| !(100..256).contains(&page));
+        assert_sample(&child, &mut other, BASE, 1, |page| !(256..411).contains(&page));
+        assert_eq!(child.load::<u64>(&mut other, BASE + 300 * PAGE), Ok(0));
+        // Pages that nobody else has any more are not copied.
+        let frames = world.machine.accounting().frames;
+        child.store(&mut other, BASE + 101 * PAGE, 9u64).unwrap();
+        process.store(cpu, BASE + 410 * PAGE, 9u64).unwrap();
+        assert_eq!(world.machine.accounting().frames, frames);
+        // A third generation, from both kinds.
+        let third = Process::of(child.fork().unwrap());
+        drop(child);
+        assert_eq!(third.load(&mut other, BASE + 101 * PAGE), Ok(9u64));
+        assert_sample(&third, &mut other, BASE, 1, |page| page != 101 && !(256..411).contains(&page));
+        third.check();
+    });
+}
+
+#[test]
+fn what_a_child_does_not_get() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 3);
+        for huge in 0..3 {
+            write_sample(process, cpu, BASE + huge * HUGE, 1);
+        }
+        process.madvise(BASE + 100 * PAGE, HUGE, Advice::DontFork).unwrap();
+        process.madvise(BASE + 2 * HUGE, HUGE, Advice::WipeOnFork).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        assert_sample(&child, cpu, BASE, 1, |page| page < 100);
+        assert!(child.load::<u64>(cpu, BASE + 100 * PAGE).is_err());
+        assert_sample(&child, cpu, BASE + HUGE, 1, |page| page >= 100);
+        assert_eq!(child.load::<u64>(cpu, BASE + 2 * HUGE), Ok(0));
+        assert_sample(process, cpu, BASE + 2 * HUGE, 1, all);
+        child.check();
+    });
+}
+
+#[test]
+fn frames_that_cannot_be_copied_are_not_lost() {
+    for locking in Locking::ALL {
+        // One huge page, one of zeroes, and not quite as many frames more.
+        let world = World::with(6 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        let child = family(&process, &mut cpu);
+        let written = (0..PAGES).take_while(|page| child.store(&mut cpu, BASE + page * PAGE, 2u64).is_ok());
+        assert!((1..PAGES).contains(&(written.count() as u64)));
+        assert_sample(&process, &mut cpu, BASE, 1, all);
+        drop(process);
+        // Now they are its own.
+        write_sample(&child, &mut cpu, BASE, 3);
+        assert_sample(&child, &mut cpu, BASE, 3, all);
+        child.check();
+        drop((child, cpu));
+        world.end();
+    }
+}

@@ -1,0 +1,268 @@
+//! A huge page is split when a part of it is taken away, moved, or gets other rights; what remains holds what it held.
+
+use super::*;
+use freehold::{
+    fault::{FaultError, SegvCode},
+    space::RemapFlags,
+};
+
+const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+const KEEP: RemapFlags = FIXED.union(RemapFlags::DONTUNMAP);
+
+/// Parts of a huge page: its front, its back, a middle, a page, almost all.
+const PARTS: [(u64, u64); 6] = [(0, 100), (411, 101), (100, 311), (256, 1), (1, 510), (0, 256)];
+
+/// A huge page in a process, remembered by two CPUs.
+fn filled(world: &World, process: &Process, cpu: &mut Vcpu) -> Vcpu {
+    let mut other = world.machine.cpu(1);
+    map(process, BASE, 1);
+    write_sample(process, cpu, BASE, 1);
+    assert_sample(process, &mut other, BASE, 1, all);
+    assert_eq!(present(process, BASE, 1), ONE);
+    other
+}
+
+fn gone(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
+    process.load::<u64>(cpu, addr) == Err(FaultError::Segv { addr, code: SegvCode::Maperr })
+}
+
+#[test]
+fn a_part_is_unmapped() {
+    for (first, pages) in PARTS {
+        everywhere(|world, process, cpu| {
+            let mut other = filled(world, process, cpu);
+            let tables = world.machine.accounting().tables;
+            process.munmap(BASE + first * PAGE, pages * PAGE).unwrap();
+            // The table that was kept is in use.
+            assert_eq!(world.machine.accounting().tables, tables);
+            let part = first..first + pages;
+            for cpu in [cpu, &mut other] {
+                assert_sample(process, cpu, BASE, 1, |page| !part.contains(&page));
+                for page in SAMPLE.into_iter().filter(|page| part.contains(page)) {
+                    assert!(gone(process, cpu, BASE + page * PAGE));
+                }
+            }
+            assert_eq!(process.rss().anon as u64, PAGES - pages);
+            assert_eq!(huge_bytes(process), 0);
+        });
+    }
+}
+
+#[test]
+fn a_part_is_replaced() {
+    everywhere(|world, process, cpu| {
+        let mut other = filled(world, process, cpu);
+        anon(process, BASE + 100 * PAGE, 156);
+        for cpu in [cpu, &mut other] {
+            assert_sample(process, cpu, BASE, 1, |page| !(100..256).contains(&page));
+            for page in SAMPLE.into_iter().filter(|page| (100..256).contains(page)) {
+                assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(0));
+            }
+        }
+        // One after the other, until nothing is left.
+        for page in (0..PAGES).step_by(64) {
+            process.munmap(BASE + page * PAGE, 64 * PAGE).unwrap();
+            process.check();
+        }
+        assert_eq!(process.rss().anon, 0);
+    });
+}
+
+#[test]
+fn a_part_gets_other_rights() {
+    for (first, pages) in PARTS {
+        everywhere(|world, process, cpu| {
+            let mut other = filled(world, process, cpu);
+            process.mprotect(BASE + first * PAGE, pages * PAGE, R).unwrap();
+            let part = first..first + pages;
+            for cpu in [cpu, &mut other] {
+                assert_sample(process, cpu, BASE, 1, all);
+                for page in SAMPLE {
+                    let stored = process.store(cpu, BASE + page * PAGE, value(1, page));
+                    assert_eq!(stored.is_err(), part.contains(&page), "page {page}");
+                }
+            }
+            assert_eq!(process.rss().anon as u64, PAGES);
+            process.mprotect(BASE, HUGE, RW).unwrap();
+            write_sample(process, &mut other, BASE, 2);
+            assert_sample(process, &mut other, BASE, 2, all);
+            // No copy was made.
+            assert_eq!(process.rss().anon as u64, PAGES);
+        });
+    }
+}
+
+#[test]
+fn a_border_between_neighbours_moves_into_one() {
+    everywhere(|_, process, cpu| {
+        // The left neighbour takes the front of a huge page, the right one its back; then they meet.
+        map(process, BASE, 3);
+        write_sample(process, cpu, BASE + HUGE, 1);
+        process.mprotect(BASE, HUGE, R).unwrap();
+        process.mprotect(BASE + 2 * HUGE, HUGE, R).unwrap();
+        assert_eq!(present(process, BASE + HUGE, 1), ONE);
+        process.mprotect(BASE + HUGE, 100 * PAGE, R).unwrap();
+        assert_eq!(layout(process), [(0, PAGES + 100), (PAGES + 100, 2 * PAGES), (2 * PAGES, 3 * PAGES)]);
+        process.check();
+        process.mprotect(BASE + HUGE + 411 * PAGE, 101 * PAGE, R).unwrap();
+        process.mprotect(BASE + HUGE + 100 * PAGE, 311 * PAGE, R).unwrap();
+        assert_eq!(layout(process), [(0, 3 * PAGES)]);
+        assert_sample(process, cpu, BASE + HUGE, 1, all);
+        assert!(process.store(cpu, BASE + HUGE + 300 * PAGE, 1u64).is_err());
+    });
+}
+
+#[test]
+fn a_part_moves() {
+    // As far as whole huge pages, and as far as not.
+    for (first, pages) in PARTS {
+        for to in [2 * PAGES, 2 * PAGES + 1, 3 * PAGES - 50, 700] {
+            everywhere(|world, process, cpu| {
+                let mut other = filled(world, process, cpu);
+                let (from, target) = (BASE + first * PAGE, BASE + (to + first) * PAGE);
+                assert_eq!(process.mremap(from, pages * PAGE, pages * PAGE, FIXED, target), Ok(target));
+                let part = first..first + pages;
+                for cpu in [cpu, &mut other] {
+                    assert_sample(process, cpu, BASE, 1, |page| !part.contains(&page));
+                    assert_sample(process, cpu, BASE + to * PAGE, 1, |page| part.contains(&page));
+                    for page in SAMPLE.into_iter().filter(|page| part.contains(page)) {
+                        assert!(gone(process, cpu, BASE + page * PAGE));
+                    }
+                }
+                assert_eq!(process.rss().anon as u64, PAGES);
+            });
+        }
+    }
+}
+
+#[test]
+fn whole_ones_move() {
+    for to in [4 * PAGES, 4 * PAGES + 1, 5 * PAGES - 1, 1 << 18, (1 << 18) - PAGES - 3] {
+        everywhere(|world, process, cpu| {
+            let mut other = world.machine.cpu(1);
+            // Written, zeroes, nothing, written in small pages.
+            map(process, BASE, 4);
+            write_sample(process, cpu, BASE, 1);
+            assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
+            process.madvise(BASE + 3 * HUGE, HUGE, Advice::NoHugePage).unwrap();
+            write_sample(process, &mut other, BASE + 3 * HUGE, 3);
+            let at = BASE + to * PAGE;
+            assert_eq!(process.mremap(BASE, 4 * HUGE, 4 * HUGE, FIXED, at), Ok(at));
+            for cpu in [cpu, &mut other] {
+                assert_sample(process, cpu, at, 1, all);
+                assert_sample(process, cpu, at + 3 * HUGE, 3, all);
+                for page in SAMPLE {
+                    assert_eq!(process.load::<u64>(cpu, at + HUGE + page * PAGE), Ok(0));
+                    assert!(gone(process, cpu, BASE + page * PAGE));
+                    assert!(gone(process, cpu, BASE + 3 * HUGE + page * PAGE));
+                }
+                write_sample(process, cpu, at + HUGE, 2);
+                process.madvise(at + HUGE, HUGE, Advice::DontNeed).unwrap();
+            }
+            process.check();
+            // And what is mapped at the old place is other memory.
+            map(process, BASE, 1);
+            let mut cpu = world.machine.cpu(2);
+            assert_eq!(process.load::<u64>(&mut cpu, BASE + 100 * PAGE), Ok(0));
+        });
+    }
+}
+
+#[test]
+fn a_source_that_stays_is_empty() {
+    everywhere(|world, process, cpu| {
+        let mut other = filled(world, process, cpu);
+        let at = BASE + 2 * HUGE;
+        // A part, of which the VMA is not cut; then all of it.
+        let (from, len) = (BASE + 100 * PAGE, 156 * PAGE);
+        assert_eq!(process.mremap(from, len, len, KEEP, at + 3 * PAGE), Ok(at + 3 * PAGE));
+        process.check();
+        assert_eq!(process.load::<u64>(&mut other, BASE + 255 * PAGE), Ok(0));
+        assert_sample(process, &mut other, BASE, 1, |page| !(100..256).contains(&page));
+        assert_eq!(process.load(&mut other, at + 4 * PAGE), Ok(value(1, 101)));
+        process.munmap(at, HUGE).unwrap();
+        write_sample(process, cpu, BASE, 2);
+        assert_eq!(process.mremap(BASE, HUGE, HUGE, KEEP, at), Ok(at));
+        assert_sample(process, &mut other, at, 2, all);
+        for page in SAMPLE {
+            assert_eq!(process.load::<u64>(&mut other, BASE + page * PAGE), Ok(0));
+        }
+        write_sample(process, cpu, BASE, 3);
+        assert_sample(process, &mut other, at, 2, all);
+    });
+}
+
+#[test]
+fn growth_and_shrinking() {
+    everywhere(|world, process, cpu| {
+        let mut other = filled(world, process, cpu);
+        assert_eq!(process.mremap(BASE, HUGE, 2 * HUGE, RemapFlags::empty(), 0), Ok(BASE));
+        write_sample(process, cpu, BASE + HUGE, 2);
+        assert_eq!(present(process, BASE + HUGE, 1), ONE);
+        let len = HUGE + 100 * PAGE;
+        assert_eq!(process.mremap(BASE, 2 * HUGE, len, RemapFlags::empty(), 0), Ok(BASE));
+        assert_sample(process, &mut other, BASE, 1, all);
+        assert_sample(process, &mut other, BASE + HUGE, 2, |page| page < 100);
+        assert!(gone(process, &mut other, BASE + len));
+        // Something is in the way: it moves, as far as nobody knows.
+        anon(process, BASE + len, 1);
+        let at = process.mremap(BASE, len, 3 * HUGE, RemapFlags::MAYMOVE, 0).unwrap();
+        assert_sample(process, &mut other, at, 1, all);
+        assert_sample(process, &mut other, at + HUGE, 2, |page| page < 100);
+        assert_eq!(process.load::<u64>(&mut other, at + len), Ok(0));
+        // The heap.
+        let heap = process.brk(0).unwrap();
+        let end = heap.next_multiple_of(HUGE) + HUGE;
+        process.brk(end).unwrap();
+        write_sample(process, cpu, end - HUGE, 5);
+        assert_eq!(present(process, end - HUGE, 1), ONE);
+        process.brk(end - 101 * PAGE).unwrap();
+        assert_sample(process, &mut other, end - HUGE, 5, |page| page < 411);
+        process.brk(heap).unwrap();
+    });
+}
+
+#[test]
+fn a_part_is_discarded() {
+    for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
+        everywhere(|world, process, cpu| {
+            let mut other = filled(world, process, cpu);
+            let (at, len) = (BASE + first * PAGE, pages * PAGE);
+            process.madvise(at, len, Advice::Free).unwrap();
+            process.madvise(at, len, Advice::Cold).unwrap();
+            assert_eq!(present(process, BASE, 1), ONE);
+            process.madvise(at, len, Advice::DontNeed).unwrap();
+            assert_eq!(process.rss().anon as u64, PAGES - pages);
+            let part = first..first + pages;
+            for cpu in [cpu, &mut other] {
+                assert_sample(process, cpu, BASE, 1, |page| !part.contains(&page));
+                for page in SAMPLE.into_iter().filter(|page| part.contains(page)) {
+                    assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(0));
+                }
+            }
+            write_sample(process, &mut other, BASE, 2);
+            assert_sample(process, &mut other, BASE, 2, all);
+        });
+    }
+}
+
+#[test]
+fn guards_take_its_place() {
+    for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
+        everywhere(|world, process, cpu| {
+            let mut other = filled(world, process, cpu);
+            let (at, len) = (BASE + first * PAGE, pages * PAGE);
+            process.madvise(at, len, Advice::GuardInstall).unwrap();
+            let part = first..first + pages;
+            for cpu in [cpu, &mut other] {
+                assert_sample(process, cpu, BASE, 1, |page| !part.contains(&page));
+                for page in SAMPLE.into_iter().filter(|page| part.contains(page)) {
+                    assert!(gone(process, cpu, BASE + page * PAGE));
+                }
+            }
+            process.madvise(BASE, HUGE, Advice::GuardRemove).unwrap();
+            assert_eq!(process.load::<u64>(&mut other, at), Ok(0));
+            assert_sample(process, &mut other, BASE, 1, |page| !part.contains(&page));
+        });
+    }
+}
