@@ -15,42 +15,8 @@ pub mod scene;
 use super::*;
 use calls::{CALLS, Call, Extent};
 use freehold::{error::Errno, space::Unmap};
-use freehold_machine::{
-    fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
-    stop_failing_memory,
-};
 use scene::{Scene, State};
-
-/// What fails, and from when on.
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    Memory,
-    MemoryFromThere,
-    Heap,
-    HeapFromThere,
-}
-
-impl Failure {
-    const ALL: [Failure; 4] =
-        [Failure::Memory, Failure::MemoryFromThere, Failure::Heap, Failure::HeapFromThere];
-
-    fn arm(self, nth: u64) {
-        match self {
-            Failure::Memory => fail_memory_once(nth),
-            Failure::MemoryFromThere => fail_memory_from(nth),
-            Failure::Heap => fail_heap_once(nth),
-            Failure::HeapFromThere => fail_heap_from(nth),
-        }
-    }
-
-    /// How many there were.
-    fn stop(self) -> u64 {
-        match self {
-            Failure::Memory | Failure::MemoryFromThere => stop_failing_memory(),
-            Failure::Heap | Failure::HeapFromThere => stop_failing_heap(),
-        }
-    }
-}
+use support::failure::Failure;
 
 /// Frames and VMAs left in store before the call.
 const SPARES: [u64; 3] = [0, 1, 2];

@@ -1,8 +1,11 @@
 //! Huge pages: filled, shared, split, reported, and done without. On the machine with TLBs that remember: every scenario
 //! under every design of the locks.
 
+mod access;
 mod fill;
 mod fork;
+mod memory_ends;
+mod random;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,8 @@
 //! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped where.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
+pub mod failure;
+
 pub use freehold::{
     PAGE_SIZE,
     counted::Counted,

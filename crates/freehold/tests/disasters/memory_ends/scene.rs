@@ -1,6 +1,9 @@
 //! What is mapped when memory runs out, and what of it a program can see.
 
-use super::*;
+use super::{
+    support::failure::{use_up_frames, use_up_vmas},
+    *,
+};
 use freehold::{
     fault::FaultError,
     object::Special,
@@ -65,39 +68,11 @@ impl Scene {
         let child = forked.then(|| Process::of(process.fork().unwrap()));
         let hog = world.process(Locking::default());
         let mut scene = Scene { world, process, cpu, file, vdso, hog, child };
-        scene.use_up_frames(spare);
-        scene.use_up_vmas(spare);
+        use_up_frames(&scene.world, &scene.hog, &mut scene.cpu, at(1 << 20), spare);
+        let child = scene.child.as_ref().map_or(0, |child| child.counts().map_count);
+        let live = scene.process.counts().map_count + child;
+        use_up_vmas(&scene.hog, live, at(0), spare);
         scene
-    }
-
-    /// Takes VMAs until `spare` are left of those that the slab has made: it makes 32 at a time.
-    fn use_up_vmas(&mut self, spare: u64) {
-        const CHUNK: u64 = 32;
-        let child = self.child.as_ref().map_or(0, |child| child.counts().map_count);
-        let live = self.process.counts().map_count + self.hog.counts().map_count + child;
-        // More than were ever in use at once.
-        let target = (live + CHUNK).next_multiple_of(CHUNK) + CHUNK - spare;
-        for n in 0..target - live {
-            let prot = if n % 2 == 0 { R } else { RW };
-            self.hog.mmap(at(n), PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
-        }
-    }
-
-    /// Takes frames until `spare` are left of those that this CPU keeps: it gets 64 at a time.
-    fn use_up_frames(&mut self, spare: u64) {
-        const BATCH: u64 = 64;
-        let start = at(1 << 20);
-        anon(&self.hog, start, 4 * BATCH);
-        let frames = |world: &World| world.machine.accounting().frames;
-        let (before, mut page) = (frames(&self.world), start);
-        while frames(&self.world) == before {
-            self.hog.store(&mut self.cpu, page, 1u64).unwrap();
-            page += PAGE;
-        }
-        // The first of the batch is in use.
-        for n in 0..BATCH - 1 - spare {
-            self.hog.store(&mut self.cpu, page + n * PAGE, 1u64).unwrap();
-        }
     }
 
     pub fn check(&self) {

@@ -1,0 +1,85 @@
+//! Huge pages looked into by others: process_vm_readv and the like, and debuggers.
+
+use super::*;
+use freehold::access::Manner;
+
+fn look(process: &Process, addr: u64, manner: Manner) -> u64 {
+    let mut word = [0; 8];
+    assert_eq!(process.read_memory(addr, &mut word, manner), Ok(8));
+    u64::from_le_bytes(word)
+}
+
+fn put(process: &Process, addr: u64, value: u64, manner: Manner) {
+    assert_eq!(process.write_memory(addr, &value.to_le_bytes(), manner), Ok(8));
+}
+
+#[test]
+fn others_read_and_write_them() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 3);
+        write_sample(process, cpu, BASE, 1);
+        for page in SAMPLE {
+            assert_eq!(look(process, BASE + page * PAGE, Manner::Plain), value(1, page));
+            put(process, BASE + page * PAGE, value(2, page), Manner::Plain);
+        }
+        assert_sample(process, cpu, BASE, 2, all);
+        // What is not there: zeroes are read, and written memory takes their place.
+        assert_eq!(look(process, BASE + HUGE + 5, Manner::Plain), 0);
+        assert_eq!(present(process, BASE + HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
+        put(process, BASE + HUGE, 3, Manner::Plain);
+        put(process, BASE + 2 * HUGE, 4, Manner::Plain);
+        for huge in 0..3 {
+            assert_eq!(present(process, BASE + huge * HUGE, 1), ONE);
+        }
+        // From one into the next.
+        let bytes: Vec<u8> = (0..100).collect();
+        assert_eq!(process.write_memory(BASE + HUGE - 50, &bytes, Manner::Plain), Ok(100));
+        let mut found = [0; 100];
+        process.read(cpu, BASE + HUGE - 50, &mut found).unwrap();
+        assert_eq!(found.as_slice(), bytes);
+    });
+}
+
+#[test]
+fn others_write_what_is_shared() {
+    everywhere(|_, process, cpu| {
+        map(process, BASE, 1);
+        write_sample(process, cpu, BASE, 1);
+        let child = Process::of(process.fork().unwrap());
+        put(&child, BASE + 100 * PAGE, 7, Manner::Plain);
+        assert_sample(process, cpu, BASE, 1, all);
+        assert_eq!(present(process, BASE, 1), ONE);
+        assert_eq!(child.load(cpu, BASE + 100 * PAGE), Ok(7u64));
+        assert_sample(&child, cpu, BASE, 1, |page| page != 100);
+        child.check();
+    });
+}
+
+#[test]
+fn a_debugger_writes_what_is_read_only() {
+    for prot in [R, Prot::empty()] {
+        everywhere(|_, process, cpu| {
+            // Written before, read before, never touched.
+            map(process, BASE, 3);
+            write_sample(process, cpu, BASE, 1);
+            assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
+            process.mprotect(BASE, 3 * HUGE, prot).unwrap();
+            for at in [BASE, BASE + HUGE, BASE + 2 * HUGE] {
+                put(process, at + 100 * PAGE, 7, Manner::Forced);
+                assert_eq!(look(process, at + 100 * PAGE, Manner::Forced), 7);
+                // Nobody else may.
+                assert!(process.store(cpu, at + 100 * PAGE, 8u64).is_err());
+                assert!(process.store(cpu, at + 101 * PAGE, 8u64).is_err());
+                assert_eq!(
+                    look(process, at + 101 * PAGE, Manner::Forced),
+                    if at == BASE { value(1, 101) } else { 0 }
+                );
+                process.check();
+            }
+            process.mprotect(BASE, 3 * HUGE, RW).unwrap();
+            assert_sample(process, cpu, BASE, 1, |page| page != 100);
+            write_sample(process, cpu, BASE + HUGE, 2);
+            assert_sample(process, cpu, BASE + HUGE, 2, all);
+        });
+    }
+}

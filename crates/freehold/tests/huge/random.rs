@@ -1,0 +1,309 @@
+//! Random calls by processes with huge pages everywhere, against a map from pages to bytes.
+//!
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with; `FREEHOLD_LONG=1` means thirty
+//! times as many.
+
+use super::*;
+use freehold::{access::Manner, space::RemapFlags};
+use std::{collections::BTreeMap, env, ops::Range, rc::Rc};
+
+/// Pages of the window in which everything happens.
+const WINDOW: u64 = 4 * PAGES;
+/// Calls in one run.
+const STEPS: u64 = 150;
+/// Runs of each design.
+const RUNS: u64 = 12;
+/// Processes at once.
+const MOST: usize = 3;
+
+/// A sequence that looks random, the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % below
+    }
+
+    /// A place to begin or end at: often where a huge page begins, or beside that.
+    fn place(&mut self) -> u64 {
+        let huge = self.roll(WINDOW / PAGES + 1) * PAGES;
+        match self.roll(4) {
+            0 => self.roll(WINDOW + 1),
+            1 => (huge + 1).saturating_sub(self.roll(3)).min(WINDOW),
+            _ => huge,
+        }
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        loop {
+            let (a, b) = (self.place(), self.place());
+            let b = if self.roll(3) == 0 { (a + 1 + self.roll(8)).min(WINDOW) } else { b };
+            if a != b {
+                return a.min(b)..a.max(b);
+            }
+        }
+    }
+
+    fn prot(&mut self) -> Prot {
+        [RW, RW, R, Prot::empty()][self.roll(4) as usize]
+    }
+}
+
+/// What a page is known to hold; no bytes: zeroes.
+#[derive(Clone)]
+struct Page {
+    prot: Prot,
+    guard: bool,
+    bytes: Option<Rc<[u8; PAGE as usize]>>,
+}
+
+impl Page {
+    fn fresh(prot: Prot) -> Self {
+        Page { prot, guard: false, bytes: None }
+    }
+
+    fn empty(&mut self) {
+        *self = Page { guard: self.guard, ..Page::fresh(self.prot) };
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        let bytes = self.bytes.get_or_insert_with(|| Rc::new([0; PAGE as usize]));
+        Rc::make_mut(bytes)[offset..offset + data.len()].copy_from_slice(data);
+    }
+}
+
+/// What a process is known to have.
+type Known = BTreeMap<u64, Page>;
+
+fn at(page: u64) -> u64 {
+    BASE + page * PAGE
+}
+
+struct Run {
+    world: World,
+    cpus: [Vcpu; 2],
+    /// The one whose turn it is comes last.
+    processes: Vec<(Process, Known)>,
+    dice: Dice,
+    /// What is being done, for who finds it failed.
+    doing: String,
+    story: String,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}: {}", self.story, self.doing);
+        }
+    }
+}
+
+impl Run {
+    fn new(locking: Locking, seed: u64) -> Self {
+        let world = world(HugePages::Always);
+        let processes = vec![(world.process(locking), Known::new())];
+        let cpus = [world.machine.cpu(0), world.machine.cpu(1)];
+        let story = format!("{locking:?}, FREEHOLD_SEED={seed}");
+        Run { world, cpus, processes, dice: Dice(seed), doing: String::new(), story }
+    }
+
+    fn now(&mut self) -> (&mut Process, &mut Known, &mut Vcpu, &mut Dice) {
+        let cpu = &mut self.cpus[self.dice.roll(2) as usize];
+        let (process, known) = self.processes.last_mut().expect("there is always a process");
+        (process, known, cpu, &mut self.dice)
+    }
+
+    fn step(&mut self) {
+        let last = self.processes.len() - 1;
+        let turn = self.dice.roll(last as u64 + 1) as usize;
+        self.processes.swap(turn, last);
+        let range = self.dice.range();
+        let kind = self.dice.roll(22);
+        self.doing = format!("{kind} of {range:?} by one of {}", last + 1);
+        match kind {
+            0..3 => self.map(range),
+            3 => self.unmap(range),
+            4 | 5 => self.protect(range),
+            6 | 7 => self.advise(range),
+            8 | 9 => self.carry(range),
+            10 => self.fork(),
+            11 => self.force(range),
+            12..18 => self.write(range),
+            _ => self.read(range),
+        }
+        self.processes.last().expect("there is always a process").0.check();
+    }
+
+    fn map(&mut self, range: Range<u64>) {
+        let (process, known, _, dice) = self.now();
+        let prot = dice.prot();
+        let populate = if dice.roll(8) == 0 { MapFlags::POPULATE } else { MapFlags::empty() };
+        let len = (range.end - range.start) * PAGE;
+        process.mmap(at(range.start), len, prot, ANON | MapFlags::FIXED | populate, None, 0).unwrap();
+        known.extend(range.map(|page| (page, Page::fresh(prot))));
+    }
+
+    fn unmap(&mut self, range: Range<u64>) {
+        let (process, known, ..) = self.now();
+        process.munmap(at(range.start), (range.end - range.start) * PAGE).unwrap();
+        known.retain(|page, _| !range.contains(page));
+    }
+
+    fn protect(&mut self, range: Range<u64>) {
+        let (process, known, _, dice) = self.now();
+        let prot = dice.prot();
+        let held = range.clone().take_while(|page| known.contains_key(page)).count() as u64;
+        let done = process.mprotect(at(range.start), (range.end - range.start) * PAGE, prot);
+        assert_eq!(done.is_ok(), held == range.end - range.start, "{done:?}");
+        known.range_mut(range.start..range.start + held).for_each(|(_, page)| page.prot = prot);
+    }
+
+    fn advise(&mut self, range: Range<u64>) {
+        use Advice::*;
+        let (process, known, _, dice) = self.now();
+        let choice =
+            [DontNeed, DontNeed, Free, HugePage, NoHugePage, GuardInstall, GuardRemove, PopulateWrite];
+        let advice = choice[dice.roll(choice.len() as u64) as usize];
+        let done = process.madvise(at(range.start), (range.end - range.start) * PAGE, advice);
+        let whole = known.range(range.clone()).count() as u64 == range.end - range.start;
+        assert!(done.is_ok() == whole || advice == PopulateWrite, "{advice:?}: {done:?}");
+        for (_, page) in known.range_mut(range) {
+            match advice {
+                DontNeed => page.empty(),
+                GuardInstall => *page = Page { guard: true, ..Page::fresh(page.prot) },
+                GuardRemove => page.guard = false,
+                _ => {}
+            }
+        }
+    }
+
+    /// Moves what is mapped without a hole.
+    fn carry(&mut self, range: Range<u64>) {
+        let (process, known, _, dice) = self.now();
+        let len = range.end - range.start;
+        let to = dice.place().min(WINDOW - len);
+        let target = to..to + len;
+        let apart = target.end <= range.start || range.end <= target.start;
+        if !apart || known.range(range.clone()).count() as u64 != len {
+            return;
+        }
+        let keep = dice.roll(3) == 0;
+        let kept = if keep { RemapFlags::DONTUNMAP } else { RemapFlags::empty() };
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | kept;
+        let moved = process.mremap(at(range.start), len * PAGE, len * PAGE, flags, at(to));
+        assert_eq!(moved, Ok(at(to)));
+        for (from, to) in range.zip(target) {
+            let page = known.remove(&from).expect("it is mapped");
+            if keep {
+                known.insert(from, Page::fresh(page.prot));
+            }
+            known.insert(to, page);
+        }
+    }
+
+    fn fork(&mut self) {
+        if self.processes.len() == MOST {
+            let gone = self.dice.roll(MOST as u64) as usize;
+            self.look(gone);
+            self.processes.remove(gone);
+        }
+        let (process, known, ..) = self.now();
+        let copy = (Process::of(process.fork().unwrap()), known.clone());
+        self.processes.push(copy);
+    }
+
+    /// A debugger's write, which minds no rights.
+    fn force(&mut self, range: Range<u64>) {
+        let (process, known, _, dice) = self.now();
+        let (addr, mark) = (at(range.start) + dice.roll(PAGE), dice.roll(256) as u8);
+        let data = [mark; 100];
+        let wrote = process.write_memory(addr, &data, Manner::Forced).unwrap_or(0);
+        let fits = note(known, addr, &data, |page| !page.guard);
+        assert_eq!(wrote, fits, "a debugger's write at {addr:#x}");
+    }
+
+    fn write(&mut self, range: Range<u64>) {
+        let (process, known, cpu, dice) = self.now();
+        // A few bytes, or some pages.
+        let len = if dice.roll(4) == 0 { dice.roll(3 * PAGE) } else { dice.roll(64) } + 1;
+        let data = vec![1 + dice.roll(255) as u8; len as usize];
+        let addr = at(range.start) + dice.roll(PAGE);
+        let wrote = process.write(cpu, addr, &data);
+        let fits = note(known, addr, &data, |page| !page.guard && page.prot == RW);
+        assert_eq!(wrote.is_ok(), fits == data.len(), "a write at {addr:#x}: {wrote:?}");
+    }
+
+    fn read(&mut self, range: Range<u64>) {
+        let (process, known, cpu, _) = self.now();
+        for page in range.clone().take(8).chain(range.end.saturating_sub(8).max(range.start)..range.end) {
+            compare(process, known, cpu, page);
+        }
+    }
+
+    /// Looks at everything in a process.
+    fn look(&mut self, which: usize) {
+        self.doing = format!("a look at {which}");
+        let (process, known) = &self.processes[which];
+        (0..WINDOW).for_each(|page| compare(process, known, &mut self.cpus[0], page));
+        process.check();
+    }
+
+    /// Looks at everything once more; returns how much is in huge pages.
+    fn end(mut self) -> u64 {
+        let huge = self.processes.iter().map(|(process, _)| huge_bytes(process)).sum();
+        (0..self.processes.len()).for_each(|which| self.look(which));
+        self.processes.clear();
+        std::mem::replace(&mut self.world, World::new()).end();
+        huge
+    }
+}
+
+/// Writes into the pages that `may` be written, up to the first that may not; returns how many bytes.
+fn note(known: &mut Known, addr: u64, data: &[u8], may: impl Fn(&Page) -> bool) -> usize {
+    let mut done = 0;
+    while done < data.len() {
+        let at = addr - BASE + done as u64;
+        let Some(page) = known.get_mut(&(at / PAGE)).filter(|page| may(page)) else { break };
+        let offset = (at % PAGE) as usize;
+        let len = (data.len() - done).min(PAGE as usize - offset);
+        page.write(offset, &data[done..done + len]);
+        done += len;
+    }
+    done
+}
+
+/// Whether a program finds in a page what is known to be there.
+fn compare(process: &Process, known: &Known, cpu: &mut Vcpu, page: u64) {
+    let mut found = [0; PAGE as usize];
+    let read = process.read(cpu, at(page), &mut found);
+    let expected = known.get(&page).filter(|page| page.prot != Prot::empty() && !page.guard);
+    assert_eq!(read.is_ok(), expected.is_some(), "a read of page {page}: {read:?}");
+    if let Some(expected) = expected {
+        match &expected.bytes {
+            Some(bytes) => assert!(found == **bytes, "page {page} holds something else"),
+            None => assert!(found == [0; PAGE as usize], "page {page} is not empty"),
+        }
+    }
+}
+
+#[test]
+fn random_calls() {
+    let first = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
+    let runs = if env::var_os("FREEHOLD_LONG").is_some_and(|value| value != "0") { 30 * RUNS } else { RUNS };
+    for locking in Locking::ALL {
+        let mut huge = 0;
+        for seed in first..first + runs {
+            let mut run = Run::new(locking, seed);
+            for _ in 0..STEPS {
+                run.step();
+            }
+            huge += run.end();
+        }
+        assert!(huge > 0, "{locking:?}: no huge page was left in any run from seed {first} on");
+    }
+}

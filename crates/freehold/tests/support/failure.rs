@@ -1,0 +1,68 @@
+//! Memory that runs out when a test says so.
+
+use super::*;
+use freehold_machine::{
+    fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
+    stop_failing_memory,
+};
+
+/// What fails, and from when on.
+#[derive(Clone, Copy, Debug)]
+pub enum Failure {
+    Memory,
+    MemoryFromThere,
+    Heap,
+    HeapFromThere,
+}
+
+impl Failure {
+    pub const ALL: [Failure; 4] =
+        [Failure::Memory, Failure::MemoryFromThere, Failure::Heap, Failure::HeapFromThere];
+
+    pub fn arm(self, nth: u64) {
+        match self {
+            Failure::Memory => fail_memory_once(nth),
+            Failure::MemoryFromThere => fail_memory_from(nth),
+            Failure::Heap => fail_heap_once(nth),
+            Failure::HeapFromThere => fail_heap_from(nth),
+        }
+    }
+
+    /// How many there were.
+    pub fn stop(self) -> u64 {
+        match self {
+            Failure::Memory | Failure::MemoryFromThere => stop_failing_memory(),
+            Failure::Heap | Failure::HeapFromThere => stop_failing_heap(),
+        }
+    }
+}
+
+/// Has `hog` take frames until `spare` are left of those that this CPU keeps: it gets 64 at a time. `start` is a place where
+/// nothing is.
+pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, spare: u64) {
+    const BATCH: u64 = 64;
+    anon(hog, start, 4 * BATCH);
+    let frames = |world: &World| world.machine.accounting().frames;
+    let (before, mut page) = (frames(world), start);
+    while frames(world) == before {
+        hog.store(cpu, page, 1u64).unwrap();
+        page += PAGE;
+    }
+    // The first of the batch is in use.
+    for n in 0..BATCH - 1 - spare {
+        hog.store(cpu, page + n * PAGE, 1u64).unwrap();
+    }
+}
+
+/// Has `hog` take VMAs until `spare` are left of those that the slab has made, 32 at a time. Others have `live` by now; `start`
+/// is a place where nothing is.
+pub fn use_up_vmas(hog: &Process, live: u64, start: u64, spare: u64) {
+    const CHUNK: u64 = 32;
+    let live = live + hog.counts().map_count;
+    // More than were ever in use at once.
+    let target = (live + CHUNK).next_multiple_of(CHUNK) + CHUNK - spare;
+    for n in 0..target - live {
+        let prot = if n % 2 == 0 { R } else { RW };
+        hog.mmap(start + n * PAGE, PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
+    }
+}
