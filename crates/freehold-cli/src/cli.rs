@@ -3,7 +3,9 @@
 use crate::locking;
 use clap::{Args, Parser, Subcommand};
 use freehold::space::Locking;
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What a user asked for.
 #[derive(Debug, Parser)]
@@ -20,6 +22,9 @@ pub enum Command {
     /// Replay recordings, and check every answer against Linux's
     #[command(long_about = REPLAY, after_help = SEE_MORE, after_long_help = EXAMPLES)]
     Replay(ReplayArgs),
+    /// Run a command, and make a recording of it
+    #[command(long_about = RECORD)]
+    Record(RecordArgs),
 }
 
 const ABOUT: &str = "Replays what real programs did to their memory on Freehold's address spaces, and checks every answer \
@@ -37,6 +42,17 @@ docs/trace-format.md describes both.
 Exit status: 0 when all was as on Linux, 1 when something differed, 2 when a recording could not be replayed or the
 arguments make no sense.";
 
+const RECORD: &str = "\
+Runs a command and records what it and all it forks do to their memory: their calls of memory management, their page
+faults, and snapshots of the kernel's own lists of their VMAs where a process execs or exits.
+
+This takes root, tracefs, perf events and Linux 6.7. Without them the calls alone are recorded, by the program strace.
+
+The recording is NAME.trace.zst and NAME.snap.zst (NAME.strace, where strace makes it), to be replayed by
+  freehold replay NAME.trace.zst
+
+Exit status: that of the command; 2 when it could not be recorded.";
+
 const SEE_MORE: &str = "More, with examples: freehold replay --help";
 
 const EXAMPLES: &str = "\
@@ -53,6 +69,38 @@ Examples:
       prints the address space of task 3 after a second and a half, as /proc/PID/maps would
   freehold replay --json result.json *.trace.zst
       for programs: times in nanoseconds, differences with both answers";
+
+/// What to record, and how.
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// Name of the recording, with its folder [default: the command's name, here]
+    #[arg(short, long, value_name = "NAME")]
+    pub output: Option<PathBuf>,
+
+    /// Stop everything this often for snapshots between exec and exit, too
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    pub snapshot_every: Duration,
+
+    /// At most this many times
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub snapshots: u32,
+
+    /// Kernel buffer for each processor; larger when events are lost
+    #[arg(long, value_name = "KIB", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(64..=4_194_304))]
+    pub buffer_kb: u32,
+
+    /// Write paths that begin with FROM as if they began with TO
+    #[arg(long, value_name = "FROM=TO", value_parser = parse_rename)]
+    pub rename: Vec<(String, String)>,
+
+    /// Only calls, by strace: no faults, no snapshots
+    #[arg(long)]
+    pub calls_only: bool,
+
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
 
 /// What to replay, how, and what to show of it.
 #[derive(Args, Debug)]
@@ -146,6 +194,16 @@ fn parse_time(text: &str) -> Result<u64, String> {
     let number = digits.parse::<f64>().ok().filter(|_| plain);
     let time = number.map(|number| (number * unit).round()).filter(|time| *time < u64::MAX as f64);
     time.map(|time| time as u64).ok_or_else(|| format!("`{text}` is no time: say 1.5s, 200ms, or seconds"))
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_time(text).map(Duration::from_nanos)
+}
+
+/// `FROM=TO`.
+fn parse_rename(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(from, _)| !from.is_empty());
+    parts.map(|(from, to)| (from.to_owned(), to.to_owned())).ok_or_else(|| format!("`{text}` is not FROM=TO"))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod locking;
 pub mod output;
 pub mod picture;
 pub mod progress;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod units;

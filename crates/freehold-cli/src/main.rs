@@ -8,6 +8,7 @@ use freehold_cli::cli::{Cli, Command, ReplayArgs};
 use freehold_cli::output::Output;
 use freehold_cli::picture;
 use freehold_cli::progress::Bar;
+use freehold_cli::record::record;
 use freehold_cli::replay::outcome::Outcome;
 use freehold_cli::replay::{Options, ReplayError, maps_at, replay};
 use freehold_cli::report::{self, Unusable};
@@ -23,11 +24,16 @@ const UNUSABLE: u8 = 2;
 const MOST_CPUS: usize = 64;
 
 fn main() -> ExitCode {
-    let Command::Replay(args) = Cli::parse().command;
-    if let Err(why) = args.check() {
-        Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
-    }
-    match run(&args) {
+    let done = match Cli::parse().command {
+        Command::Replay(args) => {
+            if let Err(why) = args.check() {
+                Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
+            }
+            run(&args)
+        }
+        Command::Record(args) => record(&args),
+    };
+    match done {
         Ok(status) => ExitCode::from(status),
         // Who read the report has seen enough of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -1,0 +1,276 @@
+//! Puts events together from what the kernel reported of their beginnings and ends.
+
+use super::op::Op;
+use super::raw::{Mapped, Raw, What};
+use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Why};
+use std::collections::HashMap;
+
+/// `CLONE_VM`: parent and child share the address space.
+const CLONE_VM: u64 = 0x100;
+/// `CLONE_THREAD`: they are one process.
+const CLONE_THREAD: u64 = 0x1_0000;
+/// What of prctl is about memory: `PR_SET_MM`, `PR_SET_THP_DISABLE` and its reader, `PR_SET_VMA`, `PR_SET_MDWE` and its reader.
+const PRCTL_KEPT: [u64; 6] = [35, 41, 42, 0x5356_4d41, 65, 66];
+
+/// A file that something maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its path when it was mapped.
+    pub path: String,
+    /// When it was first mapped; 0 until that is known.
+    pub first: u64,
+}
+
+/// What was put together.
+#[derive(Debug, Default)]
+pub struct Assembled {
+    /// In no order yet.
+    pub ops: Vec<Op>,
+    /// The files, in the order of their numbers; the first one is number 1.
+    pub files: Vec<File>,
+    /// Tasks.
+    pub tasks: u32,
+}
+
+/// A task as far as it has come.
+#[derive(Debug, Default)]
+struct Task {
+    serial: u32,
+    process: u32,
+    /// The call it is in, by its place among the events.
+    call: Option<Pending>,
+    /// Its last fault, likewise.
+    fault: Option<usize>,
+    /// That fault is the last thing it began.
+    in_fault: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    op: usize,
+    name: CallName,
+    args: [u64; 6],
+    mapped: Vec<Mapped>,
+}
+
+/// Puts events together, one report after the other, in the order of time.
+pub struct Assembler<'a> {
+    tasks: HashMap<i32, Task>,
+    /// Threads alive by process.
+    alive: HashMap<u32, u32>,
+    files: HashMap<((u32, u32, u64), String), u32>,
+    snapshots: &'a mut [Snapshot],
+    made: Assembled,
+}
+
+impl<'a> Assembler<'a> {
+    /// For a recording that begins with thread `root`. The snapshots get the numbers of their processes.
+    pub fn new(root: i32, snapshots: &'a mut [Snapshot]) -> Self {
+        let (tasks, alive, files, made) = <_>::default();
+        let mut assembler = Assembler { tasks, alive, files, snapshots, made };
+        assembler.task(root, None);
+        assembler
+    }
+
+    /// What it has become. Calls that never came back are in it, too.
+    pub fn finish(mut self) -> Assembled {
+        for pending in self.tasks.into_values().filter_map(|task| task.call) {
+            if is_kept(pending.name, &pending.args) && !makes_task(pending.name) {
+                let kind = &mut self.made.ops[pending.op].kind;
+                kind.get_or_insert_with(|| call(&pending, Returned::Never, None));
+            }
+        }
+        self.made
+    }
+
+    /// Takes note of a report.
+    pub fn report(&mut self, raw: Raw) {
+        let Raw { time, cpu, thread, what } = raw;
+        if let What::Exec { thread, before } = what {
+            self.renumber(thread, before);
+        }
+        // Of who is no longer known, or was never made, nothing is told.
+        let Some(task) = self.tasks.get_mut(&thread) else { return };
+        let (serial, process) = (task.serial, task.process);
+        let ops = &mut self.made.ops;
+        match what {
+            What::Fault { address, code } => {
+                let in_exec = task.call.as_ref().is_some_and(|call| is_exec(call.name));
+                let kind = Kind::Fault { address, code: FaultCode(code as u8), in_exec };
+                task.fault = Some(ops.len());
+                task.in_fault = true;
+                ops.push(Op::new(time, cpu, serial, Some(kind)));
+            }
+            What::Resolved { address: resolved, major } => {
+                let Some(op) = task.fault.and_then(|fault| ops.get_mut(fault)) else { return };
+                if matches!(op.kind, Some(Kind::Fault { address, .. }) if address == resolved)
+                    && op.ended.is_none()
+                {
+                    op.ended = Some(time);
+                    op.major = major;
+                }
+            }
+            What::Enter(name, args) => self.enter(thread, Op::new(time, cpu, serial, None), name, args),
+            What::Leave(name, value) => self.leave(thread, name, value, time),
+            What::Lock { step, space, write } => {
+                let by_fault = task.in_fault && !(write && task.call.is_some());
+                let of = if by_fault { task.fault } else { task.call.as_ref().map(|call| call.op) };
+                if let Some(op) = of.and_then(|op| ops.get_mut(op)) {
+                    op.lock(step, space, write, time);
+                }
+            }
+            What::NewTask { thread: child, flags } => self.new_task(thread, child, flags, time, cpu),
+            What::Exec { .. } => {
+                if let Some(op) = task.call.as_ref().and_then(|call| ops.get_mut(call.op)) {
+                    op.time = time;
+                    op.kind = Some(Kind::Exec { snapshot: None });
+                }
+            }
+            What::Exit { last } => {
+                let alive = self.alive.entry(process).or_insert(1);
+                *alive = alive.saturating_sub(1);
+                let last = last.unwrap_or(*alive == 0);
+                ops.push(Op::new(time, cpu, serial, Some(Kind::Exit { last })));
+            }
+            What::TornDown => ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process }))),
+            What::Signal { signal, code } => {
+                ops.push(Op::new(time, cpu, serial, Some(Kind::Signal { signal: signal as u8, code })));
+            }
+            What::Interrupt => {
+                let of = task.call.as_ref().map(|call| call.op).or(task.fault);
+                if let Some(op) = of.and_then(|op| ops.get_mut(op)) {
+                    op.interrupts += 1;
+                }
+            }
+            What::Mapped(mapped) => {
+                if let Some(call) = task.call.as_mut().filter(|call| maps(call.name)) {
+                    call.mapped.push(*mapped);
+                }
+            }
+            What::Snapshot(index) => self.snapshot(thread, index, time),
+        }
+    }
+
+    /// A thread that is not known yet gets a number: of a process of its own, or of `process`.
+    fn task(&mut self, thread: i32, process: Option<u32>) -> (u32, u32) {
+        self.made.tasks += 1;
+        let serial = self.made.tasks;
+        let process = process.unwrap_or(serial);
+        *self.alive.entry(process).or_insert(0) += 1;
+        self.tasks.insert(thread, Task { serial, process, ..Task::default() });
+        (serial, process)
+    }
+
+    /// execve by another thread than the first: it goes on under the first one's number.
+    fn renumber(&mut self, thread: i32, before: i32) {
+        if thread == before {
+            return;
+        }
+        let Some(by) = self.tasks.get_mut(&before) else { return };
+        let (call, serial, process) = (by.call.take(), by.serial, by.process);
+        let first = self.tasks.entry(thread).or_insert_with(|| Task { serial, process, ..Task::default() });
+        first.call = call;
+    }
+
+    fn enter(&mut self, thread: i32, mut op: Op, name: CallName, args: [u64; 6]) {
+        let Some(task) = self.tasks.get_mut(&thread) else { return };
+        let pending = Pending { op: self.made.ops.len(), name, args, mapped: Vec::new() };
+        if matches!(name, CallName::Exit | CallName::ExitGroup) {
+            op.kind = Some(call(&pending, Returned::Never, None));
+        }
+        self.made.ops.push(op);
+        task.call = Some(pending);
+        task.in_fault = false;
+    }
+
+    fn leave(&mut self, thread: i32, name: CallName, value: i64, time: u64) {
+        let Some(task) = self.tasks.get_mut(&thread) else { return };
+        task.in_fault = false;
+        let Some(pending) = task.call.take().filter(|pending| pending.name == name) else { return };
+        let failed = (-4095..0).contains(&value);
+        let op = &mut self.made.ops[pending.op];
+        op.ended = Some(time);
+        if op.kind.is_some() || !is_kept(name, &pending.args) {
+            // A new task or image: it was said when that came to be.
+        } else if is_exec(name) {
+            op.kind = (!failed).then_some(Kind::Exec { snapshot: None });
+        } else {
+            let returned =
+                if failed { Returned::Error(-value as u16) } else { Returned::Value(value as u64) };
+            let file = if maps(name) && !failed { self.file(&pending, value as u64) } else { None };
+            let op = &mut self.made.ops[pending.op];
+            op.time = op.first_write().filter(|_| !makes_task(name)).unwrap_or(op.time);
+            if let Some(file) = file.and_then(|file| self.made.files.get_mut(file as usize - 1)) {
+                file.first = file.first.min(op.time);
+            }
+            op.kind = (!makes_task(name) || failed).then(|| call(&pending, returned, file));
+        }
+    }
+
+    /// The number of the file that was mapped at `address`.
+    fn file(&mut self, pending: &Pending, address: u64) -> Option<u32> {
+        let around =
+            |mapped: &&Mapped| address.checked_sub(mapped.start).is_some_and(|offset| offset < mapped.len);
+        let Mapped { inode, path, .. } = pending.mapped.iter().rfind(around)?;
+        let next = self.files.len() as u32 + 1;
+        let number = *self.files.entry((*inode, path.clone())).or_insert(next);
+        if number == next {
+            self.made.files.push(File { path: path.clone(), first: u64::MAX });
+        }
+        Some(number)
+    }
+
+    fn new_task(&mut self, parent: i32, child: i32, flags: u64, time: u64, cpu: Option<u16>) {
+        let Some(task) = self.tasks.get(&parent) else { return };
+        let (serial, process) = (task.serial, task.process);
+        let called = task.call.as_ref().filter(|call| makes_task(call.name)).map(|call| call.op);
+        let (child, process) = self.task(child, (flags & CLONE_THREAD != 0).then_some(process));
+        let op = called.unwrap_or_else(|| {
+            self.made.ops.push(Op::new(time, cpu, serial, None));
+            self.made.ops.len() - 1
+        });
+        let op = &mut self.made.ops[op];
+        op.kind = Some(Kind::Clone { child, process, flags });
+        // An address space that is copied is copied under its lock.
+        op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
+    }
+
+    fn snapshot(&mut self, thread: i32, index: usize, time: u64) {
+        let Some(task) = self.tasks.get(&thread) else { return };
+        let snapshot = &mut self.snapshots[index];
+        snapshot.process = task.process;
+        let Snapshot { id, why, process, .. } = *snapshot;
+        let exec = task.call.as_ref().filter(|call| why == Why::Exec && is_exec(call.name));
+        if let Some(op) = exec.and_then(|call| self.made.ops.get_mut(call.op)) {
+            op.time = time - 1;
+            op.kind = Some(Kind::Exec { snapshot: Some(id) });
+        }
+        self.made.ops.push(Op::new(time, None, task.serial, Some(Kind::Snapshot { id, why, process })));
+    }
+}
+
+fn call(pending: &Pending, returned: Returned, file: Option<u32>) -> Kind {
+    let Pending { name, args, .. } = *pending;
+    Kind::Call(Box::new(Call { name, args, returned, file, transfer: None }))
+}
+
+fn is_exec(name: CallName) -> bool {
+    matches!(name, CallName::Execve | CallName::Execveat)
+}
+
+fn makes_task(name: CallName) -> bool {
+    matches!(name, CallName::Fork | CallName::Vfork | CallName::Clone | CallName::Clone3)
+}
+
+fn maps(name: CallName) -> bool {
+    matches!(name, CallName::Mmap | CallName::Shmat)
+}
+
+/// It is about memory.
+fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
+    name != CallName::Prctl || PRCTL_KEPT.contains(&args[0])
+}
+
+#[cfg(test)]
+#[path = "assemble_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! Takes away what the kernel reports, on a thread of its own, so that its buffers do not run full.
+
+use super::perf::Perf;
+use super::raw::Raw;
+use super::ring::Events;
+use super::tracefs::{Buffer, Instance};
+use anyhow::Context;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Seek, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often the buffers are looked after.
+const PERIOD: Duration = Duration::from_millis(4);
+
+/// Is ready to collect.
+pub struct Collector {
+    instance: Instance,
+    process: i32,
+    work: Work,
+}
+
+/// Collects.
+pub struct Running {
+    instance: Instance,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<Work>>,
+}
+
+/// What was collected.
+pub struct Collected {
+    instance: Instance,
+    /// The pages of each processor, in a file that has no name.
+    pages: Vec<(u16, File)>,
+    /// What perf events told, by time.
+    perf: Vec<Raw>,
+    /// Events that were lost.
+    pub lost: u64,
+}
+
+struct Work {
+    buffers: Vec<(Buffer, BufWriter<File>)>,
+    perf: Perf,
+}
+
+impl Collector {
+    /// For `process` and what it forks, with so much buffer for each processor; what is taken away lies in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, for the user.
+    pub fn new(process: i32, kilobytes: u32, folder: &Path) -> anyhow::Result<Collector> {
+        super::proc::pages(&File::open("/proc/self/pagemap")?)
+            .context("this kernel cannot list present pages (PAGEMAP_SCAN, since Linux 6.7)")?;
+        let instance = Instance::new(kilobytes)?;
+        let mut buffers = Vec::new();
+        for buffer in instance.buffers()? {
+            let file = tempfile::tempfile_in(folder)
+                .with_context(|| format!("no file can be made in {}", folder.display()))?;
+            buffers.push((buffer, BufWriter::with_capacity(1 << 20, file)));
+        }
+        let perf = Perf::new(process, buffers.iter().map(|(buffer, _)| buffer.cpu))?;
+        Ok(Collector { instance, process, work: Work { buffers, perf } })
+    }
+
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// Those of telling the kernel so.
+    pub fn start(self) -> anyhow::Result<Running> {
+        let Collector { instance, process, mut work } = self;
+        instance.start(process)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            // The last round begins after nothing more can come.
+            loop {
+                let last = stopped.load(Ordering::Acquire);
+                work.round()?;
+                if last {
+                    return Ok(work);
+                }
+                thread::sleep(PERIOD);
+            }
+        });
+        Ok(Running { instance, stop, thread })
+    }
+}
+
+impl Work {
+    fn round(&mut self) -> anyhow::Result<()> {
+        for (buffer, file) in &mut self.buffers {
+            buffer.drain(file).context("what the kernel traced cannot be kept")?;
+        }
+        self.perf.drain();
+        Ok(())
+    }
+}
+
+impl Running {
+    /// Ends, with everything that was reported before.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and writing.
+    pub fn stop(self) -> anyhow::Result<Collected> {
+        let Running { instance, stop, thread } = self;
+        instance.stop()?;
+        stop.store(true, Ordering::Release);
+        let work = thread.join().map_err(|_| anyhow::anyhow!("the thread that collects has panicked"))??;
+        let lost = instance.dropped()? + work.perf.lost;
+        let mut pages = Vec::new();
+        for (buffer, mut file) in work.buffers {
+            file.flush()?;
+            let mut file = file.into_inner().map_err(|error| error.into_error())?;
+            file.rewind()?;
+            pages.push((buffer.cpu, file));
+        }
+        let mut perf = work.perf.found;
+        perf.sort_by_key(|raw| raw.time);
+        Ok(Collected { instance, pages, perf, lost })
+    }
+}
+
+impl Collected {
+    /// Hands over all reports, and `others`, by time; ends where `each` does not want more.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    pub fn merge(self, others: Vec<Raw>, mut each: impl FnMut(Raw)) -> anyhow::Result<()> {
+        let Collected { instance, pages, perf, .. } = self;
+        let mut rings: Vec<_> = pages
+            .into_iter()
+            .map(|(cpu, file)| {
+                Events::new(
+                    BufReader::with_capacity(1 << 20, file),
+                    instance.page_size,
+                    cpu,
+                    &instance.layouts,
+                )
+            })
+            .collect();
+        let (mut perf, mut others) = (perf.into_iter(), others.into_iter());
+        let processors = rings.len();
+        let mut heads = Vec::new();
+        for ring in &mut rings {
+            heads.push(ring.next()?);
+        }
+        heads.extend([perf.next(), others.next()]);
+        loop {
+            let times =
+                heads.iter().enumerate().filter_map(|(index, head)| Some((head.as_ref()?.time, index)));
+            let Some((_, first)) = times.min() else { return Ok(()) };
+            let next = match rings.get_mut(first) {
+                Some(ring) => ring.next()?,
+                None if first == processors => perf.next(),
+                None => others.next(),
+            };
+            if let Some(raw) = std::mem::replace(&mut heads[first], next) {
+                each(raw);
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Follows the command and all it forks, and takes snapshots while a process stands still.
+
+use super::proc;
+use super::tracee::{self, Stop, now};
+use anyhow::Context;
+use freehold_trace::{Snapshot, Why};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// A snapshot, and which thread stood still for it.
+#[derive(Debug)]
+pub struct Taken {
+    /// By the kernel's number.
+    pub thread: i32,
+    /// Number of the process still unknown.
+    pub snapshot: Snapshot,
+}
+
+/// What was found on the way.
+#[derive(Debug, Default)]
+pub struct Followed {
+    /// In the order of time.
+    pub snapshots: Vec<Taken>,
+    /// When everything stood still for snapshots: from, for so many nanoseconds.
+    pub frozen: Vec<(u64, u64)>,
+    /// The command's exit status, as a shell would show it.
+    pub status: u8,
+    /// Snapshots that could not be taken, and why the first could not.
+    pub failed: Option<(u64, String)>,
+}
+
+/// How often everything is stopped for snapshots, and how many times at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Freezes {
+    /// So long between two.
+    pub every: Duration,
+    /// So many.
+    pub most: u32,
+}
+
+/// How long the threads get to stand still.
+const PATIENCE: u64 = 100_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    process: i32,
+    exiting: bool,
+    standing: bool,
+}
+
+struct Follower {
+    root: i32,
+    threads: BTreeMap<i32, Thread>,
+    /// Everybody is to stand still: nobody is let go on.
+    freezing: bool,
+    found: Followed,
+}
+
+/// Follows `root`, which was seized, to the end of everything it forked.
+///
+/// # Errors
+///
+/// Those of waitpid(2).
+pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
+    let mut follower =
+        Follower { root, threads: BTreeMap::new(), freezing: false, found: Followed::default() };
+    follower.add(root);
+    let mut left = freezes.most;
+    let mut next = now() + nanoseconds(freezes.every);
+    while !follower.threads.is_empty() {
+        match follower.one() {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).context("the command cannot be followed"),
+        }
+        let time = now();
+        if left > 0 && time >= next {
+            follower.freeze();
+            left -= 1;
+            next = now() + nanoseconds(freezes.every);
+            continue;
+        }
+        let wait = if left > 0 { next - time } else { u64::MAX };
+        tracee::pause(Duration::from_nanos(wait).min(Duration::from_secs(1)));
+    }
+    Ok(follower.found)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+impl Follower {
+    fn add(&mut self, thread: i32) {
+        let new =
+            || Thread { process: process_of(thread).unwrap_or(thread), exiting: false, standing: false };
+        self.threads.entry(thread).or_insert_with(new);
+    }
+
+    /// Takes note of one thing that happened. No: nothing has.
+    fn one(&mut self) -> io::Result<bool> {
+        let Some((thread, stop)) = tracee::next()? else { return Ok(false) };
+        if let Stop::Gone(status) = stop {
+            if thread == self.root {
+                self.found.status = status;
+            }
+            self.threads.remove(&thread);
+            return Ok(true);
+        }
+        self.add(thread);
+        match stop {
+            Stop::Exec(before) => {
+                // Another thread than the first may have called execve; it has the first one's number now.
+                if before != thread {
+                    self.threads.remove(&before);
+                }
+                self.threads.insert(thread, Thread { process: thread, exiting: false, standing: false });
+                self.take(Why::Exec, thread);
+            }
+            Stop::Exits => {
+                let process = self.threads[&thread].process;
+                if let Some(thread) = self.threads.get_mut(&thread) {
+                    thread.exiting = true;
+                }
+                if self.alive(process) == 0 {
+                    self.take(Why::Exit, thread);
+                }
+            }
+            Stop::Made(child) if child != 0 => self.add(child),
+            _ => {}
+        }
+        match stop {
+            Stop::Group => tracee::leave_standing(thread),
+            Stop::Signal(signal) => tracee::go_on(thread, signal),
+            Stop::Trap if self.freezing => {
+                if let Some(thread) = self.threads.get_mut(&thread) {
+                    thread.standing = true;
+                }
+            }
+            _ => tracee::go_on(thread, 0),
+        }
+        Ok(true)
+    }
+
+    /// Threads of a process that do not exit.
+    fn alive(&self, process: i32) -> u32 {
+        let alive = self.threads.values().filter(|thread| thread.process == process && !thread.exiting);
+        alive.count() as u32
+    }
+
+    /// Takes a snapshot of the process of `thread`, which stands still.
+    fn take(&mut self, why: Why, thread: i32) {
+        let process = self.threads[&thread].process;
+        let from = now();
+        match proc::snapshot(process, thread, why) {
+            Ok(mut snapshot) => {
+                snapshot.id = self.found.snapshots.len() as u32;
+                snapshot.taken = (from, now());
+                snapshot.threads = self.alive(process);
+                self.found.snapshots.push(Taken { thread, snapshot });
+            }
+            Err(error) => {
+                let failed = self.found.failed.get_or_insert_with(|| (0, format!("{error:#}")));
+                failed.0 += 1;
+            }
+        }
+    }
+
+    /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when somebody does not
+    /// stop soon: who waits in the kernel for its vfork child, say.
+    fn freeze(&mut self) {
+        let from = now();
+        self.freezing = true;
+        let all: Vec<i32> = self.threads.keys().copied().collect();
+        all.iter().for_each(|thread| tracee::interrupt(*thread));
+        let standing = loop {
+            match self.one() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(_) => break false,
+            }
+            if self.threads.values().all(|thread| thread.standing || thread.exiting) {
+                break true;
+            }
+            if now() > from + PATIENCE {
+                break false;
+            }
+            tracee::pause(Duration::from_micros(200));
+        };
+        if standing {
+            let mut last = BTreeMap::new();
+            self.threads.iter().filter(|(_, thread)| !thread.exiting).for_each(|(id, thread)| {
+                last.entry(thread.process).or_insert(*id);
+            });
+            last.into_values().for_each(|thread| self.take(Why::Freeze, thread));
+            self.found.frozen.push((from, now() - from));
+        }
+        self.freezing = false;
+        for (id, thread) in &mut self.threads {
+            if std::mem::take(&mut thread.standing) {
+                tracee::go_on(*id, 0);
+            }
+        }
+    }
+}
+
+/// The process of a thread; nothing when it is gone.
+fn process_of(thread: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}

@@ -1,0 +1,143 @@
+//! What the events of the kernel's tracing look like, as the kernel itself describes them, and what they mean.
+
+use super::raw::{LockStep, What};
+use anyhow::{Context, ensure};
+use freehold_trace::CallName;
+use std::collections::HashMap;
+
+/// How the events of one kind lie in the buffer, and what becomes of them.
+#[derive(Debug)]
+pub struct Layout {
+    kind: Kind,
+    /// The fields that the kind needs, in its order.
+    fields: Vec<Field>,
+}
+
+/// Kinds of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Enter(CallName),
+    Leave(CallName),
+    Fault,
+    Lock(LockStep),
+    TornDown,
+    NewTask,
+    Exec,
+    Exit,
+    Signal,
+    Interrupt,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    offset: usize,
+    size: usize,
+    signed: bool,
+}
+
+impl Layout {
+    /// The number by which the buffer names events of this kind, and how they lie in it. `event` is its name without its
+    /// group, `text` what its file `format` says.
+    ///
+    /// # Errors
+    ///
+    /// A text that is no such description, or that lacks a field which is needed.
+    pub fn parse(event: &str, text: &str) -> anyhow::Result<(u16, Layout)> {
+        let (kind, wanted) = meaning(event).with_context(|| format!("{event} is no event of ours"))?;
+        let id = text.lines().find_map(|line| line.strip_prefix("ID: "));
+        let id = id.and_then(|id| id.trim().parse().ok()).context("no number (ID)")?;
+        let all: Vec<_> = text.lines().filter_map(field).collect();
+        let mut fields = Vec::new();
+        if let Kind::Enter(call) = kind {
+            // The arguments follow the number of the call, in order.
+            let number =
+                all.iter().position(|(name, _)| *name == "__syscall_nr").context("no number of a call")?;
+            fields.extend(all[number + 1..].iter().take(call.arity()).map(|(_, field)| *field));
+            ensure!(fields.len() == call.arity(), "{event} has {} arguments", fields.len());
+        }
+        for name in wanted {
+            match all.iter().find(|(found, _)| found == name) {
+                Some((_, field)) => fields.push(*field),
+                None if kind == Kind::Exit || *name == "success" => {}
+                None => anyhow::bail!("{event} has no field {name}"),
+            }
+        }
+        Ok((id, Layout { kind, fields }))
+    }
+
+    /// What an event says whose bytes are `data`; nothing when they are too few.
+    pub fn decode(&self, data: &[u8]) -> Option<What> {
+        let mut values = [0; 6];
+        for (value, field) in values.iter_mut().zip(&self.fields) {
+            *value = field.value(data)?;
+        }
+        let [first, second, third, ..] = values;
+        Some(match self.kind {
+            Kind::Enter(call) => What::Enter(call, values),
+            Kind::Leave(call) => What::Leave(call, first as i64),
+            Kind::Fault => What::Fault { address: first, code: second },
+            Kind::Lock(step) => {
+                let taken = self.fields.len() < 3 || third != 0;
+                let step = if let LockStep::Taken(_) = step { LockStep::Taken(taken) } else { step };
+                What::Lock { step, space: first, write: second != 0 }
+            }
+            Kind::TornDown => What::TornDown,
+            Kind::NewTask => What::NewTask { thread: first as i32, flags: second },
+            Kind::Exec => What::Exec { thread: first as i32, before: second as i32 },
+            Kind::Exit => What::Exit { last: self.fields.first().map(|_| first != 0) },
+            Kind::Signal => What::Signal { signal: first as i32, code: second as i32 },
+            Kind::Interrupt => What::Interrupt,
+        })
+    }
+}
+
+/// The layouts of all events that are recorded, by the numbers that the buffer has for them.
+pub type Layouts = HashMap<u16, Layout>;
+
+/// What an event is for, and the fields it needs.
+fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
+    if let Some(call) = event.strip_prefix("sys_enter_").and_then(CallName::parse) {
+        return Some((Kind::Enter(call), &[]));
+    }
+    if let Some(call) = event.strip_prefix("sys_exit_").and_then(CallName::parse) {
+        return Some((Kind::Leave(call), &["ret"]));
+    }
+    Some(match event {
+        "page_fault_user" | "page_fault_kernel" => (Kind::Fault, &["address", "error_code"]),
+        "mmap_lock_start_locking" => (Kind::Lock(LockStep::Wanted), &["mm", "write"]),
+        "mmap_lock_acquire_returned" => (Kind::Lock(LockStep::Taken(true)), &["mm", "write", "success"]),
+        "mmap_lock_released" => (Kind::Lock(LockStep::Released), &["mm", "write"]),
+        "exit_mmap" => (Kind::TornDown, &[]),
+        "task_newtask" => (Kind::NewTask, &["pid", "clone_flags"]),
+        "sched_process_exec" => (Kind::Exec, &["pid", "old_pid"]),
+        "sched_process_exit" => (Kind::Exit, &["group_dead"]),
+        "signal_generate" => (Kind::Signal, &["sig", "code"]),
+        "tlb_flush" => (Kind::Interrupt, &[]),
+        _ => return None,
+    })
+}
+
+/// Name and place of a field: `field:unsigned long addr;	offset:16;	size:8;	signed:0;`.
+fn field(line: &str) -> Option<(&str, Field)> {
+    let mut parts = line.trim().split(';').map(str::trim);
+    let declared = parts.next()?.strip_prefix("field:")?;
+    let name = declared.split('[').next()?.rsplit([' ', '*']).find(|word| !word.is_empty())?;
+    let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse().ok();
+    let (offset, size, signed) = (number("offset:")?, number("size:")?, number("signed:")? == 1);
+    Some((name, Field { offset, size, signed }))
+}
+
+impl Field {
+    fn value(self, data: &[u8]) -> Option<u64> {
+        let bytes = data.get(self.offset..self.offset.checked_add(self.size)?)?;
+        let mut wide = [0; 8];
+        wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let value = u64::from_le_bytes(wide);
+        let unused = 64 - 8 * u32::try_from(bytes.len()).ok()?.max(1);
+        Some(if self.signed { ((value << unused) as i64 >> unused) as u64 } else { value })
+    }
+}
+
+#[cfg(test)]
+#[path = "format_tests.rs"]
+mod tests;

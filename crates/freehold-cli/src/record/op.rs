@@ -1,0 +1,115 @@
+//! One event of a recording while it is being put together.
+
+use super::raw::LockStep;
+use freehold_trace::{Cost, Event, Kind};
+
+/// An event, and what is still found out about it.
+#[derive(Debug)]
+pub struct Op {
+    /// When it took effect.
+    pub time: u64,
+    /// When it began.
+    pub begun: u64,
+    /// When it ended; for a fault: was resolved.
+    pub ended: Option<u64>,
+    /// The processor.
+    pub cpu: Option<u16>,
+    /// The task, by its number in the recording.
+    pub task: u32,
+    /// What it was. Nothing: it is left out after all.
+    pub kind: Option<Kind>,
+    /// What it did with mmap locks.
+    pub locks: Vec<Held>,
+    /// Interrupts that it sent for TLB flushes.
+    pub interrupts: u32,
+    /// It waited for storage.
+    pub major: bool,
+}
+
+/// One acquisition of an mmap lock.
+#[derive(Debug)]
+pub struct Held {
+    space: u64,
+    write: bool,
+    wanted: u64,
+    taken: Option<u64>,
+    downgraded: Option<u64>,
+    released: Option<u64>,
+}
+
+impl Op {
+    /// Something that began at `time` and whose end is still to come.
+    pub fn new(time: u64, cpu: Option<u16>, task: u32, kind: Option<Kind>) -> Op {
+        let (begun, ended, locks) = (time, None, Vec::new());
+        Op { time, begun, ended, cpu, task, kind, locks, interrupts: 0, major: false }
+    }
+
+    /// Notes what it did with the mmap lock of `space`.
+    pub fn lock(&mut self, step: LockStep, space: u64, write: bool, time: u64) {
+        let mut open =
+            self.locks.iter_mut().rev().filter(|held| held.space == space && held.released.is_none());
+        match step {
+            LockStep::Wanted => {}
+            LockStep::Taken(success) => match open.next() {
+                Some(held) if held.taken.is_none() && held.write == write => {
+                    held.taken = success.then_some(time);
+                    return;
+                }
+                Some(held) if held.write && !write => {
+                    held.downgraded = Some(time);
+                    return;
+                }
+                Some(_) => return,
+                None => {}
+            },
+            LockStep::Released => {
+                if let Some(held) = open.find(|held| held.write == write || held.downgraded.is_some()) {
+                    held.released = Some(time);
+                }
+                return;
+            }
+        }
+        let taken = (step == LockStep::Taken(true)).then_some(time);
+        self.locks.push(Held { space, write, wanted: time, taken, downgraded: None, released: None });
+    }
+
+    /// A call takes effect when it first gets a lock for writing; when that was, if it did.
+    pub fn first_write(&self) -> Option<u64> {
+        self.locks.iter().filter(|held| held.write).find_map(|held| held.taken)
+    }
+
+    /// It, as an event, with its time counted from `start`.
+    pub fn event(self, start: u64) -> Option<Event> {
+        let cost = self.cost();
+        let Op { time, cpu, task, kind, .. } = self;
+        Some(Event { line: 0, time: time.saturating_sub(start), cpu, task, kind: kind?, cost })
+    }
+
+    fn cost(&self) -> Cost {
+        let fault = match self.kind {
+            Some(Kind::Fault { .. }) => true,
+            Some(Kind::Call(_) | Kind::Clone { .. } | Kind::Exec { .. }) => false,
+            _ => return Cost::default(),
+        };
+        let mut cost = Cost {
+            before: Some(self.time.saturating_sub(self.begun)).filter(|before| *before != 0 && !fault),
+            after: self.ended.map(|ended| ended.saturating_sub(self.time)),
+            interrupts: self.interrupts,
+            major: self.major,
+            ..Cost::default()
+        };
+        let mut taken = self.locks.iter().filter_map(|held| Some((held, held.taken?)));
+        if let Some((held, at)) = taken.next() {
+            let wait = Some(at.saturating_sub(held.wanted));
+            if held.write {
+                cost.write_wait = wait
+            } else {
+                cost.read_wait = wait
+            }
+            cost.held = held.downgraded.or(held.released).map(|end| end.saturating_sub(at));
+            cost.downgraded = held.downgraded.zip(held.released).map(|(from, to)| to.saturating_sub(from));
+        }
+        cost.more_locks = taken.count() as u32;
+        cost
+    }
+}

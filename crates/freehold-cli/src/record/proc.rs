@@ -1,0 +1,205 @@
+//! What /proc says of an address space, as a snapshot.
+#![expect(unsafe_code, reason = "an ioctl of which no library knows")]
+
+use anyhow::{Context, bail};
+use freehold_trace::{Area, Pages, Snapshot, Why};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// The lines of `smaps` that a snapshot holds, in its order.
+const SIZES: [&str; 9] = [
+    "Rss",
+    "Shared_Clean",
+    "Shared_Dirty",
+    "Private_Clean",
+    "Private_Dirty",
+    "Referenced",
+    "Anonymous",
+    "AnonHugePages",
+    "Locked",
+];
+
+/// Reads what the kernel says of `thread` of `process`, which must not run meanwhile. Number, times and the process's
+/// number in the recording are the caller's to fill in.
+///
+/// # Errors
+///
+/// Those of /proc; something there that is not understood.
+pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot> {
+    let folder = format!("/proc/{process}/task/{thread}");
+    let read = |name: &str| {
+        let path = format!("{folder}/{name}");
+        let bytes = fs::read(&path).with_context(|| format!("{path} cannot be read"))?;
+        anyhow::Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let exe = fs::read_link(format!("{folder}/exe")).map(|path| path.to_string_lossy().into_owned());
+    Ok(Snapshot {
+        id: 0,
+        line: 0,
+        why,
+        process: 0,
+        taken: (0, 0),
+        threads: 0,
+        comm: read("comm")?.trim_end_matches('\n').to_owned(),
+        exe: exe.unwrap_or_default(),
+        status: status(&read("status")?),
+        areas: areas(&read("smaps")?)?,
+        pages: pages(&File::open(format!("{folder}/pagemap"))?)?,
+    })
+}
+
+/// The sizes that `status` holds, in kB.
+pub fn status(text: &str) -> Vec<(String, u64)> {
+    let sizes = text.lines().filter_map(|line| {
+        let (name, rest) = line.split_once(':')?;
+        let kilobytes = rest.trim().strip_suffix(" kB")?.parse().ok()?;
+        (name.starts_with("Vm") || name.starts_with("Rss")).then(|| (name.to_owned(), kilobytes))
+    });
+    sizes.filter(|(name, _)| name != "VmSwap").collect()
+}
+
+/// The VMAs of `smaps`.
+///
+/// # Errors
+///
+/// A line that is not understood.
+pub fn areas(text: &str) -> anyhow::Result<Vec<Area>> {
+    let mut areas: Vec<Area> = Vec::new();
+    for line in text.lines() {
+        if let Some(area) = first_line(line) {
+            areas.push(area);
+            continue;
+        }
+        let (Some((name, value)), Some(area)) = (line.split_once(':'), areas.last_mut()) else {
+            bail!("smaps says `{line}`");
+        };
+        let value = value.trim();
+        match name {
+            "VmFlags" => {
+                let codes = value.split_whitespace().filter_map(|code| code.as_bytes().try_into().ok());
+                area.flags = Some(codes.collect());
+            }
+            "THPeligible" => area.thp_eligible = value == "1",
+            _ => {
+                if let Some(index) = SIZES.iter().position(|size| *size == name) {
+                    let kilobytes = value
+                        .trim_end_matches(" kB")
+                        .parse()
+                        .with_context(|| format!("smaps says `{line}`"))?;
+                    area.sizes.get_or_insert_default()[index] = kilobytes;
+                }
+            }
+        }
+    }
+    Ok(areas)
+}
+
+/// `START-END PERMS OFFSET DEVICE INODE NAME`; nothing for other lines.
+fn first_line(line: &str) -> Option<Area> {
+    let mut rest = line;
+    let mut word = || {
+        let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = behind;
+        (!word.is_empty()).then_some(word)
+    };
+    let (start, end) = word()?.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let rights = word()?.as_bytes();
+    let offset = u64::from_str_radix(word()?, 16).ok()?;
+    let (_device, inode) = (word()?, word()?);
+    inode.parse::<u64>().ok()?;
+    let mut prot = 0;
+    for (index, letter) in b"rwx".iter().enumerate() {
+        prot |= u8::from(rights.get(index)? == letter) << index;
+    }
+    Some(Area {
+        start,
+        end,
+        prot,
+        shared: *rights.get(3)? == b's',
+        offset,
+        name: rest.trim_start().to_owned(),
+        sizes: None,
+        flags: None,
+        thp_eligible: false,
+    })
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const PRESENT_OR_SWAPPED: u64 = 8 | 16;
+/// File, present, swapped, zero page, huge: the bits are those of a snapshot.
+const CATEGORIES: u64 = 4 | 8 | 16 | 32 | 64;
+/// Behind the last page of a process.
+const END: u64 = 0x7fff_ffff_f000;
+
+/// The runs of pages that are present or swapped out.
+///
+/// # Errors
+///
+/// Those of the ioctl: ENOTTY on a kernel without it (before 6.7).
+pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
+    let mut found = vec![Region::default(); 4096];
+    let mut pages = Vec::new();
+    let mut start = 0;
+    loop {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            flags: 0,
+            start,
+            end: END,
+            walk_end: 0,
+            vec: found.as_mut_ptr() as u64,
+            vec_len: found.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_anyof_mask: PRESENT_OR_SWAPPED,
+            return_mask: CATEGORIES,
+        };
+        // SAFETY: `scan` is what this request reads and writes, and the kernel writes at most `vec_len` regions to `vec`,
+        // which live longer than the call.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        pages.extend(found.iter().take(count).map(|region| Pages {
+            first: region.start >> 12,
+            count: (region.end - region.start) >> 12,
+            categories: region.categories as u32,
+        }));
+        if scan.walk_end >= END || scan.walk_end <= start {
+            return Ok(pages);
+        }
+        start = scan.walk_end;
+    }
+}
+
+#[cfg(test)]
+#[path = "proc_tests.rs"]
+mod tests;

@@ -1,0 +1,239 @@
+//! The kernel's tracing, by files: an instance of our own that follows one process and what comes of it.
+
+use super::format::{Layout, Layouts};
+use anyhow::{Context, bail};
+use freehold_trace::CallName;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where tracefs is mounted.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Events beside system calls: group and name, a filter, and whether there is no recording without.
+const EVENTS: [(&str, Option<&str>, bool); 11] = [
+    ("exceptions/page_fault_user", None, true),
+    ("exceptions/page_fault_kernel", None, true),
+    ("mmap_lock/mmap_lock_start_locking", None, true),
+    ("mmap_lock/mmap_lock_acquire_returned", None, true),
+    ("mmap_lock/mmap_lock_released", None, true),
+    ("task/task_newtask", None, true),
+    ("sched/sched_process_exec", None, true),
+    ("sched/sched_process_exit", None, true),
+    ("signal/signal_generate", Some("sig==11||sig==7"), true),
+    // Interrupts that are sent to another processor.
+    ("tlb/tlb_flush", Some("reason==4"), false),
+    ("mmap/exit_mmap", None, false),
+];
+
+/// Without these calls there is no recording; the others may be unknown to a kernel.
+const NEEDED: [CallName; 5] =
+    [CallName::Mmap, CallName::Munmap, CallName::Mprotect, CallName::Brk, CallName::Mremap];
+
+/// Our part of the kernel's tracing; gone when dropped.
+#[derive(Debug)]
+pub struct Instance {
+    folder: PathBuf,
+    /// How events lie in the buffers.
+    pub layouts: Layouts,
+    /// Bytes in a page of the buffers.
+    pub page_size: usize,
+}
+
+impl Instance {
+    /// With `kilobytes` of buffer for each processor; nothing is traced yet.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, for the user: tracefs, leave to use it, an event.
+    pub fn new(kilobytes: u32) -> anyhow::Result<Instance> {
+        let folder = Path::new(TRACEFS).join("instances").join(format!("freehold-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| {
+            let found = Path::new(TRACEFS).join("trace_clock").exists();
+            if found {
+                format!("no leave to trace ({} cannot be made): be root", folder.display())
+            } else {
+                format!("no tracefs at {TRACEFS}: be root, and `mount -t tracefs nodev {TRACEFS}`")
+            }
+        })?;
+        let mut instance = Instance { folder, layouts: Layouts::new(), page_size: 0 };
+        for (file, value) in [
+            ("tracing_on", "0"),
+            ("trace_clock", "mono"),
+            // What comes first stays, and what is dropped is counted.
+            ("options/overwrite", "0"),
+            // Children of the process are followed, too.
+            ("options/event-fork", "1"),
+            ("buffer_size_kb", &kilobytes.to_string()),
+        ] {
+            instance.write(file, value)?;
+        }
+        instance.page_size = page_size(&instance.read("events/header_page")?)?;
+        for call in CallName::ALL {
+            for event in [
+                format!("syscalls/sys_enter_{}", call.as_str()),
+                format!("syscalls/sys_exit_{}", call.as_str()),
+            ] {
+                instance.enable(&event, None, NEEDED.contains(call))?;
+            }
+        }
+        for (event, filter, needed) in EVENTS {
+            instance.enable(event, filter, needed)?;
+        }
+        Ok(instance)
+    }
+
+    fn enable(&mut self, event: &str, filter: Option<&str>, needed: bool) -> anyhow::Result<()> {
+        let folder = format!("events/{event}");
+        if !self.folder.join(&folder).is_dir() {
+            if needed {
+                bail!("this kernel was built without the event {event}");
+            }
+            return Ok(());
+        }
+        let name = event.rsplit('/').next().unwrap_or_default();
+        let text = self.read(&format!("{folder}/format"))?;
+        let (id, layout) =
+            Layout::parse(name, &text).with_context(|| format!("{event}: its format is not understood"))?;
+        if let Some(filter) = filter {
+            self.write(&format!("{folder}/filter"), filter)?;
+        }
+        self.write(&format!("{folder}/enable"), "1")?;
+        self.layouts.insert(id, layout);
+        Ok(())
+    }
+
+    /// Traces the process from now on, and what it forks.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    pub fn start(&self, process: i32) -> anyhow::Result<()> {
+        // In this order: tracing without a process would be of all of them.
+        self.write("set_event_pid", &process.to_string())?;
+        self.write("tracing_on", "1")
+    }
+
+    /// Traces no more; what the buffers hold stays.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    pub fn stop(&self) -> anyhow::Result<()> {
+        self.write("tracing_on", "0")
+    }
+
+    /// The processors' buffers.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening.
+    pub fn buffers(&self) -> anyhow::Result<Vec<Buffer>> {
+        let mut buffers = Vec::new();
+        for entry in fs::read_dir(self.folder.join("per_cpu"))? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(cpu) = name.strip_prefix("cpu").and_then(|number| number.parse().ok()) else { continue };
+            let pages = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path.join("trace_pipe_raw"))?;
+            buffers.push(Buffer { cpu, pages, page: vec![0; self.page_size] });
+        }
+        buffers.sort_by_key(|buffer| buffer.cpu);
+        Ok(buffers)
+    }
+
+    /// Events that found no room.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    pub fn dropped(&self) -> anyhow::Result<u64> {
+        let mut dropped = 0;
+        for entry in fs::read_dir(self.folder.join("per_cpu"))? {
+            let stats = fs::read_to_string(entry?.path().join("stats"))?;
+            let counts = stats.lines().filter_map(|line| line.split_once(": "));
+            let counts =
+                counts.filter(|(name, _)| matches!(*name, "overrun" | "commit overrun" | "dropped events"));
+            dropped += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(dropped)
+    }
+
+    fn read(&self, file: &str) -> anyhow::Result<String> {
+        let path = self.folder.join(file);
+        let cannot = || format!("{} cannot be read", path.display());
+        // Some of these files give a reader with a small buffer their beginning only.
+        let mut text = BufReader::with_capacity(1 << 16, File::open(&path).with_context(cannot)?);
+        let mut bytes = Vec::new();
+        while let Some(read) = Some(text.fill_buf().with_context(cannot)?).filter(|read| !read.is_empty()) {
+            let length = read.len();
+            bytes.extend_from_slice(read);
+            text.consume(length);
+        }
+        String::from_utf8(bytes).with_context(cannot)
+    }
+
+    fn write(&self, file: &str, value: &str) -> anyhow::Result<()> {
+        let path = self.folder.join(file);
+        let mut file = OpenOptions::new().write(true).open(&path);
+        let written = file.as_mut().map(|file| file.write_all(value.as_bytes()));
+        match written {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                Err(error).with_context(|| format!("{value} cannot be written to {}", path.display()))
+            }
+            Err(_) => bail!("{} cannot be written", path.display()),
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // The kernel frees the buffers with the folder. Nobody is left to be told when it does not.
+        let _ = self.stop();
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// What one processor has recorded and was not taken away yet.
+#[derive(Debug)]
+pub struct Buffer {
+    /// The processor.
+    pub cpu: u16,
+    pages: File,
+    page: Vec<u8>,
+}
+
+impl Buffer {
+    /// Moves what is there to `to`, page by page, and does not wait for more.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and writing.
+    pub fn drain(&mut self, to: &mut impl Write) -> io::Result<()> {
+        loop {
+            match self.pages.read(&mut self.page) {
+                Ok(0) => return Ok(()),
+                Ok(_) => to.write_all(&self.page)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Bytes in a page, from the kernel's description of it: where the data begin and how many there are.
+fn page_size(description: &str) -> anyhow::Result<usize> {
+    let data = description.lines().find(|line| line.contains(" data;")).unwrap_or_default();
+    let number = |key: &str| {
+        let rest = &data[data.find(key)? + key.len()..];
+        rest.split(';').next()?.parse::<usize>().ok()
+    };
+    let size = number("offset:").zip(number("size:")).map(|(offset, size)| offset + size);
+    size.filter(|size| (4096..=1 << 20).contains(size))
+        .context("the pages of the trace buffer are not understood")
+}

@@ -1,0 +1,218 @@
+//! Writes a recording's files.
+
+use super::assemble::{Assembled, Assembler, File as Mapped};
+use super::collect::Collected;
+use super::follow::Followed;
+use super::op::Op;
+use super::raw::{Raw, What};
+use crate::output::Output;
+use crate::units;
+use anyhow::{Context, bail};
+use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How much effort goes into making the files small.
+const LEVEL: i32 = 12;
+
+/// Where a recording comes to lie.
+#[derive(Debug)]
+pub struct Names {
+    /// What the recording is called.
+    pub name: String,
+    /// The folder of its files.
+    pub folder: PathBuf,
+    trace: PathBuf,
+    snap: PathBuf,
+    /// The text, where strace makes it.
+    pub text: PathBuf,
+}
+
+impl Names {
+    /// `output` is the name with its folder; without one, the command's name here.
+    ///
+    /// # Errors
+    ///
+    /// A name that is none; a file of it that exists.
+    pub fn new(output: Option<&Path>, command: &[OsString]) -> anyhow::Result<Names> {
+        let command = command.first().context("there is no command to record")?;
+        let path = output
+            .map_or_else(|| PathBuf::from(Path::new(command).file_name().unwrap_or(command)), Path::to_owned);
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.with_context(|| format!("{} is no name of a recording", path.display()))?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let with = |ending: &str| folder.join(format!("{name}.{ending}"));
+        let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace"));
+        for file in [&trace, &snap, &text] {
+            if file.exists() {
+                bail!("{} exists already: name another recording with -o", file.display());
+            }
+        }
+        Ok(Names { folder: folder.to_owned(), name, trace, snap, text })
+    }
+
+    /// There is room and leave for the files.
+    ///
+    /// # Errors
+    ///
+    /// What the system says to a try.
+    pub fn check(&self) -> anyhow::Result<()> {
+        Output::new(&self.trace).with_context(|| format!("{}: cannot be written", self.trace.display()))?;
+        Ok(())
+    }
+}
+
+/// What stands in the files.
+#[derive(Debug)]
+pub struct Written {
+    events: u64,
+    calls: u64,
+    faults: u64,
+    tasks: u32,
+    snapshots: usize,
+    stopped: u64,
+    failed: Option<(u64, String)>,
+    bytes: u64,
+}
+
+/// Puts everything together and writes it. `rename` holds beginnings of paths, and what stands in their place.
+///
+/// # Errors
+///
+/// Those of reading what was collected and of writing.
+pub fn write(
+    names: &Names,
+    process: i32,
+    collected: Collected,
+    followed: Followed,
+    rename: &[(String, String)],
+) -> anyhow::Result<Written> {
+    let Followed { snapshots: taken, frozen, failed, .. } = followed;
+    let (threads, mut snapshots): (Vec<_>, Vec<_>) =
+        taken.into_iter().map(|taken| (taken.thread, taken.snapshot)).unzip();
+    let reports = threads.iter().zip(&snapshots).enumerate().map(|(index, (thread, snapshot))| Raw {
+        time: snapshot.taken.0,
+        cpu: None,
+        thread: *thread,
+        what: What::Snapshot(index),
+    });
+    let reports: Vec<_> = reports.collect();
+    let mut assembler = Assembler::new(process, &mut snapshots);
+    collected.merge(reports, |raw| assembler.report(raw))?;
+    let Assembled { mut ops, files, tasks } = assembler.finish();
+    ops.extend(frozen.iter().map(|(from, ns)| Op::new(*from, None, 0, Some(Kind::Frozen { ns: *ns }))));
+    ops.retain(|op| op.kind.is_some());
+    ops.sort_by_key(|op| op.time);
+    let Some(start) = ops.first().map(|op| op.time) else {
+        bail!(
+            "the kernel traced nothing of process {process}: it may know it by another number, outside of this container"
+        )
+    };
+    let mut written = Written {
+        events: 0,
+        calls: 0,
+        faults: 0,
+        tasks,
+        snapshots: snapshots.len(),
+        stopped: 0,
+        failed,
+        bytes: 0,
+    };
+    written.stopped = stopped(&snapshots, &frozen);
+    written.trace(names, start, ops, &files, rename)?;
+    written.snapshots(names, start, snapshots, rename)?;
+    Ok(written)
+}
+
+/// Nanoseconds for which something stood still for snapshots.
+fn stopped(snapshots: &[Snapshot], frozen: &[(u64, u64)]) -> u64 {
+    let own = snapshots.iter().filter(|snapshot| snapshot.why != freehold_trace::Why::Freeze);
+    own.map(|snapshot| snapshot.taken.1 - snapshot.taken.0).sum::<u64>()
+        + frozen.iter().map(|(_, ns)| ns).sum::<u64>()
+}
+
+impl Written {
+    fn trace(
+        &mut self,
+        names: &Names,
+        start: u64,
+        ops: Vec<Op>,
+        files: &[Mapped],
+        rename: &[(String, String)],
+    ) -> anyhow::Result<()> {
+        let mut order: Vec<usize> = (0..files.len()).collect();
+        order.sort_by_key(|index| files[*index].first);
+        let mut order = order.into_iter().peekable();
+        let mut out = TraceWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?, &names.name)?;
+        for op in ops {
+            while let Some(index) = order.next_if(|index| files[*index].first <= op.time) {
+                let path = &files[index].path;
+                let size = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len());
+                out.file(&FileInfo { id: index as u32 + 1, size, path: renamed(path, rename) })?;
+            }
+            let Some(event) = op.event(start) else { continue };
+            self.events += 1;
+            self.calls += u64::from(matches!(event.kind, Kind::Call(_)));
+            self.faults += u64::from(matches!(event.kind, Kind::Fault { .. }));
+            out.event(&event)?;
+        }
+        self.save(&names.trace, &out.finish()?.finish()?)
+    }
+
+    fn snapshots(
+        &mut self,
+        names: &Names,
+        start: u64,
+        snapshots: Vec<Snapshot>,
+        rename: &[(String, String)],
+    ) -> anyhow::Result<()> {
+        let mut out = SnapWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?, &names.name)?;
+        for mut snapshot in snapshots.into_iter().filter(|snapshot| snapshot.process != 0) {
+            snapshot.taken = (snapshot.taken.0.saturating_sub(start), snapshot.taken.1.saturating_sub(start));
+            snapshot.exe = renamed(&snapshot.exe, rename);
+            for area in &mut snapshot.areas {
+                area.name = renamed(&area.name, rename);
+            }
+            out.snapshot(&snapshot)?;
+        }
+        self.save(&names.snap, &out.finish()?.finish()?)
+    }
+
+    fn save(&mut self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        let cannot = || format!("{}: cannot be written", path.display());
+        fs::File::create_new(path).and_then(|mut file| file.write_all(bytes)).with_context(cannot)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Tells the user what there is, and what it cost.
+    pub fn report(&self, names: &Names, wall: u64) {
+        let Written { events, calls, faults, tasks, snapshots, stopped, .. } = self;
+        let count = |number: &u64| units::count(*number);
+        eprintln!(
+            "freehold: {}: {} events ({} calls, {} faults) of {tasks} tasks, {snapshots} snapshots, {}",
+            names.trace.display(),
+            count(events),
+            count(calls),
+            count(faults),
+            units::bytes(self.bytes)
+        );
+        eprintln!(
+            "freehold: the command ran for {}, of which {} stopped for snapshots",
+            units::nanoseconds(wall),
+            units::nanoseconds(*stopped)
+        );
+        if let Some((number, why)) = &self.failed {
+            eprintln!("freehold: {number} snapshots could not be taken: {why}");
+        }
+    }
+}
+
+/// A path with the first beginning that is to be renamed.
+fn renamed(path: &str, rename: &[(String, String)]) -> String {
+    let begins =
+        rename.iter().find_map(|(from, to)| Some(format!("{to}{}", path.strip_prefix(from.as_str())?)));
+    begins.unwrap_or_else(|| path.to_owned())
+}
