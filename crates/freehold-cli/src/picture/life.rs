@@ -67,8 +67,9 @@ pub(super) struct Process {
 impl Life {
     /// What happened next. `snapshot` is the one that the event names, if it names one.
     pub fn event(&mut self, event: &Event, snapshot: Option<&Snapshot>) {
-        let now = event.time.saturating_sub(self.frozen);
-        self.end = self.end.max(now);
+        // Time does not go back, whatever was frozen for longer than it lasted.
+        let now = event.time.saturating_sub(self.frozen).max(self.end);
+        self.end = now;
         match &event.kind {
             Happened::Frozen { ns } => self.frozen = self.frozen.saturating_add(*ns),
             Happened::Fault { in_exec: true, .. } => {}

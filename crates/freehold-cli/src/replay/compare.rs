@@ -52,7 +52,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<
             what: "contents of private pages",
             linux: "what this process wrote, or its parents before they forked".to_owned(),
             freehold: format!("{word:#x} at {at:#x}"),
-            maps: maps_around(process, at..at + 1),
+            maps: maps_around(process, at),
         });
     }
     findings
@@ -108,7 +108,7 @@ fn compare_areas(
             what: "VMA",
             linux: linux.unwrap_or_else(none),
             freehold: freehold.unwrap_or_else(none),
-            maps: maps_around(process, at..at + 1),
+            maps: maps_around(process, at),
         });
     }
 }
@@ -247,7 +247,7 @@ fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findin
             what: "private pages",
             linux: format!("{} pages, {:x} {linux}", theirs.count(), at * PAGE),
             freehold: format!("{} pages, {:x} {freehold}", ours.count(), at * PAGE),
-            maps: maps_around(process, at * PAGE..at * PAGE + 1),
+            maps: maps_around(process, at * PAGE),
         });
     }
 }
@@ -280,7 +280,7 @@ fn compare_huge(process: &Process, areas: &[&Area], findings: &mut Vec<Finding>)
                 what: "AnonHugePages",
                 linux: format!("{theirs} kB at {:x}", area.start),
                 freehold: format!("{ours} kB"),
-                maps: maps_around(process, area.start..area.start + 1),
+                maps: maps_around(process, area.start),
             });
         }
     }

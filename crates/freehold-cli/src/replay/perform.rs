@@ -13,7 +13,6 @@ use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
 use freehold_trace::{CallName, FaultCode, Returned};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -179,7 +178,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         if same {
             return;
         }
-        let maps = task.image.as_deref().map(|image| maps_around(image.process(), address..address + 1));
+        let maps = task.image.as_deref().map(|image| maps_around(image.process(), address));
         let access = match (code.write(), code.exec()) {
             (true, _) => "write",
             (false, true) => "fetch",
@@ -226,7 +225,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             return;
         }
         let at = call.returned.value().filter(|_| call.name == CallName::Mmap).unwrap_or(call.args[0]);
-        let maps = task.image.as_deref().map(|image| maps_around(image.process(), at..at + 1));
+        let maps = task.image.as_deref().map(|image| maps_around(image.process(), at));
         let freehold = match same_bytes {
             true => show_returned(ours),
             false => format!("{}, other bytes", show_returned(ours)),
@@ -318,16 +317,16 @@ fn show_returned(returned: Returned) -> String {
     }
 }
 
-/// The VMAs at an address range and their neighbours, as /proc/PID/maps shows them.
-pub(super) fn maps_around(process: &Process, range: Range<u64>) -> Vec<String> {
+/// The VMA at an address and its neighbours, as /proc/PID/maps shows them.
+pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut after = 0;
     for line in process.maps(0) {
-        if line.end <= range.start {
+        if line.end <= at {
             if lines.len() == AROUND {
                 lines.remove(0);
             }
-        } else if line.start >= range.end {
+        } else if line.start > at {
             after += 1;
         }
         if after > AROUND {

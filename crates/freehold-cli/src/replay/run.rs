@@ -82,6 +82,8 @@ struct Ready<'p> {
     tasks: Vec<Task<'p>>,
     /// Workers that wait for one.
     idle: usize,
+    /// A worker has panicked: nobody goes on.
+    failed: bool,
 }
 
 /// A segment while it runs.
@@ -100,6 +102,18 @@ pub(super) struct Run<'p> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked takes the whole run down; what is behind the lock is no worse for it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the run when its worker panics; else others would wait for what will never be done.
+struct Alarm<'r, 'p>(&'r Run<'p>);
+
+impl Drop for Alarm<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(&self.0.ready).failed = true;
+            self.0.changed.notify_all();
+        }
+    }
 }
 
 impl<'p> Run<'p> {
@@ -152,6 +166,7 @@ impl<'p> Run<'p> {
 
     /// A worker's life.
     fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Found, seed: u64) {
+        let _alarm = Alarm(self);
         let mut random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
         while let Some(task) = self.take(&mut random) {
             self.turn(task, cpu, found, &mut random);
@@ -162,6 +177,9 @@ impl<'p> Run<'p> {
     fn take(&self, random: &mut Pcg64Mcg) -> Option<Task<'p>> {
         let mut ready = lock(&self.ready);
         loop {
+            if ready.failed {
+                return None;
+            }
             if !ready.tasks.is_empty() {
                 let chosen = random.next_u32() as usize % ready.tasks.len();
                 return Some(ready.tasks.swap_remove(chosen));

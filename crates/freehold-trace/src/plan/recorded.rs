@@ -43,7 +43,7 @@ impl Recorded {
         let cost = &event.cost;
         self.active = self.active.max(event.time.saturating_sub(self.frozen));
         if let Kind::Frozen { ns } = event.kind {
-            self.frozen += ns;
+            self.frozen = self.frozen.saturating_add(ns);
         }
         self.interrupts += u64::from(cost.interrupts);
         self.note_lock(cost);
@@ -52,7 +52,7 @@ impl Recorded {
         let ns = if fault { cost.after } else { total(cost) };
         let sum = self.kinds.entry(name).or_default();
         sum.0 += 1;
-        sum.1 += ns.unwrap_or(0);
+        sum.1 = sum.1.saturating_add(ns.unwrap_or(0));
     }
 
     fn note_lock(&mut self, cost: &Cost) {
@@ -69,7 +69,7 @@ impl Recorded {
 fn total(cost: &Cost) -> Option<u64> {
     match (cost.before, cost.after) {
         (None, None) => None,
-        (before, after) => Some(before.unwrap_or(0) + after.unwrap_or(0)),
+        (before, after) => Some(before.unwrap_or(0).saturating_add(after.unwrap_or(0))),
     }
 }
 
