@@ -11,7 +11,9 @@
 mod discard;
 mod explore;
 mod files;
+mod forced;
 mod fork;
+mod huge;
 mod killed;
 mod mprotect;
 mod mremap;

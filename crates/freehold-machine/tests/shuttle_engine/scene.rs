@@ -4,7 +4,7 @@
 use freehold::{
     PAGE_SIZE,
     counted::Counted,
-    engine::{Config, Engine},
+    engine::{Config, Engine, HugePages},
     fault::{FaultError, SegvCode},
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
@@ -60,9 +60,19 @@ pub struct Scene {
 
 impl Scene {
     pub fn new(locking: Locking) -> Self {
-        let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(6)).unwrap();
+        Self::with(locking, 1 << 20, HugePages::Never)
+    }
+
+    /// One with room for a few huge pages, which come wherever they fit.
+    pub fn huge(locking: Locking) -> Self {
+        Self::with(locking, 10 << 20, HugePages::Always)
+    }
+
+    fn with(locking: Locking, bytes: u64, huge_pages: HugePages) -> Self {
+        let machine = Machine::new(MachineConfig::backed(bytes).tables(1 << 18).cpus(6)).unwrap();
         // Stacks may grow right down to what lies below them.
-        let engine = Engine::new(machine.clone(), Config { stack_gap: 0, ..Config::default() }).unwrap();
+        let config = Config { stack_gap: 0, huge_pages, ..Config::default() };
+        let engine = Engine::new(machine.clone(), config).unwrap();
         let process = space(&engine, locking);
         Scene { process, engine, machine, locking }
     }

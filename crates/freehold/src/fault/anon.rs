@@ -1,6 +1,6 @@
 //! Faults on private anonymous memory with nothing there yet.
 
-use super::{Access, Held, Step, vma_pte_flags};
+use super::{Access, Held, Step, cow::written, vma_pte_flags};
 use crate::{
     VirtAddr,
     platform::Platform,
@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
             return step;
         }
         let Ok(frame) = self.engine.alloc_anon(true) else { return Step::OUT_OF_MEMORY };
-        let page = Pte::page(frame, rights | PteFlags::WRITE | PteFlags::DIRTY);
+        let page = Pte::page(frame, rights | written(vma.flags()));
         match table.lock().install(address, page) {
             Ok(()) => self.counters.count_page(RssKind::Anon, 1),
             Err(_) => self.engine.discard_anon(frame),

@@ -21,10 +21,11 @@ use crate::{
 use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteGuard, PteTable};
 
 /// What an entry gets when a store goes straight to its frame.
-const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
+pub(super) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
 
-/// What an entry gets when a store goes to its frame, in a VMA that may not allow stores to anybody but a debugger.
-fn written(flags: VmFlags) -> PteFlags {
+/// What an entry gets when a store goes to its frame, in a VMA that may not allow stores to anybody but a debugger. Wherever
+/// an entry is made for a store: the page that a debugger wanted to copy may be gone by the time its fault comes.
+pub(super) fn written(flags: VmFlags) -> PteFlags {
     if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
 }
 

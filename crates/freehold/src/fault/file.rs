@@ -3,7 +3,7 @@
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
 
-use super::{Access, FaultError, Held, Step, vma_pte_flags};
+use super::{Access, FaultError, Held, Step, cow::written, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
@@ -140,7 +140,7 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         let Some(original) = file.mapping().lookup(&rcu, vma.pgoff_of(page)) else { return Step::Retry };
         self.platform().copy_frame(copy, original);
-        let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
+        let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         match table.lock().install(VirtAddr::new(page), Pte::page(copy, rights)) {
             Ok(()) => Step::Done,
             Err(_) => Step::Retry,

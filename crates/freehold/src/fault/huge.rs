@@ -13,7 +13,11 @@
 //! entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing by far. With each huge page
 //! comes a table, kept with the table above for the split, which therefore cannot fail.
 
-use super::{Access, Held, Step, vma_pte_flags};
+use super::{
+    Access, Held, Step,
+    cow::{WRITTEN, written},
+    vma_pte_flags,
+};
 use crate::{
     Pfn, VirtAddr,
     engine::{Engine, HugePages},
@@ -69,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
             return Some(Step::Done);
         }
         let new = HugePage::new(&self.engine)?;
-        let leaf = Pte::leaf(Level::Pmd, new.first, rights | PteFlags::WRITE | PteFlags::DIRTY);
+        let leaf = Pte::leaf(Level::Pmd, new.first, rights | written(vma.flags()));
         let mut guard = table.lock();
         if guard.install(address, leaf).is_ok() {
             guard.deposit(spare.kept());
@@ -112,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         } else if writable && (0..FRAMES).all(|n| self.is_ours(pfn.add(n))) {
             (0..FRAMES).for_each(|n| self.platform().frame(pfn.add(n)).set_exclusive());
-            guard.grant(address, PteFlags::WRITE | PteFlags::DIRTY | PteFlags::ACCESSED);
+            guard.grant(address, WRITTEN);
             return Step::Done;
         } else {
             drop(guard);
@@ -137,7 +141,7 @@ impl<P: Platform> AddressSpace<P> {
         address: VirtAddr,
     ) -> Option<Step<P>> {
         let new = HugePage::new(&self.engine)?;
-        let flags = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY | PteFlags::ACCESSED;
+        let flags = vma_pte_flags(vma.flags()) | WRITTEN;
         let tlb = SpaceTlb { space: self };
         // As in copying a small page: nobody reads the zeroes any more when the first can write.
         let mut gather = Gather::<_, 1>::exclusive(&tlb);

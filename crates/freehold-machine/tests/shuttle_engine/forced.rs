@@ -1,0 +1,73 @@
+//! A debugger's store to read-only memory beside DONTNEED of it (C-2): it saw a page to be copied, and when its fault comes
+//! there is none. What the fault then makes, the program must not be able to write.
+
+use crate::{
+    explore::{explore, thread},
+    files::file,
+    huge::{HUGE, filled},
+    scene::{PAGE, R, Scene, denied, page, unmap},
+};
+use freehold::{
+    access::Manner,
+    space::{Advice, MapFlags},
+};
+use std::ops::Range;
+
+/// The pages are read-only, and page 0 is not known to be its own; it holds `before` if it is not taken away, and `after` if so.
+fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
+    let len = (pages.end - pages.start) * PAGE;
+    thread::scope(|scope| {
+        scope.spawn(|| scene.process.madvise(page(pages.start), len, Advice::DontNeed).unwrap());
+        scope.spawn(|| {
+            let wrote = scene.process.write_memory(page(0) + 8, &7u64.to_le_bytes(), Manner::Forced);
+            assert_eq!(wrote, Ok(8));
+        });
+    });
+    let mut cpu = scene.machine.cpu(0);
+    assert_eq!(scene.process.store(&mut cpu, page(0), 9u64), denied(page(0)));
+    let found = [page(0), page(0) + 8].map(|at| scene.process.load::<u64>(&mut cpu, at).unwrap());
+    assert!([[before, 7], [after, 7], [after, 0]].contains(&found), "{found:?}");
+    drop(cpu);
+    unmap(&scene.process, pages);
+    scene.assert_empty();
+}
+
+/// The same for anonymous pages that a child had as well, and may still have.
+fn anonymous(scene: Scene, pages: Range<u64>) {
+    let child = scene.process.fork().unwrap();
+    scene.process.mprotect(page(pages.start), (pages.end - pages.start) * PAGE, R).unwrap();
+    let before = scene.process.load(&mut scene.machine.cpu(1), page(0)).unwrap();
+    drop(child);
+    forced_beside_dontneed(&scene, pages, before, 0);
+    scene.end();
+}
+
+#[test]
+fn c02_a_debuggers_store_beside_dontneed() {
+    explore("a forced store beside DONTNEED", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        anonymous(scene, 0..2);
+    });
+}
+
+#[test]
+fn c02_a_debuggers_store_beside_dontneed_of_a_huge_page() {
+    explore("a forced store beside DONTNEED of a huge page", 10, |locking| {
+        anonymous(filled(locking), HUGE);
+    });
+}
+
+#[test]
+fn c02_a_debuggers_store_beside_dontneed_of_a_private_file() {
+    explore("a forced store beside DONTNEED of a private file", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        assert_eq!(scene.process.mmap(page(0), 2 * PAGE, R, flags, Some(&file), 0), Ok(page(0)));
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(1), page(0)), Ok(0u64));
+        forced_beside_dontneed(&scene, 0..2, 0, 0);
+        drop(file);
+        scene.end();
+    });
+}
