@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 
 fn parse(line: &str) -> Result<ReplayArgs, clap::Error> {
     let Cli { command } = Cli::try_parse_from(line.split_whitespace())?;
-    let Command::Replay(args) = command;
+    let Command::Replay(args) = command else { panic!("{command:?}") };
     Ok(args)
 }
 

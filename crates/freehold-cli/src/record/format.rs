@@ -117,7 +117,7 @@ fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
     })
 }
 
-/// Name and place of a field: `field:unsigned long addr;	offset:16;	size:8;	signed:0;`.
+/// Name and place of a field: `field:unsigned long addr; offset:16; size:8; signed:0;`.
 fn field(line: &str) -> Option<(&str, Field)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;

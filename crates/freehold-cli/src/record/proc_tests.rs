@@ -1,1 +1,62 @@
+use super::*;
 
+const SMAPS: &str = "\
+55d4c8a00000-55d4c8a02000 r-xp 00001000 fe:00 247493                     /tmp/a name  with blanks
+Size:                  8 kB
+KernelPageSize:        4 kB
+Rss:                   4 kB
+Pss:                   4 kB
+Shared_Clean:          0 kB
+Private_Dirty:         4 kB
+Anonymous:             4 kB
+THPeligible:           1
+ProtectionKey:         0
+VmFlags: rd ex mr mw me sd \n\
+7ffd53031000-7ffd53052000 rw-s 00000000 00:00 0 \n\
+Rss:                  12 kB
+VmFlags: rd wr mr mw me gd ac \n";
+
+#[test]
+fn areas_are_read_with_sizes_and_flags() {
+    let areas = areas(SMAPS).unwrap();
+    let [code, shared] = areas.as_slice() else { panic!("{areas:?}") };
+    assert_eq!((code.start, code.end, code.offset), (0x55d4_c8a0_0000, 0x55d4_c8a0_2000, 0x1000));
+    assert_eq!((code.prot, code.shared, code.thp_eligible), (5, false, true));
+    assert_eq!(code.name, "/tmp/a name  with blanks");
+    assert_eq!(code.sizes, Some([4, 0, 0, 0, 4, 0, 4, 0, 0]));
+    assert_eq!(code.flags.as_ref().unwrap().len(), 6);
+    assert_eq!((shared.prot, shared.shared, shared.name.as_str()), (3, true, ""));
+    assert_eq!(shared.sizes.unwrap()[0], 12);
+}
+
+#[test]
+fn what_is_not_smaps_is_refused() {
+    for text in ["Rss: 4 kB\n", "nonsense\n", "1000-2000 rw-p 0 00:00 0 \nRss: many kB\n"] {
+        assert!(areas(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn status_holds_sizes_alone() {
+    let text =
+        "Name:\tls\nVmPeak:\t    5000 kB\nVmRSS:\t 12 kB\nRssAnon:\t 4 kB\nVmSwap:\t 0 kB\nThreads:\t1\n";
+    let expected = [("VmPeak", 5000), ("VmRSS", 12), ("RssAnon", 4)];
+    assert_eq!(status(text), expected.map(|(name, size)| (name.to_owned(), size)));
+}
+
+#[test]
+fn a_snapshot_of_this_very_process_is_whole() {
+    let own = std::process::id() as i32;
+    let snapshot = match snapshot(own, own, Why::Freeze) {
+        Ok(snapshot) => snapshot,
+        // Linux before 6.7.
+        Err(error) if format!("{error:#}").contains("os error 25") => return,
+        Err(error) => panic!("{error:#}"),
+    };
+    let here = &raw const snapshot as u64;
+    assert!(snapshot.areas.iter().any(|area| (area.start..area.end).contains(&here)));
+    assert!(snapshot.areas.is_sorted_by_key(|area| area.start));
+    assert!(snapshot.pages.is_sorted_by_key(|run| run.first));
+    let page = here >> 12;
+    assert!(snapshot.pages.iter().any(|run| (run.first..run.first + run.count).contains(&page)));
+}

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 /// Where tracefs is mounted.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
+/// What our instances are called, but for the number of the process.
+const PREFIX: &str = "freehold-";
+
 /// Events beside system calls: group and name, a filter, and whether there is no recording without.
 const EVENTS: [(&str, Option<&str>, bool); 11] = [
     ("exceptions/page_fault_user", None, true),
@@ -48,7 +51,9 @@ impl Instance {
     ///
     /// What is missing, for the user: tracefs, leave to use it, an event.
     pub fn new(kilobytes: u32) -> anyhow::Result<Instance> {
-        let folder = Path::new(TRACEFS).join("instances").join(format!("freehold-{}", std::process::id()));
+        let instances = Path::new(TRACEFS).join("instances");
+        remove_left(&instances);
+        let folder = instances.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder).with_context(|| {
             let found = Path::new(TRACEFS).join("trace_clock").exists();
             if found {
@@ -195,6 +200,18 @@ impl Drop for Instance {
         // The kernel frees the buffers with the folder. Nobody is left to be told when it does not.
         let _ = self.stop();
         let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Removes the instances of processes that were killed. One that stays costs memory, but is in nobody's way.
+fn remove_left(instances: &Path) {
+    let Ok(entries) = fs::read_dir(instances) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
