@@ -70,6 +70,8 @@ impl Op {
             }
         }
         let taken = (step == LockStep::Taken(true)).then_some(time);
+        // Nearly always it is the only one.
+        self.locks.reserve_exact(1);
         self.locks.push(Held { space, write, wanted: time, taken, downgraded: None, released: None });
     }
 
