@@ -134,16 +134,26 @@ impl Follower {
             _ => {}
         }
         match stop {
-            Stop::Group => tracee::leave_standing(thread),
-            Stop::Signal(signal) => tracee::go_on(thread, signal),
-            Stop::Trap if self.freezing => {
-                if let Some(thread) = self.threads.get_mut(&thread) {
-                    thread.standing = true;
+            Stop::Group => {
+                tracee::leave_standing(thread);
+                self.stands(thread);
+            }
+            Stop::Trap if self.freezing => self.stands(thread),
+            _ => {
+                tracee::go_on(thread, if let Stop::Signal(signal) = stop { signal } else { 0 });
+                // Any stop makes the kernel forget that another one was asked for.
+                if self.freezing {
+                    tracee::interrupt(thread);
                 }
             }
-            _ => tracee::go_on(thread, 0),
         }
         Ok(true)
+    }
+
+    fn stands(&mut self, thread: i32) {
+        if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.standing = true;
+        }
     }
 
     /// Threads of a process that do not exit.
@@ -174,6 +184,7 @@ impl Follower {
     /// stop soon: who waits in the kernel for its vfork child, say.
     fn freeze(&mut self) {
         let from = now();
+        self.threads.values_mut().for_each(|thread| thread.standing = false);
         self.freezing = true;
         let all: Vec<i32> = self.threads.keys().copied().collect();
         all.iter().for_each(|thread| tracee::interrupt(*thread));
@@ -200,11 +211,8 @@ impl Follower {
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;
-        for (id, thread) in &mut self.threads {
-            if std::mem::take(&mut thread.standing) {
-                tracee::go_on(*id, 0);
-            }
-        }
+        // Who stands still with its whole process takes no notice.
+        self.threads.iter().filter(|(_, thread)| thread.standing).for_each(|(id, _)| tracee::go_on(*id, 0));
     }
 }
 
