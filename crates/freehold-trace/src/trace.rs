@@ -22,6 +22,7 @@ pub(crate) struct TraceReader {
 pub(crate) struct Seen {
     time: u64,
     tasks: Numbers,
+    exited: Numbers,
     files: Files,
 }
 
@@ -84,7 +85,7 @@ impl Seen {
         let mut tasks = Numbers::default();
         let first = tasks.insert(1, "task", "tasks");
         debug_assert_eq!(first, Ok(()));
-        Seen { time: 0, tasks, files: Files::default() }
+        Seen { time: 0, tasks, exited: Numbers::default(), files: Files::default() }
     }
 
     /// A line that begins with `#`: the definition of a file, or a remark.
@@ -128,7 +129,10 @@ impl Seen {
             (b"f", _) => fault(&mut fields, true)?,
             (b"N", Some(task)) => self.clone_(&mut fields, task)?,
             (b"E", _) => exec(&mut fields)?,
-            (b"X", _) => exit(&mut fields)?,
+            (b"X", Some(task)) => {
+                self.exited.insert(task, "the exit of task", "tasks")?;
+                exit(&mut fields)?
+            }
             (b"D", _) => Kind::TornDown { process: self.process(&mut fields)? },
             (b"G", _) => signal(&mut fields)?,
             (b"S", _) => self.snapshot(&mut fields)?,

@@ -156,7 +156,13 @@ fn damage_is_named() {
 
 #[test]
 fn time_does_not_go_back() {
-    assert_eq!(read("5 0 1 X\n5 0 1 X\n4 0 1 X").unwrap_err(), "test:3: out of order: time 4 after 5");
+    assert_eq!(read("5 0 1 G 7 2\n5 0 1 X\n4 0 1 X").unwrap_err(), "test:3: out of order: time 4 after 5");
+}
+
+#[test]
+fn a_task_exits_once() {
+    let twice = read("5 0 1 N 2 2 0\n6 0 1 X\n6 0 1 exit_group 0 = ?\n6 0 2 X g\n7 0 1 X g");
+    assert_eq!(twice.unwrap_err(), "test:5: the exit of task 1 occurs a second time");
 }
 
 #[test]

@@ -76,8 +76,8 @@ pub enum ReplayError {
     Read(ReadError),
     /// The machine could not be made, or its memory ran out.
     Machine(io::Error),
-    /// There is no such task at that time.
-    NoTask(u32),
+    /// There is no such task at that time, or none at all, of which an address space is known.
+    NoTask(Option<u32>),
 }
 
 impl fmt::Display for ReplayError {
@@ -85,7 +85,10 @@ impl fmt::Display for ReplayError {
         match self {
             ReplayError::Read(error) => error.fmt(f),
             ReplayError::Machine(error) => write!(f, "the machine to replay on cannot be made: {error}"),
-            ReplayError::NoTask(task) => write!(f, "no task {task} with a known address space at that time"),
+            ReplayError::NoTask(Some(task)) => {
+                write!(f, "no task {task} with a known address space at that time")
+            }
+            ReplayError::NoTask(None) => write!(f, "no task with a known address space at that time"),
         }
     }
 }
@@ -184,7 +187,7 @@ pub fn maps_at(path: &Path, time: u64, task: Option<u32>, options: &Options) -> 
         Some(task) => replay.tasks.image(task),
         None => replay.tasks.first(),
     };
-    let image = image.ok_or(ReplayError::NoTask(task.unwrap_or(1)))?;
+    let image = image.ok_or(ReplayError::NoTask(task))?;
     let mut text = String::new();
     // A String takes everything.
     let _ = image.process().write_maps(&mut text);

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Lines of maps on each side of a difference.
 const AROUND: usize = 3;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 /// Why some calls are not made.
 const NO_SUCH_CALL: &str =
     "calls that the engine does not have, and transfers to processes that are not recorded";
@@ -277,8 +279,10 @@ impl<'w, 'c> Performer<'w, 'c> {
         match made {
             Ok((process, present)) => {
                 self.cpu.run(process.mmu());
-                for (address, access) in present {
-                    let _ = process.touch(self.cpu, address, access);
+                for (pages, access) in present {
+                    for page in pages {
+                        let _ = process.touch(self.cpu, page * PAGE, access);
+                    }
                 }
                 let image = Image::new(self.world, process, Lineage::fresh());
                 self.world.runs(task.number, &image);

@@ -1,6 +1,6 @@
 //! The address space that an exec makes, as its snapshot shows it.
 
-use super::world::{Mapped, World};
+use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
 use freehold::space::{MapFlags, Prot};
@@ -17,8 +17,8 @@ const ZERO_PAGE: u32 = 32;
 /// Where the kernel's own page lies, which is no VMA.
 const VSYSCALL: &str = "[vsyscall]";
 
-/// Pages to be touched, and how.
-pub(super) type Present = Vec<(u64, Access)>;
+/// Pages to be touched, by their numbers, and how.
+pub(super) type Present = Vec<(Range<u64>, Access)>;
 
 /// Maps what the start says. The pages that were there are left for the program's CPU to touch.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
@@ -28,7 +28,7 @@ pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> 
         map(world, &process, area)
             .with_context(|| format!("{:x}-{:x} {}", area.start, area.end, area.name))?;
     }
-    Ok((process, present(snapshot)))
+    Ok((process, present(snapshot)?))
 }
 
 fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
@@ -65,15 +65,24 @@ fn special_flags(area: &Area) -> VmFlags {
 }
 
 /// The private pages that were there: what the kernel wrote while it made the image.
-fn present(snapshot: &Snapshot) -> Present {
-    let mut touches = Vec::new();
+fn present(snapshot: &Snapshot) -> Result<Present> {
+    let mut touches = Present::new();
+    let mut count = 0;
+    let mut areas = snapshot.areas.iter().peekable();
     for run in snapshot.pages.iter().filter(|run| run.categories & FILE_PAGE == 0) {
         let access = if run.categories & ZERO_PAGE != 0 { Access::READ } else { Access::WRITE };
-        for page in run.first..run.first.saturating_add(run.count.min(1 << 20)) {
-            touches.push((page.wrapping_mul(PAGE), access));
+        let end = run.first.saturating_add(run.count);
+        while areas.next_if(|area| area.end / PAGE <= run.first).is_some() {}
+        for area in areas.clone().take_while(|area| area.start / PAGE < end) {
+            let pages = run.first.max(area.start / PAGE)..end.min(area.end / PAGE);
+            count += pages.end - pages.start;
+            touches.push((pages, access));
         }
     }
-    touches
+    if count > MEMORY / PAGE {
+        bail!("its {count} present pages are more than the machine has");
+    }
+    Ok(touches)
 }
 
 /// Maps memory that was there before the recording began.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
-const MEMORY: u64 = 64 << 30;
+pub(super) const MEMORY: u64 = 64 << 30;
 /// Memory for page tables.
 const TABLES: u64 = 1 << 30;
 /// Pages of the kernel's own mappings: more than any has.

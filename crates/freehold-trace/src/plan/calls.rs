@@ -171,6 +171,10 @@ impl Space {
         let Some(at) = doing.call.returned.value() else { return };
         let [_, len, prot, flags, _, offset] = doing.call.args;
         let range = span(at, len);
+        let at = range.start;
+        if range.is_empty() {
+            return;
+        }
         if flags & MAP_FIXED != 0 && flags & MAP_FIXED_NOREPLACE == 0 {
             self.areas.unmap(&range);
         }
@@ -281,6 +285,10 @@ impl Space {
         let Some(to) = doing.call.returned.value() else { return };
         let [at, old, new, flags, ..] = doing.call.args;
         let (source, target) = (span(at, old), span(to, new));
+        let (at, to) = (source.start, target.start);
+        if target.is_empty() {
+            return;
+        }
         let Some((start, area)) = self.areas.find(at) else { return };
         let mut moved = Area { last: doing.stamp, ..area.clone() };
         moved.offset = moved.offset.wrapping_add(at - start);
@@ -378,9 +386,12 @@ impl Space {
     }
 
     fn shmat(&mut self, doing: &mut Doing<'_>) {
-        let Some(at) = doing.call.returned.value() else { return };
+        let Some(range) = doing.call.returned.value().map(|at| span(at, doing.segment)) else { return };
+        if range.is_empty() {
+            return;
+        }
         let area = Area {
-            end: span(at, doing.segment).end,
+            end: range.end,
             prot: if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 },
             shared: true,
             file: doing.file,
@@ -392,7 +403,7 @@ impl Space {
             family_by: Stamp::START,
             last: doing.stamp,
         };
-        self.areas.insert(at, area);
+        self.areas.insert(range.start, area);
     }
 
     /// The kernel itself writes to every page.

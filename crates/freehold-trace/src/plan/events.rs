@@ -10,6 +10,8 @@ use super::{Planner, Task};
 use crate::{Call, CallName, FaultCode, Format, Returned, Snapshot, Why};
 
 const CLONE_VM: u64 = 0x100;
+/// Most tasks whose steps a new task knows to be done.
+const INHERITED: usize = 64;
 
 impl Planner {
     pub(super) fn fault(&mut self, line: u32, task: u32, address: u64, code: FaultCode, resolved: bool) {
@@ -48,9 +50,10 @@ impl Planner {
             shared => shared,
         };
         self.push(task, line, What::Clone { child, shares });
-        // What the parent waited for, the child need not wait for again.
-        let mut known = self.tasks.get(&task).map(|task| task.known.clone()).unwrap_or_default();
-        known.push(stamp);
+        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
+        let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
+        let mut known = known.cloned().unwrap_or_default();
+        known.insert(stamp.task, stamp.index);
         self.tasks.insert(child, Task { process, space, made_here: true, known, ..Task::default() });
         self.processes.entry(process).or_default().push(child);
         if let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) {
@@ -139,14 +142,20 @@ impl Planner {
         }
         let id = self.names.len() as u32 + 1;
         self.names.insert(name.to_owned(), id);
-        let known = self
-            .recording
-            .files()
-            .iter()
-            .find(|file| file.path.strip_suffix(" (deleted)").unwrap_or(&file.path) == name);
-        let size = known.and_then(|file| file.size);
+        let size = self.size_of(name);
         self.segment.files.push(PlanFile { id, path: name.to_owned(), size });
         Some(id)
+    }
+
+    /// The size of the file at `path`, where the recording has one there.
+    fn size_of(&mut self, path: &str) -> Option<u64> {
+        let files = self.recording.files();
+        for (index, file) in files.iter().enumerate().skip(self.paths_known) {
+            let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
+            self.paths.entry(path.to_owned()).or_insert(index);
+        }
+        self.paths_known = files.len();
+        files.get(*self.paths.get(path)?)?.size
     }
 
     /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits for it.
@@ -204,8 +213,10 @@ impl Planner {
         let Some(space) = self.spaces.get(&number) else { return };
         self.scratch.push(space.order.whole);
         self.scratch.extend(&space.order.departed);
-        for &member in space.members.iter().filter(|&&member| member != task) {
-            if let Some(index) = self.tasks.get(&member).and_then(|member| member.next.checked_sub(1)) {
+        for member in space.order.active().filter(|&member| member != task) {
+            // Who has left is among the departed.
+            let stays = self.tasks.get(&member).filter(|member| member.space == Some(number));
+            if let Some(index) = stays.and_then(|member| member.next.checked_sub(1)) {
                 self.scratch.push(Stamp { task: member, index });
             }
         }

@@ -38,9 +38,14 @@ use crate::{Event, Format, Kind, ReadError, Recording, Why};
 use calls::Space;
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
+/// A segment also ends when its steps wait for so many times as many others as it may have steps.
+const WAITS: usize = 8;
+/// Or when the snapshots in it have so many lines.
+const LINES: usize = 1 << 21;
 
 /// Makes the plan of a recording, segment by segment.
 pub struct Planner {
@@ -58,6 +63,9 @@ pub struct Planner {
     processes: HashMap<u32, Vec<u32>>,
     /// Numbers of what is mapped, by path.
     names: HashMap<String, u32>,
+    /// Files of the recording, by path, and how many of them are in here.
+    paths: HashMap<String, usize>,
+    paths_known: usize,
     /// Bytes of System V segments, by number.
     segments: HashMap<u64, u64>,
     families: u32,
@@ -65,6 +73,8 @@ pub struct Planner {
     set_aside: BTreeMap<&'static str, u64>,
     segment: Segment,
     steps: usize,
+    /// Lines of the snapshots in it.
+    lines: usize,
     /// Tasks with steps in this segment.
     active: Vec<u32>,
     scratch: Vec<Stamp>,
@@ -82,7 +92,7 @@ struct Task {
     /// A step of another task in this segment makes it.
     made_here: bool,
     /// What it waited for already, in this segment: the last step of each other task.
-    known: Vec<Stamp>,
+    known: HashMap<u32, u32>,
     steps: Vec<Step>,
     /// The step that is a fault of which the end is still to come.
     open_fault: Option<u32>,
@@ -101,12 +111,15 @@ impl Planner {
             next_space: 1,
             processes: HashMap::default(),
             names: HashMap::default(),
+            paths: HashMap::default(),
+            paths_known: 0,
             segments: HashMap::default(),
             families: 0,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
             segment: Segment::default(),
             steps: 0,
+            lines: 0,
             active: Vec::new(),
             scratch: Vec::new(),
         }
@@ -148,7 +161,7 @@ impl Planner {
     ///
     /// What the recording said cannot be understood.
     pub fn next_segment(&mut self) -> Result<Option<Segment>, ReadError> {
-        while self.steps < self.limit {
+        while !self.is_full() {
             let event = match self.held.take() {
                 Some(event) => event,
                 None => match self.recording.next_event()? {
@@ -168,13 +181,18 @@ impl Planner {
         Ok(self.finish())
     }
 
+    /// What has gathered takes as much memory as a segment may.
+    fn is_full(&self) -> bool {
+        self.steps >= self.limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
+    }
+
     /// Hands out what has gathered.
     fn finish(&mut self) -> Option<Segment> {
         let mut segment = std::mem::take(&mut self.segment);
         if segment.events == 0 {
             return None;
         }
-        self.steps = 0;
+        (self.steps, self.lines) = (0, 0);
         self.active.sort_unstable();
         for number in self.active.drain(..) {
             let Some(task) = self.tasks.get_mut(&number) else { continue };
@@ -190,7 +208,7 @@ impl Planner {
         (0..open).for_each(|_| self.aside(aside::NO_END));
         self.tasks.retain(|_, task| task.process != 0);
         for task in self.tasks.values_mut() {
-            task.known.clear();
+            task.known = HashMap::default();
             (task.first, task.made_here, task.open_fault) = (task.next, false, None);
         }
         for space in self.spaces.values_mut() {
@@ -224,11 +242,14 @@ impl Planner {
                     Some(id) => self.recording.snapshot(id)?,
                     None => None,
                 };
+                self.lines +=
+                    snapshot.as_ref().map_or(0, |snapshot| snapshot.areas.len() + snapshot.pages.len());
                 self.exec(line, task, snapshot);
             }
             Kind::Exit { .. } => self.exit(line, task),
             Kind::Snapshot { id, why, process } => {
                 if let Some(snapshot) = self.recording.snapshot(id)? {
+                    self.lines += snapshot.areas.len() + snapshot.pages.len();
                     self.snapshot(line, task, why, process, snapshot);
                 }
             }
@@ -285,6 +306,9 @@ impl Planner {
         own.next += 1;
         own.steps.push(Step { line, waits, what });
         self.steps += 1;
+        if let Some(space) = own.space.and_then(|space| self.spaces.get_mut(&space)) {
+            space.order.note_step(task);
+        }
     }
 
     /// `task` must wait for `other`, unless that is certain already.
@@ -297,10 +321,10 @@ impl Planner {
             return;
         }
         let Some(own) = self.tasks.get_mut(&task) else { return };
-        match own.known.iter_mut().find(|known| known.task == other.task) {
-            Some(known) if known.index >= other.index => return,
-            Some(known) => known.index = other.index,
-            None => own.known.push(other),
+        match own.known.entry(other.task) {
+            Entry::Occupied(known) if *known.get() >= other.index => return,
+            Entry::Occupied(mut known) => drop(known.insert(other.index)),
+            Entry::Vacant(known) => drop(known.insert(other.index)),
         }
         self.segment.waits.push(other);
     }

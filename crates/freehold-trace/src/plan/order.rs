@@ -1,5 +1,6 @@
 //! Which step of a plan must wait for which: the order that addresses force.
 
+use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -33,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) whole: Stamp,
     /// Last steps of tasks that have left the space.
     pub(crate) departed: Vec<Stamp>,
+    /// Tasks that took steps after `whole`; for the others, who waits for that has waited for them.
+    active: HashSet<u32>,
 }
 
 impl Order {
@@ -84,6 +87,16 @@ impl Order {
         }
     }
 
+    /// `task` takes a step.
+    pub(crate) fn note_step(&mut self, task: u32) {
+        self.active.insert(task);
+    }
+
+    /// Tasks that took steps since all of the space was last waited for.
+    pub(crate) fn active(&self) -> impl Iterator<Item = u32> {
+        self.active.iter().copied()
+    }
+
     fn cut(&mut self, at: u64) {
         let Some((&start, &(end, stamp))) = self.changed.range(..at).next_back() else { return };
         if at < end {
@@ -103,6 +116,7 @@ impl Order {
         self.changed.clear();
         self.faulted.clear();
         self.departed.clear();
+        self.active.clear();
         self.whole = Stamp::START;
     }
 }

@@ -172,6 +172,49 @@ fn segments_are_bounded_and_end_where_the_program_was_frozen() {
     assert_eq!(planner.recorded().active, 35);
 }
 
+#[test]
+fn waiting_for_everybody_is_waiting_for_who_did_something_since() {
+    let segment = threads(
+        "8 0 2 F 10000 6 x1
+9 0 3 mseal 0 0 0 = 0
+10 0 2 F 11000 4 x1
+11 0 1 mseal 0 0 0 = 0
+12 0 3 mseal 0 0 0 = 0
+",
+    );
+    // It was made by the last step of task 1.
+    assert_eq!(waits(&segment, 6), [(2, 0)]);
+    let mut since = waits(&segment, 8);
+    since.sort_unstable();
+    assert_eq!(since, [(2, 1), (3, 0)]);
+    assert_eq!(waits(&segment, 9), [(1, 3)]);
+}
+
+/// Many tasks that each wait for all others: what they wait for grows with what they do, not with its square.
+#[test]
+fn many_tasks_may_wait_for_each_other() {
+    let many = 2000;
+    let made = (2..many).map(|task| format!("6 0 1 N {task} 1 10100\n6 0 {task} F 10000 4 x1\n"));
+    let wait = (0..2 * many).map(|n| format!("8 0 {} mseal 0 0 0 = 0\n", 2 + n % (many - 2)));
+    let segment = whole(&made.chain(wait).collect::<String>());
+    assert!(segment.waits.len() as u64 <= 2 * segment.events, "{} waits", segment.waits.len());
+}
+
+/// Who waited for thousands of tasks and then makes thousands more does not tell each of them of all.
+#[test]
+fn many_tasks_may_make_many() {
+    let many = 2000;
+    let made = (2..many).map(|task| format!("6 0 1 N {task} 1 10100\n6 0 {task} F 10000 4 x1\n"));
+    let more = (many..2 * many).map(|task| format!("9 0 1 N {task} 1 10100\n"));
+    let mut planner =
+        planner(&format!("{}8 0 1 mseal 0 0 0 = 0\n{}", made.collect::<String>(), more.collect::<String>()));
+    while let Some(event) = planner.recording.next_event().expect("readable") {
+        planner.event(event).expect("readable");
+    }
+    let known: usize = planner.tasks.values().map(|task| task.known.len()).sum();
+    assert!(known <= 4 * 2 * many, "{known}");
+}
+
 /// The model that decides who touches whom is itself right: its VMAs are those of every snapshot.
 #[test]
 fn the_models_vmas_are_those_of_the_snapshots() {
