@@ -9,6 +9,7 @@ use crate::{
 };
 use freehold::space::{Advice, Locking};
 use freehold_machine::Process;
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::ops::Range;
 
 /// The pages of the huge page that all scenarios are about.
@@ -203,6 +204,32 @@ fn zeroes_replaced_beside_dontneed() {
                     assert!(found == 0 || found == number, "{found}");
                 });
             }
+        });
+        end(scene);
+    });
+}
+
+#[test]
+fn c21_zeroes_replaced_beside_one_who_remembers_them() {
+    explore("huge zeroes replaced beside a reader who remembers them", 20, |locking| {
+        let scene = Scene::huge(locking);
+        map(&scene.process, HUGE, ANON);
+        let mut old = scene.machine.cpu(OLD);
+        assert_eq!(look(&scene.process, &mut old, 5), 0);
+        let written = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (scene, written) = (&scene, &written);
+            scope.spawn(move || put(&scene.process, &mut scene.machine.cpu(0), 9, 9));
+            scope.spawn(move || {
+                put(&scene.process, &mut scene.machine.cpu(1), 5, 5);
+                written.store(true, SeqCst);
+            });
+            scope.spawn(move || {
+                while !written.load(SeqCst) {
+                    thread::yield_now();
+                }
+                assert_eq!(look(&scene.process, &mut old, 5), 5);
+            });
         });
         end(scene);
     });

@@ -135,6 +135,23 @@ fn one_side_splits() {
 }
 
 #[test]
+fn a_part_is_its_own() {
+    // Whatever the part, a store elsewhere in the huge page copies.
+    for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
+        everywhere(|_, process, cpu| {
+            let child = family(process, cpu);
+            child.madvise(BASE + own * PAGE, PAGE, Advice::DontNeed).unwrap();
+            process.store(cpu, BASE + shared * PAGE, 9u64).unwrap();
+            process.store(cpu, BASE + own * PAGE, 8u64).unwrap();
+            assert_sample(&child, cpu, BASE, 1, |page| page != own);
+            assert_eq!(child.load::<u64>(cpu, BASE + own * PAGE), Ok(0));
+            assert_sample(process, cpu, BASE, 1, |page| page != own && page != shared);
+            child.check();
+        });
+    }
+}
+
+#[test]
 fn what_a_child_does_not_get() {
     everywhere(|_, process, cpu| {
         map(process, BASE, 3);

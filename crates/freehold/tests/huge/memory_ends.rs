@@ -193,6 +193,17 @@ const CALLS: &[Call] = &[
     call("DONTNEED of a part", |s| advise(s, 100, 156, Advice::DontNeed)).needs_nothing(),
     call("DONTNEED of all", |s| advise(s, 0, 4 * PAGES, Advice::DontNeed)).needs_nothing(),
     call("DONTNEED of a child's pages", |s| advise(s, 100, 156, Advice::DontNeed)).forked().needs_nothing(),
+    call("DONTNEED of a part of each", |s| {
+        [0, 1, 3].into_iter().try_for_each(|huge| advise(s, huge * PAGES + 100, 156, Advice::DontNeed))
+    })
+    .needs_nothing(),
+    call("DONTNEED of parts by the child", |s| {
+        let child = s.child.as_ref().expect("it has a child");
+        let advise = |huge| child.madvise(BASE + huge * HUGE + 100 * PAGE, PAGE, Advice::DontNeed);
+        [0, 1, 3].into_iter().try_for_each(advise).map_err(|error| error.errno())
+    })
+    .forked()
+    .needs_nothing(),
     call("DONTFORK of a part", |s| advise(s, 100, 156, Advice::DontFork)),
     call("guards in a part", |s| advise(s, 100, 156, Advice::GuardInstall)).needs_nothing(),
     call("guards everywhere", |s| advise(s, 0, 4 * PAGES, Advice::GuardInstall)).discards(),
