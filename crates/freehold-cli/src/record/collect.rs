@@ -127,7 +127,7 @@ impl Running {
 }
 
 impl Collected {
-    /// Hands over all reports, and `others`, by time; ends where `each` does not want more.
+    /// Hands over all reports, and `others` (which are in order), by time.
     ///
     /// # Errors
     ///

@@ -12,7 +12,6 @@ use std::io::{self, ErrorKind, Read};
 const HEADER: usize = 16;
 /// Of the word that says how many bytes are used.
 const BYTES_USED: u64 = 0xf_ffff;
-const EVENTS_LOST: u64 = 1 << 31;
 /// Kinds of event that are not data.
 /// (The length that follows such a word, or one of kind 0, counts itself.)
 const PADDING: u32 = 29;
@@ -31,23 +30,12 @@ pub struct Events<'a, R> {
     next: usize,
     end: usize,
     time: u64,
-    /// Pages before which events were lost.
-    pub lost: u64,
 }
 
 impl<'a, R: Read> Events<'a, R> {
     /// Of processor `cpu`, whose pages of `page_size` bytes `pages` holds.
     pub fn new(pages: R, page_size: usize, cpu: u16, layouts: &'a Layouts) -> Self {
-        Events {
-            pages,
-            layouts,
-            cpu,
-            page: vec![0; page_size.max(HEADER)],
-            next: 0,
-            end: 0,
-            time: 0,
-            lost: 0,
-        }
+        Events { pages, layouts, cpu, page: vec![0; page_size.max(HEADER)], next: 0, end: 0, time: 0 }
     }
 
     /// The next event that is recorded.
@@ -74,7 +62,6 @@ impl<'a, R: Read> Events<'a, R> {
         }
         let word = |at: usize| u64::from_le_bytes(self.page[at..at + 8].try_into().unwrap_or_default());
         let (time, used) = (word(0), word(8));
-        self.lost += u64::from(used & EVENTS_LOST != 0);
         self.time = time;
         self.next = HEADER;
         self.end = (HEADER + (used & BYTES_USED) as usize).min(self.page.len());
