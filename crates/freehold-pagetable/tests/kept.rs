@@ -1,0 +1,122 @@
+//! Tables that are kept for splitting leaves.
+//!
+//! That two who split, or one who splits and one who removes a leaf, do not take the same one is a matter of the table's lock
+//! alone: nothing of it is read or written without, so the checkers of interleavings have nothing to look for here.
+
+mod common;
+
+use common::{Ledger, Memory, tear_down};
+use freehold_pagetable::{
+    Access, LargeGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard,
+    TableMemory, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
+};
+use std::ops::ControlFlow;
+
+const HUGE: u64 = Level::Pmd.span();
+const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
+
+type Tables = PageTable<X86_4, Memory>;
+
+fn at(huge: u64) -> VirtAddr {
+    VirtAddr::new(huge * HUGE)
+}
+
+/// Tables with a leaf at each of these, and `kept` tables for them.
+fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Tables {
+    let tables = Tables::new(memory).unwrap();
+    for huge in leaves.clone() {
+        let leaf = Pte::leaf(Level::Pmd, Pfn::new(huge * HUGE / PAGE_SIZE), RW);
+        tables.pmd_table_alloc(memory, at(huge)).unwrap().lock().install(at(huge), leaf).unwrap();
+    }
+    let mut guard = tables.pmd_table(memory, at(leaves.start)).unwrap().lock();
+    (0..kept).for_each(|_| guard.deposit(memory.alloc_table().unwrap()));
+    drop(guard);
+    tables
+}
+
+/// Where the hardware finds the page of a huge page, and by an entry of which level.
+fn found(memory: &Memory, tables: &Tables, huge: u64, page: u64) -> (u64, Level) {
+    let probe = VirtAddr::new(huge * HUGE + page * PAGE_SIZE);
+    let seen = hw_walk::<X86_4, _>(memory, tables.root(), probe, Access::WRITE).unwrap();
+    (seen.pfn.get() - huge * HUGE / PAGE_SIZE, seen.level)
+}
+
+#[test]
+fn a_split_with_a_kept_table_needs_no_memory() {
+    let memory = Memory::new(16);
+    let tables = with_leaves(&memory, 0..3, 2);
+    let live = memory.live();
+    for huge in [2, 0] {
+        memory.fail_after(0);
+        assert_eq!(tables.pmd_table(&memory, at(huge)).unwrap().split(at(huge)), Ok(true));
+        assert_eq!(found(&memory, &tables, huge, 77), (77, Level::Pte));
+    }
+    // The third has to get one elsewhere: there is none, and the leaf stays; then there is.
+    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Err(OutOfTables));
+    assert_eq!((found(&memory, &tables, 1, 77), memory.live()), ((77, Level::Pmd), live));
+    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Ok(true));
+    assert_eq!(memory.live(), live + 1);
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+#[test]
+fn what_is_kept_comes_back_each_once_and_empty() {
+    let memory = Memory::new(16);
+    let tables = with_leaves(&memory, 0..2, 0);
+    let made: Vec<Pfn> = (0..3).map(|_| memory.alloc_table().unwrap()).collect();
+    let mut guard = tables.pmd_table(&memory, at(0)).unwrap().lock();
+    assert_eq!(guard.withdraw(), None);
+    made.iter().for_each(|table| guard.deposit(*table));
+    let mut back: Vec<Pfn> = std::iter::from_fn(|| guard.withdraw()).collect();
+    assert_eq!(guard.withdraw(), None);
+    drop(guard);
+    back.sort();
+    assert_eq!(back, made);
+    // SAFETY: they were linked nowhere.
+    back.into_iter().for_each(|table| unsafe { memory.free_table(table) });
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+#[test]
+fn other_tables_keep_their_own() {
+    // On both sides of a border between tables of this level.
+    let memory = Memory::new(16);
+    let tables = with_leaves(&memory, 511..513, 1);
+    memory.fail_after(0);
+    assert_eq!(tables.pmd_table(&memory, at(512)).unwrap().split(at(512)), Err(OutOfTables));
+    memory.fail_after(0);
+    assert_eq!(tables.pmd_table(&memory, at(511)).unwrap().split(at(511)), Ok(true));
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+/// Clears what it is shown; of a leaf that goes whole, what was kept for it goes too.
+struct Clear<'m>(&'m Memory);
+
+impl Visitor<X86_4, Memory> for Clear<'_> {
+    fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
+        table.zap_each(range, &mut NotCached, |_, slot, _| slot.clear());
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LargeGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
+        leaf.take(&mut NotCached);
+        let kept = leaf.withdraw().expect("one was kept for each leaf");
+        // SAFETY: it was linked nowhere.
+        unsafe { self.0.free_table(kept) };
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn a_walk_over_parts_and_wholes_uses_up_what_was_kept() {
+    let memory = Memory::new(16);
+    let tables = with_leaves(&memory, 0..4, 4);
+    let range = VaRange::of(HUGE / 2, 3 * HUGE + HUGE / 2);
+    memory.fail_after(0);
+    assert_eq!(tables.walk(&memory, range, &mut Clear(&memory)), Ok(Walked::All));
+    assert_eq!(found(&memory, &tables, 0, 255), (255, Level::Pte));
+    assert_eq!(found(&memory, &tables, 3, 256), (256, Level::Pte));
+    // The root, two in the middle, and those of the first and the last.
+    assert_eq!(memory.live(), 5);
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
