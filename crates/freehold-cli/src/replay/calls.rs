@@ -1,20 +1,17 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
 use super::world::{Mapped, World};
-use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
 use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
-use freehold_trace::{CallName, Returned, Transfer};
+use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
 const PROT_WRITE: u64 = 2;
 const SHM_RDONLY: u64 = 0o10000;
 /// Pages that a mincore is asked about, at most.
 const MOST_PAGES: u64 = 1 << 22;
-/// Bytes that process_vm_readv and writev move, at most.
-const MOST_BYTES: u64 = 1 << 26;
 
 /// Makes the call on `process`; `None` when the engine has no such call.
 pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) -> Option<Returned> {
@@ -70,7 +67,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
     })
 }
 
-fn returned(result: Result<u64, Errno>) -> Returned {
+pub(super) fn returned(result: Result<u64, Errno>) -> Returned {
     match result {
         Ok(value) => Returned::Value(value),
         Err(Errno(number)) => Returned::Error(number as u16),
@@ -158,33 +155,4 @@ fn shmdt(process: &Process, at: u64) -> Result<(), Errno> {
 /// One number for a memory policy; the plan's model has the same.
 fn policy(mode: u64, nodes: u64) -> u64 {
     if mode == 0 { 0 } else { (mode << 48) ^ nodes }
-}
-
-/// process_vm_readv or process_vm_writev: what it returns, and whether what was read is what the recording shows.
-pub(super) fn transfer(name: CallName, other: &Process, transfer: &Transfer) -> Option<(Returned, bool)> {
-    let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
-    if total > MOST_BYTES {
-        return None;
-    }
-    let remote: Vec<IoVec> = transfer.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
-    let mut bytes = vec![0; total as usize];
-    let shown = |bytes: &mut [u8], place: &mut dyn FnMut(&mut [u8], &[u8])| {
-        let mut at = 0;
-        for ((_, len), text) in transfer.local.iter().zip(&transfer.shown) {
-            let piece = &mut bytes[at..at + *len as usize];
-            let known = text.len().min(piece.len());
-            place(&mut piece[..known], &text[..known]);
-            at += *len as usize;
-        }
-    };
-    let mut same = true;
-    let result = if name == CallName::ProcessVmWritev {
-        shown(&mut bytes, &mut |piece, text| piece.copy_from_slice(text));
-        other.write_vectored(&remote, &bytes)
-    } else {
-        let result = other.read_vectored(&remote, &mut bytes);
-        shown(&mut bytes, &mut |piece, text| same &= piece == text);
-        result
-    };
-    Some((returned(result.map(|moved| moved as u64).map_err(|error| error.errno())), same))
 }

@@ -16,6 +16,7 @@ pub mod outcome;
 mod perform;
 mod run;
 mod start;
+mod transfer;
 mod world;
 
 use found::Found;
@@ -154,12 +155,25 @@ impl Replay {
 ///
 /// The recording cannot be read, or there is no machine to replay it on. That something came out differently is no error.
 pub fn replay(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Outcome, ReplayError> {
+    if let Some(outcome) = attempt(path, options, progress)? {
+        return Ok(outcome);
+    }
+    // What the recording shows in memory can be compared only where memory holds it.
+    let again = attempt(path, &Options { backed: true, ..options.clone() }, progress)?;
+    again.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported).into())
+}
+
+/// Replays a recording. None: it shows bytes in memory, and memory has no contents.
+fn attempt(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Option<Outcome>, ReplayError> {
     let mut planner = Planner::new(Recording::open(path)?);
     let mut replay = Replay::new(options)?;
     let (mut events, mut planning) = (0, Duration::ZERO);
     loop {
         let begun = Instant::now();
         let Some(segment) = planner.next_segment()? else { break };
+        if planner.shows_bytes() && !options.backed {
+            return Ok(None);
+        }
         planning += begun.elapsed();
         events += segment.events;
         progress.planned(events);
@@ -168,7 +182,7 @@ pub fn replay(path: &Path, options: &Options, progress: &dyn Progress) -> Result
     }
     // What is still mapped at the end goes, and counts.
     replay.tasks.clear();
-    Ok(outcome(&planner, replay, options, (events, planning)))
+    Ok(Some(outcome(&planner, replay, options, (events, planning))))
 }
 
 /// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it. Without a task,

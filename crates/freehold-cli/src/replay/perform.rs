@@ -7,6 +7,7 @@ use super::found::{Found, Other};
 use super::outcome::Difference;
 use super::run::Task;
 use super::start;
+use super::transfer::{self, Moved};
 use super::world::{Totals, World};
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold_machine::{Cpu, Process};
@@ -23,6 +24,9 @@ const PAGE: u64 = 4096;
 /// Why some calls are not made.
 const NO_SUCH_CALL: &str =
     "calls that the engine does not have, and transfers to processes that are not recorded";
+/// Why some bytes are not compared.
+const OWN_BYTES: &str =
+    "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -196,47 +200,45 @@ impl<'w, 'c> Performer<'w, 'c> {
         });
     }
 
-    /// Makes a call. `None`: the engine has no such call; else its answer, and whether bytes read were those recorded.
-    fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<(Returned, bool)> {
-        let call = &planned.call;
-        if let Some(transfer) = &call.transfer {
+    /// Makes a call. `None`: the engine has no such call.
+    fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<Moved> {
+        if let Some(transfer) = &planned.call.transfer {
             let other = transfer.process.and_then(|task| self.world.process(task))?;
-            return self.cpu.call(|| calls::transfer(call.name, &other, transfer));
+            return self.cpu.call(|| {
+                planned.assumed.iter().for_each(|range| start::assume(&other, range));
+                transfer::transfer(planned, transfer, &other)
+            });
         }
-        let answer = self.cpu.call(|| calls::answer(self.world, process, planned))?;
-        Some((answer, true))
+        let returned = self.cpu.call(|| calls::answer(self.world, process, planned))?;
+        Some(Moved { returned, other: None, strange: false })
     }
 
-    fn check_call(
-        &mut self,
-        task: &Task<'_>,
-        line: u32,
-        planned: &PlannedCall,
-        answer: Option<(Returned, bool)>,
-    ) {
+    fn check_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall, answer: Option<Moved>) {
         let call = &planned.call;
-        let Some((ours, same_bytes)) = answer else {
+        let Some(Moved { returned: ours, other, strange }) = answer else {
             return self.found.set_aside(NO_SUCH_CALL, 1);
         };
         if planned.unsure {
             return;
         }
-        let same = ours == call.returned && same_bytes;
+        self.found.set_aside(OWN_BYTES, strange.into());
+        let same = ours == call.returned && other.is_none();
         self.found.calls.count(same);
         if same {
             return;
         }
         let at = call.returned.value().filter(|_| call.name == CallName::Mmap).unwrap_or(call.args[0]);
         let maps = task.image.as_deref().map(|image| maps_around(image.process(), at));
-        let freehold = match same_bytes {
-            true => show_returned(ours),
-            false => format!("{}, other bytes", show_returned(ours)),
-        };
+        let (mut linux, mut freehold) = (show_returned(call.returned), show_returned(ours));
+        if let Some((address, theirs, ours)) = other {
+            linux += &format!(", byte {theirs:#04x} at {address:#x}");
+            freehold += &format!(", byte {ours:#04x} there");
+        }
         self.found.differ(|| Difference {
             line,
             task: task.number,
             what: show_call(call),
-            linux: show_returned(call.returned),
+            linux,
             freehold,
             maps: maps.unwrap_or_default(),
         });

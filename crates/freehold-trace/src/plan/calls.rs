@@ -35,6 +35,8 @@ pub(crate) struct Space {
     pub(crate) members: Vec<u32>,
     /// What calls have said of the addresses, where no snapshot shows what was there before them.
     pub(crate) told: Option<Told>,
+    /// Bytes that recorded calls wrote.
+    pub(crate) written: Told,
 }
 
 /// What a call concerns.
@@ -443,7 +445,12 @@ impl Space {
 
     /// What a forked child gets.
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
-        let mut child = Space { heap: self.heap, told: self.told.clone(), ..Space::default() };
+        let mut child = Space {
+            heap: self.heap,
+            told: self.told.clone(),
+            written: self.written.clone(),
+            ..Space::default()
+        };
         for (start, area) in self.areas.iter().filter(|(_, area)| area.flags & flag::DONTCOPY == 0) {
             let mut copy = Area {
                 flags: area.flags & !flag::LOCKS,

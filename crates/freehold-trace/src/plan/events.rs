@@ -8,8 +8,11 @@ use super::step::{Ends, Frozen, PlanFile, PlannedCall, Start, What};
 use super::told::Told;
 use super::{Planner, Task};
 use crate::{Call, CallName, FaultCode, Format, Returned, Snapshot, Why};
+use std::ops::Range;
 
 const CLONE_VM: u64 = 0x100;
+const EPERM: u16 = 1;
+const ESRCH: u16 = 3;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
@@ -247,12 +250,14 @@ impl Planner {
         let beside = space.gather(&reach, &mut self.scratch);
         let mut doing = Doing { call: &call, file, segment: bytes, stamp, families: &mut self.families };
         space.apply(&mut doing);
+        space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
         if unsure.0 {
             self.aside(aside::UNSURE);
         }
-        let planned = PlannedCall { call, file, segment: bytes, heap, unsure: unsure.0 };
+        let (assumed, written) = self.moved(&call);
+        let planned = PlannedCall { call, file, segment: bytes, heap, assumed, written, unsure: unsure.0 };
         self.push(task, line, What::Call(Box::new(planned)));
     }
 
@@ -267,6 +272,22 @@ impl Planner {
                 space.order.note_whole(stamp);
             }
         }
+    }
+
+    /// What a call moved from or to another address space: where it shows that memory was mapped before the recording began,
+    /// and where it read what recorded calls wrote.
+    fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+        let Some(transfer) = &call.transfer else { return Default::default() };
+        self.shows_bytes = true;
+        let target = transfer.process.and_then(|process| self.space_of(process));
+        let space = target.and_then(|number| self.spaces.get_mut(&number));
+        let (Some(space), Returned::Value(count)) = (space, call.returned) else { return Default::default() };
+        let assumed = space.note_mapped(transfer, count);
+        if call.name == CallName::ProcessVmReadv {
+            return (assumed, space.written_among(transfer));
+        }
+        space.note_written(transfer, count);
+        (assumed, Vec::new())
     }
 
     /// In a space of unknown start: maps what the call found there. Whether its answer rests on such memory, and how many
@@ -342,6 +363,11 @@ impl Planner {
             CallName::Execve | CallName::Execveat => aside::TASKS,
             CallName::ProcessMadvise | CallName::ProcessMrelease | CallName::Userfaultfd => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => aside::OTHERS,
+            CallName::ProcessVmReadv | CallName::ProcessVmWritev
+                if matches!(call.returned, Returned::Error(EPERM | ESRCH)) =>
+            {
+                aside::OTHERS
+            }
             // Its effect until then stays, and must be followed.
             CallName::Mremap => return None,
             _ if matches!(call.returned, Returned::Error(512..=516)) => aside::RESTARTED,

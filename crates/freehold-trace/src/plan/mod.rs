@@ -19,6 +19,7 @@
 
 mod area;
 mod aside;
+mod bytes;
 mod calls;
 mod events;
 mod order;
@@ -71,6 +72,8 @@ pub struct Planner {
     families: u32,
     recorded: Recorded,
     set_aside: BTreeMap<&'static str, u64>,
+    /// A call has occurred of which the recording shows the bytes that it moved.
+    shows_bytes: bool,
     segment: Segment,
     steps: usize,
     /// Lines of the snapshots in it.
@@ -117,6 +120,7 @@ impl Planner {
             families: 0,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
+            shows_bytes: false,
             segment: Segment::default(),
             steps: 0,
             lines: 0,
@@ -143,6 +147,11 @@ impl Planner {
     /// What did not go into the plan, or cannot be checked, and how often.
     pub fn set_aside(&self) -> &BTreeMap<&'static str, u64> {
         &self.set_aside
+    }
+
+    /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot be compared.
+    pub fn shows_bytes(&self) -> bool {
+        self.shows_bytes
     }
 
     /// The recording.

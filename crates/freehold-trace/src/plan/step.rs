@@ -128,6 +128,11 @@ pub struct PlannedCall {
     pub segment: u64,
     /// The first call of brk in this address space: where the heap starts.
     pub heap: Option<u64>,
+    /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the recording began.
+    pub assumed: Vec<Range<u64>>,
+    /// Of the bytes that process_vm_readv moved, the addresses of those that recorded calls had written there. Others the
+    /// program may have stored itself.
+    pub written: Vec<Range<u64>>,
     /// Its answer rests on memory of which the recording does not say what it was.
     pub unsure: bool,
 }

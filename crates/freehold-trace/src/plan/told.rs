@@ -29,6 +29,28 @@ impl Told {
         self.ranges.insert(start, end);
     }
 
+    /// Takes away a range.
+    pub(crate) fn remove(&mut self, range: &Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let first = self.ranges.range(..range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let cut: Vec<(u64, u64)> = self.ranges.range(first..range.end).map(|(at, to)| (*at, *to)).collect();
+        for (start, end) in cut.into_iter().filter(|(_, end)| *end > range.start) {
+            self.ranges.remove(&start);
+            self.add(start..range.start.min(end));
+            self.add(range.end.max(start)..end);
+        }
+    }
+
+    /// The parts of `range` that are in the set.
+    pub(crate) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let missing = self.missing(range).into_iter().chain([range.end..range.end]);
+        let mut at = range.start;
+        let parts = missing.map(|hole| std::mem::replace(&mut at, hole.end)..hole.start);
+        parts.filter(|part| part.start < part.end).collect()
+    }
+
     /// The parts of `range` that are not in the set.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
@@ -66,6 +88,14 @@ mod tests {
         told.add(4..6);
         assert_eq!(told.ranges, BTreeMap::from([(2, 8)]));
         assert_eq!(told.missing(&(2..8)), []);
+        told.add(0..20);
+        assert_eq!(told.within(&(5..25)), [5..20]);
+        told.remove(&(4..6));
+        told.remove(&(18..30));
+        told.remove(&(0..0));
+        assert_eq!(told.ranges, BTreeMap::from([(0, 4), (6, 18)]));
+        assert_eq!(told.within(&(2..20)), [2..4, 6..18]);
+        assert_eq!(told.within(&(4..6)), []);
         told.add(0..20);
         assert_eq!(told.ranges, BTreeMap::from([(0, 20)]));
         told.add(5..5);

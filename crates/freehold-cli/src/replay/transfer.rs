@@ -1,0 +1,88 @@
+//! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording shows.
+
+use super::calls::returned;
+use freehold::access::IoVec;
+use freehold_machine::Process;
+use freehold_trace::plan::PlannedCall;
+use freehold_trace::{CallName, Returned, Transfer};
+use std::ops::Range;
+
+/// Bytes that a call moves, at most; calls that moved more are not repeated.
+const MOST_BYTES: u64 = 1 << 26;
+
+/// What a transfer came to.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub(super) returned: Returned,
+    /// The first byte that is another than the recording shows, where a recorded call wrote it: its address, Linux's byte,
+    /// ours.
+    pub(super) other: Option<(u64, u8, u8)>,
+    /// Some bytes are others than shown, and may be the program's own.
+    pub(super) strange: bool,
+}
+
+/// Makes the call on `other`, the process that it reads or writes; `None` if it moves too much.
+pub(super) fn transfer(planned: &PlannedCall, transfer: &Transfer, other: &Process) -> Option<Moved> {
+    let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
+    if total > MOST_BYTES {
+        return None;
+    }
+    let remote: Vec<IoVec> = transfer.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
+    let mut bytes = vec![0; total as usize];
+    let mut moved = Moved { returned: Returned::Never, other: None, strange: false };
+    let result = if planned.call.name == CallName::ProcessVmWritev {
+        for (at, text) in shown(transfer) {
+            bytes[at..at + text.len()].copy_from_slice(text);
+        }
+        other.write_vectored(&remote, &bytes)
+    } else {
+        let result = other.read_vectored(&remote, &mut bytes);
+        if let Ok(count) = result {
+            moved.compare(transfer, &planned.written, &bytes[..count.min(total as usize)]);
+        }
+        result
+    };
+    moved.returned = returned(result.map(|count| count as u64).map_err(|error| error.errno()));
+    Some(moved)
+}
+
+/// What the recording shows of the bytes moved: the place of the first among all, and the text.
+fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
+    let mut at = 0;
+    transfer.local.iter().zip(&transfer.shown).map(move |((_, len), text)| {
+        let from = at;
+        at += *len as usize;
+        (from, &text[..text.len().min(*len as usize)])
+    })
+}
+
+impl Moved {
+    /// A byte that is not zero here came from a recorded call, and one at an address in `written` should have. Others the
+    /// program may have stored.
+    fn compare(&mut self, transfer: &Transfer, written: &[Range<u64>], bytes: &[u8]) {
+        for (from, text) in shown(transfer) {
+            for (place, (linux, ours)) in (from..).zip(text.iter().zip(&bytes[from.min(bytes.len())..])) {
+                if linux == ours {
+                    continue;
+                }
+                let address = address_of(transfer, place as u64);
+                if *ours != 0 || written.iter().any(|range| range.contains(&address)) {
+                    self.other = Some((address, *linux, *ours));
+                    return;
+                }
+                self.strange = true;
+            }
+        }
+    }
+}
+
+/// Where byte number `place` comes from.
+fn address_of(transfer: &Transfer, mut place: u64) -> u64 {
+    for &(at, len) in &transfer.remote {
+        if place < len {
+            return at.wrapping_add(place);
+        }
+        place -= len;
+    }
+    0
+}

@@ -1,0 +1,218 @@
+//! Texts by strace, as a user replays them: bytes that process_vm_readv and process_vm_writev show, tasks of every kind, and
+//! what is no text by strace.
+
+use freehold_cli::replay::outcome::Outcome;
+use freehold_cli::replay::{Options, replay};
+use std::fs;
+
+/// The outcome of a text, or why there is none.
+fn try_replay(text: &str) -> Result<Outcome, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.strace");
+    fs::write(&path, text).expect("written");
+    let outcomes = [1, 3].map(|cpus| replay(&path, &Options { cpus, ..Options::default() }, &()));
+    let [one, outcome] = outcomes.map(|outcome| outcome.map_err(|error| error.to_string()));
+    assert_eq!(one.is_ok(), outcome.is_ok());
+    outcome
+}
+
+#[track_caller]
+fn replayed(text: &str) -> Outcome {
+    try_replay(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn assert_as_linux(text: &str, calls: u64) {
+    let outcome = replayed(text);
+    assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+    assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
+}
+
+/// A child is forked; its memory and the parent's are written and read, in pieces.
+const MOVES: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
+7 1.2 process_vm_writev(7, [{iov_base="before", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
+7 1.3 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7faf51144a10) = 8
+7 1.4 process_vm_writev(8, [{iov_base="a\0\"\\\n\t\1772", iov_len=8}, {iov_base="\x00\xff\x41"..., iov_len=7}], 2, [{iov_base=0x7f0000000010, iov_len=5}, {iov_base=0x7f0000000100, iov_len=10}], 2, 0) = 15
+7 1.5 process_vm_readv(8, [{iov_base="a\0\"\\\n", iov_len=5}], 1, [{iov_base=0x7f0000000010, iov_len=5}], 1, 0) = 5
+7 1.6 process_vm_readv(8, [{iov_base="\t\1772\0", iov_len=4}, {iov_base="\377Aown", iov_len=5}], 2, [{iov_base=0x7f0000000100, iov_len=9}], 1, 0) = 9
+7 1.7 process_vm_readv(8, [{iov_base="before", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
+7 1.8 process_vm_readv(7, [{iov_base="\0\0\0\0\0", iov_len=5}], 1, [{iov_base=0x7f0000000010, iov_len=5}], 1, 0) = 5
+8 1.805 munmap(0x7f0000002000, 4096) = 0
+8 1.81 madvise(0x7f0000000000, 4096, MADV_DONTNEED) = 0
+7 1.82 process_vm_readv(8, [{iov_base="\0\0\0ore", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
+7 1.83 process_vm_readv(8, [{iov_base="ore", iov_len=8}], 1, [{iov_base=0x7f0000001000, iov_len=3}, {iov_base=0x7f0000002000, iov_len=5}], 2, 0) = 3
+7 1.84 process_vm_readv(8, [{iov_base=0x7ffd788dc590, iov_len=32}], 1, [{iov_base=0x10, iov_len=16}], 1, 0) = -1 EFAULT (Bad address)
+7 1.85 process_vm_writev(8, [{iov_base="stack", iov_len=5}], 1, [{iov_base=0x7ffd00000ffe, iov_len=5}], 1, 0) = 5
+7 1.86 process_vm_readv(8, [{iov_base="stack", iov_len=5}], 1, [{iov_base=0x7ffd00000ffe, iov_len=5}], 1, 0) = 5
+7 1.87 process_vm_readv(1, [{iov_base=0x7ffd788dc590, iov_len=32}], 1, [{iov_base=0x10, iov_len=16}], 1, 0) = -1 EPERM (Operation not permitted)
+8 1.9 exit_group(0) = ?
+8 1.91 +++ exited with 0 +++
+7 1.92 exit_group(0) = ?
+7 1.93 +++ exited with 0 +++
+"#;
+
+#[test]
+fn bytes_moved_are_those_shown() {
+    assert_as_linux(MOVES, 14);
+    let outcome = replayed(MOVES);
+    assert!(outcome.backed, "there is something to compare");
+    // The piece that was cut short held bytes that nobody knows.
+    let own = outcome.set_aside.iter().find(|(why, _)| why.contains("a program's own stores"));
+    assert_eq!(own.map(|(_, count)| *count), Some(1), "{:?}", outcome.set_aside);
+}
+
+/// One byte changed at a time: found at the line that shows another than was written, at its address.
+#[test]
+fn bytes_that_were_not_moved_are_found() {
+    for (truth, lie, line, linux) in [
+        (
+            r#"[{iov_base="a\0\"\\\n", iov_len=5}]"#,
+            r#"[{iov_base="a\0\"\\\t", iov_len=5}]"#,
+            6,
+            "byte 0x09 at 0x7f0000000014",
+        ),
+        (
+            r#"[{iov_base="a\0\"\\\n", iov_len=5}]"#,
+            r#"[{iov_base="aX\"\\\n", iov_len=5}]"#,
+            6,
+            "byte 0x58 at 0x7f0000000011",
+        ),
+        (r#"[{iov_base="\t\1772\0""#, r#"[{iov_base="\t\1762\0""#, 7, "byte 0x7e at 0x7f0000000101"),
+        (r#"{iov_base="\377Aown""#, r#"{iov_base="\377Bown""#, 7, "byte 0x42 at 0x7f0000000105"),
+        // The other direction: what was written is not what is read later.
+        (
+            r#"{iov_base="\x00\xff\x41"..."#,
+            r#"{iov_base="\x00\xfe\x41"..."#,
+            7,
+            "byte 0xff at 0x7f0000000104",
+        ),
+        (
+            r#"_writev(7, [{iov_base="before""#,
+            r#"_writev(7, [{iov_base="beford""#,
+            8,
+            "byte 0x65 at 0x7f0000001002",
+        ),
+        (
+            r#"_writev(8, [{iov_base="stack""#,
+            r#"_writev(8, [{iov_base="smack""#,
+            16,
+            "byte 0x74 at 0x7ffd00000fff",
+        ),
+        // What a fork, a MADV_DONTNEED and an unmapped page make of it.
+        (
+            r#"[{iov_base="before", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
+7 1.8"#,
+            r#"[{iov_base="beforf", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
+7 1.8"#,
+            8,
+            "byte 0x66 at 0x7f0000001002",
+        ),
+        (r#""\0\0\0ore""#, r#""\0\0\0\0re""#, 12, "byte 0x00 at 0x7f0000001000"),
+        ("iov_len=5}], 2, 0) = 3", "iov_len=5}], 2, 0) = 8", 13, "0x8"),
+    ] {
+        assert_eq!(MOVES.matches(truth).count(), 1, "{truth}");
+        let outcome = replayed(&MOVES.replace(truth, lie));
+        let found = outcome.differences.first().unwrap_or_else(|| panic!("not found: {lie}"));
+        assert_eq!(found.line, line, "{lie}: {found:#?}");
+        assert!(found.linux.contains(linux), "{lie}: {found:#?}");
+        assert_ne!(found.linux, found.freehold);
+    }
+}
+
+/// Calls in two pieces, threads, vfork, a kill, a signal, and lines that say nothing of memory.
+#[test]
+fn tasks_of_every_kind() {
+    assert_as_linux(
+        r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.01 mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>
+7 1.02 <... mmap resumed>) = 0x7f0000000000
+7 1.1 clone3({flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_SIGHAND|CLONE_THREAD, stack=0x7f00100, stack_size=0x7ffd80} => {parent_tid=[8]}, 88) = 8
+8 1.2 munmap(0x7f0000000000, 4096 <unfinished ...>
+7 1.21 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>
+7 1.22 <... mmap resumed>) = 0x7f0000000000
+8 1.23 <... munmap resumed>) = 0
+7 1.3 vfork( <unfinished ...>
+9 1.31 munmap(0x7f0000001000, 4096) = 0
+9 1.32 execve("./u", ["./u"], 0x7ffe00000000 /* 3 vars */ <unfinished ...>
+7 1.33 <... vfork resumed>) = 9
+9 1.34 <... execve resumed>) = 0
+9 1.35 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000001000
+7 1.36 munmap(0x7f0000001000, 4096) = 0
+8 1.4 getpid() = 7
+8 1.41 --- SIGUSR1 {si_signo=SIGUSR1, si_code=SI_TKILL, si_pid=7, si_uid=0} ---
+8 1.42 fork() = 10
+10 1.43 munmap(0x7f0000000000, 4096) = 0
+7 1.44 mprotect(0x7f0000000000, 4096, PROT_READ|PROT_WRITE) = 0
+10 1.45 --- SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR, si_addr=0x7f0000000000} ---
+10 1.46 +++ killed by SIGSEGV (core dumped) +++
+8 1.47 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD <unfinished ...>
+7 1.48 exit_group(3 <unfinished ...>
+8 1.49 <... clone resumed>) = ?
+7 1.5 <... exit_group resumed>) = ?
+8 1.51 +++ exited with 3 +++
+7 1.52 +++ exited with 3 +++
+9 1.6 --- SIGKILL {si_signo=SIGKILL, si_code=SI_USER, si_pid=1, si_uid=0} ---
+9 1.61 +++ killed by SIGKILL +++
+"#,
+        8,
+    );
+}
+
+/// What is no text by strace, or was damaged: the message begins with the file and the line.
+#[test]
+fn garbage_is_refused_with_its_line() {
+    let begin = "7 1.0 execve(\"./t\", [\"./t\"], 0x7ffe00000000 /* 3 vars */) = 0\n";
+    for (line, said) in [
+        ("hello", "column 1: expected a task's number or a time"),
+        ("7 1.1", "expected a blank behind the time"),
+        ("7 1.1 mmap(NULL, 8192", "expected `)` behind the arguments"),
+        ("7 1.1 mmap(NULL, 8192, PROT_ODD, MAP_PRIVATE, -1, 0) = 0", "a constant that this program knows"),
+        ("7 1.1 munmap(0x7f0000000000, 4096) = what", "what the call returned"),
+        ("7 1.1 munmap(0x7f0000000000) = 0", "expected another argument"),
+        ("7 1.1 munmap(0x1ffffffffffffffff, 1) = 0", "expected a number"),
+        ("7 1.1 <... munmap resumed>) = 0", "expected the end of a call that this task has begun"),
+        (
+            "7 1.1 munmap(0x1000, 1 <unfinished ...>\n7 1.2 brk(NULL) = 0",
+            "expected the end of the call that this task",
+        ),
+        ("8 1.1 munmap(0x1000, 1) = 0", "task 8 was not created before this line"),
+        ("7 0.9 munmap(0x1000, 1) = 0", "out of order"),
+        (
+            "7 1.1 process_vm_readv(7, [{iov_base=\"abc, iov_len=5}], 1, [{iov_base=0x10, iov_len=5}], 1, 0) = 5",
+            "a string that ends",
+        ),
+        (
+            "7 1.1 process_vm_readv(7, [{iov_len=5}], 1, [{iov_base=0x10, iov_len=5}], 1, 0) = 5",
+            "iov_base and iov_len",
+        ),
+        ("7 1.1 --- SIGSEGV {si_signo=SIGSEGV} ---", "si_code=CODE"),
+        ("7 1.1 --- SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR}", "` ---` at the end of the line"),
+        ("7 1.1 +++ vanished +++", "+++ exited with CODE +++"),
+    ] {
+        let error = try_replay(&format!("{begin}{line}\n")).expect_err(line);
+        let number = 1 + line.lines().count();
+        assert!(error.contains(&format!("t.strace:{number}: ")) && error.contains(said), "{line}: {error}");
+    }
+}
+
+/// Sums and ends that do not fit, and lists that are too long.
+#[test]
+fn numbers_at_their_limits() {
+    for line in [
+        "process_vm_readv(7, [{iov_base=\"a\", iov_len=18446744073709551615}], 1, [{iov_base=0xffffffffffffffff, iov_len=18446744073709551615}], 1, 0) = 18446744073709551615",
+        "process_vm_writev(7, [{iov_base=\"a\", iov_len=1}, {iov_base=\"b\", iov_len=18446744073709551615}], 2, [{iov_base=0xffffffffffffffff, iov_len=1}, {iov_base=0, iov_len=18446744073709551615}], 2, 0) = 18446744073709551615",
+        "process_vm_writev(7, [{iov_base=\"abcdef\", iov_len=6}], 1, [{iov_base=0xfffffffffffffffe, iov_len=6}], 1, 0) = 6",
+        "process_vm_readv(7, [{iov_base=\"abcdef\", iov_len=6}], 1, [{iov_base=0x7ffffffffffe, iov_len=6}], 1, 0) = 600",
+        "mremap(0xfffffffffffff000, 18446744073709551615, 18446744073709551615, MREMAP_MAYMOVE) = 0xfffffffffffff000",
+        "munmap(0xffffffffffffffff, 18446744073709551615) = 0",
+        "mmap(NULL, 18446744073709551615, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0xfffffffffffff001",
+        "brk(0xffffffffffffffff) = 0xffffffffffffffff",
+        "shmat(4294967295, NULL, 0) = 0xfffffffffffff000",
+    ] {
+        let text = format!(
+            "7 1.0 execve(\"./t\", [\"./t\"], 0x7ffe0000 /* 3 vars */) = 0\n7 1.1 {line}\n7 1.2 {line}\n7 1.3 fork() = 8\n"
+        );
+        replayed(&text);
+    }
+}

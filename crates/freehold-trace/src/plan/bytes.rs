@@ -1,0 +1,106 @@
+//! Which bytes of an address space recorded calls have determined: what process_vm_writev moved there, until the addresses
+//! are mapped anew or emptied. Whatever else is there the program may have stored itself, which no recording shows.
+
+use super::area::{PAGE, page_of};
+use super::calls::{Reach, Space};
+use crate::{Call, CallName, Transfer};
+use std::ops::Range;
+
+impl Space {
+    /// Of the bytes that a process_vm_readv moves from here, the addresses of those that recorded calls wrote.
+    pub(super) fn written_among(&self, transfer: &Transfer) -> Vec<Range<u64>> {
+        let pieces = transfer.remote.iter().map(|&(at, len)| at..at.saturating_add(len));
+        pieces.flat_map(|piece| self.written.within(&piece)).collect()
+    }
+
+    /// A call has moved `count` bytes from or to here. What of that memory was mapped before the recording began, as this call
+    /// alone shows, in whole pages.
+    pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
+        let Some(told) = &mut self.told else { return Vec::new() };
+        let mut assumed = Vec::new();
+        for &(at, len) in &transfer.remote {
+            let len = len.min(count);
+            count -= len;
+            if len > 0 {
+                let pages = page_of(at)..page_of(at.saturating_add(len - 1)).saturating_add(PAGE);
+                assumed.extend(told.missing(&pages));
+                told.add(pages);
+            }
+        }
+        assumed
+    }
+
+    /// A process_vm_writev has moved `count` bytes to here, of which the recording shows some.
+    pub(super) fn note_written(&mut self, transfer: &Transfer, count: u64) {
+        let mut shown = Vec::new();
+        let mut from = 0_u64;
+        for ((_, len), text) in transfer.local.iter().zip(&transfer.shown) {
+            shown.push(from..from.saturating_add((*len).min(text.len() as u64)));
+            from = from.saturating_add(*len);
+        }
+        let mut from = 0_u64;
+        for &(at, len) in &transfer.remote {
+            let len = len.min(count - from);
+            self.written.remove(&(at..at.saturating_add(len)));
+            for part in &shown {
+                let (start, end) = (part.start.clamp(from, from + len), part.end.clamp(from, from + len));
+                self.written.add(at.saturating_add(start - from)..at.saturating_add(end - from));
+            }
+            from += len;
+        }
+    }
+
+    /// A call with this reach may have changed what is there.
+    pub(super) fn forget_written(&mut self, call: &Call, reach: &Reach) {
+        if leaves_contents(call) {
+            return;
+        }
+        match reach {
+            Reach::Vmas(ranges) => ranges.iter().for_each(|range| self.written.remove(range)),
+            Reach::Pages(range) => self.written.remove(range),
+            Reach::Whole => {}
+        }
+    }
+}
+
+/// The call changes what is mapped, or nothing, but no byte.
+fn leaves_contents(call: &Call) -> bool {
+    match call.name {
+        CallName::Mprotect
+        | CallName::PkeyMprotect
+        | CallName::Mbind
+        | CallName::Msync
+        | CallName::Mincore => true,
+        CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
+        // Not DONTNEED, FREE, REMOVE, WIPEONFORK and what is not known.
+        CallName::Madvise => matches!(call.args[2], 0..=3 | 14..=17 | 20..=23),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_shown_and_moved_is_known() {
+        let mut space = Space::default();
+        let transfer = Transfer {
+            process: Some(1),
+            local: vec![(0, 10), (0, 10)],
+            remote: vec![(0x1000, 4), (0x2000, 16)],
+            shown: vec![b"0123456".to_vec(), b"0123456789".to_vec()],
+        };
+        space.note_written(&transfer, 20);
+        // |0123456---|0123456789| lies at |1000..1004|2000...............2010|
+        let at = |start: u64, len: u64| Transfer { remote: vec![(start, len)], ..Transfer::default() };
+        assert_eq!(space.written_among(&at(0, u64::MAX)), [0x1000..0x1004, 0x2000..0x2003, 0x2006..0x2010]);
+        assert_eq!(space.written_among(&at(0x2002, 6)), [0x2002..0x2003, 0x2006..0x2008]);
+        // A call that moved less than it was asked to.
+        space.note_written(
+            &Transfer { remote: vec![(0x2000, 20)], shown: vec![vec![], vec![]], ..transfer },
+            2,
+        );
+        assert_eq!(space.written_among(&at(0x1fff, 10)), [0x2002..0x2003, 0x2006..0x2009]);
+    }
+}
