@@ -4,7 +4,7 @@ use freehold::space::Locking;
 use freehold_cli::replay::outcome::Outcome;
 use freehold_cli::replay::{Options, maps_at, replay};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// What an exec leaves: a file's text and data, anonymous memory, a stack.
@@ -44,7 +44,7 @@ fn each_way(mut check: impl FnMut(&Options)) {
     for (number, locking) in Locking::ALL.into_iter().enumerate() {
         for cpus in 1..=3 {
             let (backed, oracles) = (number % 2 == 0, true);
-            check(&Options { cpus, backed, locking, seed: number as u64, oracles });
+            check(&Options { cpus, backed, locking, seed: number as u64, oracles, ..Options::default() });
         }
     }
 }
@@ -147,6 +147,50 @@ fn what_linux_did_not_do_is_found_too() {
         assert!(found.what.contains(what), "{lie:?}: {found:#?}");
         assert_ne!(found.linux, found.freehold);
         assert!(!outcome.is_as_linux());
+    }
+}
+
+/// What an outcome says, without what takes time or depends on who came first.
+fn findings(outcome: &Outcome) -> String {
+    let Outcome { calls, faults, snapshots, differences, difference_count, set_aside, .. } = outcome;
+    format!("{calls:?} {faults:?} {snapshots:?} {difference_count} {differences:#?} {set_aside:?}")
+}
+
+/// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the same is found,
+/// in a right recording and in a wrong one.
+#[test]
+fn however_it_is_replayed_the_same_is_found() {
+    let lies = EXIT.replace("12000-13000 rw-p 2000", "12000-13000 rw-p 1000");
+    for (exit, differences) in [(EXIT, 0), (&lies, 1)] {
+        let recording = Recording::new(EVENTS, exit);
+        let plain = recording.replay(&Options { cpus: 1, ..Options::default() });
+        assert_eq!(plain.difference_count, differences);
+        for segment in [1, 2, 3, 7, 100] {
+            for cpus in [1, 2, 5, 16] {
+                for (turn, backed) in [(1, false), (1, true), (3, false), (256, true)] {
+                    let options = Options { cpus, backed, segment, turn, ..Options::default() };
+                    let outcome = recording.replay(&options);
+                    assert_eq!(findings(&outcome), findings(&plain), "{options:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The same for a text by strace.
+#[test]
+fn however_a_text_is_replayed_the_same_is_found() {
+    for name in ["threads", "flags", "transfer"] {
+        let text =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../freehold-trace/tests/data/{name}.strace"));
+        let outcome =
+            |options: &Options| replay(&text, options, &()).unwrap_or_else(|error| panic!("{error}"));
+        let plain = outcome(&Options { cpus: 1, ..Options::default() });
+        assert!(plain.calls.all > 20 && plain.is_as_linux(), "{name}: {:#?}", plain.differences);
+        for (segment, cpus, turn) in [(1, 1, 256), (1, 4, 1), (5, 2, 2), (1 << 20, 16, 1)] {
+            let options = Options { cpus, segment, turn, ..Options::default() };
+            assert_eq!(findings(&outcome(&options)), findings(&plain), "{name}, {options:?}");
+        }
     }
 }
 

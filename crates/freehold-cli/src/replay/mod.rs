@@ -24,7 +24,7 @@ use freehold::space::Locking;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
-use freehold_trace::plan::{Frozen, Planner, Recorded, Segment};
+use freehold_trace::plan::{Frozen, Planner, Recorded, SEGMENT, Segment};
 use freehold_trace::{ReadError, Recording};
 use outcome::{Beside, FlushCount, KindTime, Outcome, Rungs, Spread};
 use run::{Run, Tasks};
@@ -47,12 +47,24 @@ pub struct Options {
     pub seed: u64,
     /// Look for stale translations all the time, which costs time.
     pub oracles: bool,
+    /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
+    pub segment: usize,
+    /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
+    pub turn: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Options { cpus, backed: false, locking: Locking::default(), seed: 0, oracles: false }
+        Options {
+            cpus,
+            backed: false,
+            locking: Locking::default(),
+            seed: 0,
+            oracles: false,
+            segment: SEGMENT,
+            turn: 256,
+        }
     }
 }
 
@@ -165,7 +177,7 @@ pub fn replay(path: &Path, options: &Options, progress: &dyn Progress) -> Result
 
 /// Replays a recording. None: it shows bytes in memory, and memory has no contents.
 fn attempt(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Option<Outcome>, ReplayError> {
-    let mut planner = Planner::new(Recording::open(path)?);
+    let mut planner = Planner::new(Recording::open(path)?).with_segments_of(options.segment);
     let mut replay = Replay::new(options)?;
     let (mut events, mut planning) = (0, Duration::ZERO);
     loop {

@@ -24,9 +24,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
-const TURN: u32 = 256;
-
 /// The tasks that are alive between segments, and what they run in.
 #[derive(Default)]
 pub(super) struct Tasks {
@@ -214,7 +211,7 @@ impl<'p> Run<'p> {
 
     /// Takes steps of a task until it ends, waits, or has had its turn.
     fn turn(&self, mut task: Task<'p>, cpu: &mut Cpu<X86_4>, found: &mut Found, random: &mut Pcg64Mcg) {
-        let mut left = 1 + random.next_u32() % TURN;
+        let mut left = 1 + random.next_u32() % self.world.options.turn.max(1);
         let mut performer = Performer::new(self.world, cpu, found, task.image.as_deref());
         while let Some(step) = task.steps.steps.get(task.at) {
             let waits = &self.segment.waits[step.waits.start as usize..step.waits.end as usize];

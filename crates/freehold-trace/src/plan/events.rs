@@ -31,6 +31,7 @@ impl Planner {
         self.push(task, line, What::Fault { address, code, ends });
         if !resolved && let Some(own) = self.tasks.get_mut(&task) {
             own.open_fault = Some(stamp.index);
+            self.open_faults += 1;
         }
     }
 

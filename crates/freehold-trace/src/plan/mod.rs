@@ -43,6 +43,8 @@ use std::collections::hash_map::Entry;
 
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
+/// And so many more, where the end of a fault is still to come.
+const SLACK: usize = 1 << 10;
 /// A segment also ends when its steps wait for so many times as many others as it may have steps.
 const WAITS: usize = 8;
 /// Or when the snapshots in it have so many lines.
@@ -76,6 +78,8 @@ pub struct Planner {
     shows_bytes: bool,
     segment: Segment,
     steps: usize,
+    /// Faults in it of which the end is still to come.
+    open_faults: usize,
     /// Lines of the snapshots in it.
     lines: usize,
     /// Tasks with steps in this segment.
@@ -123,6 +127,7 @@ impl Planner {
             shows_bytes: false,
             segment: Segment::default(),
             steps: 0,
+            open_faults: 0,
             lines: 0,
             active: Vec::new(),
             scratch: Vec::new(),
@@ -192,7 +197,9 @@ impl Planner {
 
     /// What has gathered takes as much memory as a segment may.
     fn is_full(&self) -> bool {
-        self.steps >= self.limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
+        // The end of a fault is in the event behind it.
+        let limit = if self.open_faults > 0 { self.limit + SLACK } else { self.limit };
+        self.steps >= limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
     }
 
     /// Hands out what has gathered.
@@ -213,8 +220,7 @@ impl Planner {
             });
         }
         // Everything planned so far is done before the next segment begins.
-        let open = self.tasks.values().filter(|task| task.open_fault.is_some()).count();
-        (0..open).for_each(|_| self.aside(aside::NO_END));
+        (0..std::mem::take(&mut self.open_faults)).for_each(|_| self.aside(aside::NO_END));
         self.tasks.retain(|_, task| task.process != 0);
         for task in self.tasks.values_mut() {
             task.known = HashMap::default();
@@ -283,6 +289,7 @@ impl Planner {
     fn close_fault(&mut self, number: u32, next: &Kind) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         let Some(index) = task.open_fault.take() else { return };
+        self.open_faults -= 1;
         let step = index.checked_sub(task.first).and_then(|at| task.steps.get_mut(at as usize));
         match (next, step) {
             (Kind::Signal { signal, code }, Some(step)) => {
