@@ -102,6 +102,83 @@ fn what_cannot_be_read_is_said_in_one_line() {
     }
 }
 
+/// Each way in which a file can be no recording, or half of one.
+#[test]
+fn damaged_files_are_refused_with_their_line() {
+    let folder = Folder::new();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path(name), bytes).expect("written");
+    let middle = TRACE.find("munmap").expect("a munmap");
+    write("half.trace", &TRACE.as_bytes()[..middle]);
+    write("half.snap", SNAPSHOTS.as_bytes());
+    write("empty.trace", b"");
+    write("bad.trace.xz", b"\xfd7zXZ\0 and no more");
+    write("bad.trace.zst", b"\x28\xb5\x2f\xfd and no more");
+    let packed = zstd_of(TRACE.as_bytes());
+    write("cut.trace.zst", &packed[..packed.len() / 2]);
+    write("alone.trace", TRACE.as_bytes());
+    write("void.trace", TRACE.as_bytes());
+    write("void.snap", b"");
+    write("torn.trace", TRACE.as_bytes());
+    write("torn.snap", &SNAPSHOTS.as_bytes()[..SNAPSHOTS.len() - 3]);
+    write("less.trace", TRACE.as_bytes());
+    write("less.snap", b"# fhsnap 1 t\n");
+    for (recording, said) in [
+        ("half.trace", "half.trace:7: the file is cut off here: its last line has no end"),
+        ("empty.trace", "empty.trace:0: not a recording"),
+        ("bad.trace.xz", "bad.trace.xz:0: reading failed: "),
+        ("bad.trace.zst", "bad.trace.zst:0: reading failed: "),
+        ("cut.trace.zst", "cut.trace.zst:4: the file is cut off here: its compressed stream has no end"),
+        (
+            "alone.trace",
+            "alone.trace:3: snapshot 0 is missing: beside the recording there is no file of snapshots",
+        ),
+        ("void.trace", "void.snap:0: the file is cut off here: it is empty"),
+        ("torn.trace", "torn.snap:7: the file is cut off here"),
+        ("less.trace", "less.trace:3: snapshot 0 is missing: the file of snapshots has none of that number"),
+    ] {
+        let run = folder.run(&format!("replay {recording} --json {recording}.json")).code(2);
+        let words = stderr(&run);
+        assert!(words.starts_with(&format!("freehold: {said}")), "{recording}: {words}");
+        assert_eq!((words.lines().count(), stdout(&run).as_str()), (1, ""), "{words}");
+        let all = json(&folder.path(&format!("{recording}.json")));
+        assert_eq!(all["recordings"].as_array().map(Vec::len), Some(0));
+        assert_eq!(all["unusable"][0]["recording"], recording);
+        // A file that cannot be written is found before anything runs, and nothing is drawn of what cannot be read.
+        folder.run(&format!("replay {recording} --picture x.svg --maps-at 1s")).code(2);
+        assert!(!folder.path("x.svg").exists());
+    }
+}
+
+/// `bytes` as zstd packs them, in one block that is not compressed.
+fn zstd_of(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len()).expect("short");
+    // A single segment with its size in four bytes; the last block, raw.
+    let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
+    packed.extend(length.to_le_bytes());
+    packed.extend(&(length << 3 | 1).to_le_bytes()[..3]);
+    packed.extend(bytes);
+    packed
+}
+
+#[test]
+fn a_packed_recording_is_what_its_bytes_are_not_its_name() {
+    let folder = Folder::new();
+    fs::write(folder.path("u.trace.xz"), zstd_of(TRACE.as_bytes())).expect("written");
+    fs::write(folder.path("u.snap"), zstd_of(SNAPSHOTS.as_bytes())).expect("written");
+    let text = stdout(&folder.run("replay u.trace.xz").code(0));
+    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: all as Linux\n"), "{text}");
+}
+
+#[test]
+fn a_full_disk_is_said() {
+    let folder = Folder::new();
+    for option in ["--json /dev/full", "--picture /dev/full"] {
+        let run = folder.run(&format!("replay t.trace {option}")).code(2);
+        assert!(stderr(&run).starts_with("freehold: /dev/full: cannot be written: "), "{}", stderr(&run));
+    }
+    folder.run("replay odd.trace --json /dev/null").code(1);
+}
+
 #[test]
 fn a_bad_recording_does_not_keep_others_from_their_replay() {
     let folder = Folder::new();
@@ -176,8 +253,19 @@ fn maps_at_a_time() {
     assert!(before.contains("7f0000000000-7f0000003000 rw-p"), "{before}");
     assert!(after.contains("7f0000000000-7f0000001000 rw-p"), "{after}");
     assert!(maps("32ns --task 3").contains("/bin/t"));
-    let run = folder.run("replay t.trace --maps-at 17ns --task 9").code(2);
-    assert!(stderr(&run).starts_with("freehold: t.trace: no task 9"), "{}", stderr(&run));
+    // A task that was never there, one that has exited, a time before the exec, and one behind the end.
+    for (arguments, said) in [
+        ("17ns --task 9", "no task 9 with a known address space at that time"),
+        ("17ns --task 4294967295", "no task 4294967295 with a known address space at that time"),
+        ("36ns --task 3", "no task 3 with a known address space at that time"),
+        ("0", "no task with a known address space at that time"),
+        ("4ns --task 1", "no task 1 with a known address space at that time"),
+        ("18446744073s", "no task with a known address space at that time"),
+    ] {
+        let run = folder.run(&format!("replay t.trace --maps-at {arguments}")).code(2);
+        assert_eq!(stderr(&run), format!("freehold: t.trace: {said}\n"));
+        assert_eq!(stdout(&run), "");
+    }
 }
 
 #[test]

@@ -95,6 +95,10 @@ fn what_breaks_the_rules_of_tasks_is_refused() {
             "10 0 1 N 2 2 0\n10 0 2 X g\n10 0 1 X\n11 0 2 X g\n",
             "t.trace:7: the exit of task 2 occurs a second time",
         ),
+        (
+            "10 0 1 E 0\n",
+            "t.trace:4: snapshot 0 is missing: the file of snapshots has none of that number, or an earlier line has named it",
+        ),
         ("10 0 1 munmap 0 1000 = 0\n9 0 1 X g\n", "t.trace:5: out of order: time 9 after 10"),
     ] {
         let error = after_exec(events).all(&Options { cpus: 2, ..Options::default() });
@@ -108,7 +112,7 @@ fn what_breaks_the_rules_of_tasks_is_refused() {
 fn who_has_exited_may_still_be_mentioned() {
     for events in [
         "10 0 1 X g\n11 0 1 exit_group 0 = ?\n12 0 1 F 12008 7 x1\n13 0 1 munmap 0 1000 = 0\n14 0 1 N 2 2 0\n15 0 2 F 12008 7 x1\n",
-        "10 0 1 N 2 2 4100\n10 0 1 X g\n12 0 2 F 12008 7 x1\n13 0 1 E 0\n13 0 1 E 0\n14 0 2 X g\n15 0 2 E -\n",
+        "10 0 1 N 2 2 4100\n10 0 1 X g\n12 0 2 F 12008 7 x1\n13 0 1 E -\n13 0 1 E -\n14 0 2 X g\n15 0 2 E -\n",
     ] {
         let outcome = after_exec(events).all(&Options { cpus: 2, ..Options::default() });
         let outcome = outcome.unwrap_or_else(|error| panic!("{error}: {events}"));

@@ -134,6 +134,16 @@ pub enum ReadError {
         /// The most.
         limit: u64,
     },
+    /// A line names a snapshot that there is none of.
+    #[error("{place}: snapshot {id} is missing: {why}")]
+    NoSnapshot {
+        /// The line.
+        place: Place,
+        /// Its number.
+        id: u32,
+        /// Where it is not.
+        why: &'static str,
+    },
     /// The snapshots beside the recording are those of another one.
     #[error("{place}: these are the snapshots of {found:?}, not of {expected:?}")]
     ForeignSnapshots {

@@ -1,6 +1,6 @@
 //! An open recording.
 
-use crate::error::{Bad, ReadError, excerpt};
+use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::files::Files;
 use crate::input;
 use crate::lines::Lines;
@@ -149,7 +149,26 @@ impl Recording {
     }
 }
 
+impl Recording {
+    /// The error about `line`, which names snapshot `id` where there is none to be had.
+    pub(crate) fn no_snapshot(&self, line: u32, id: u32) -> ReadError {
+        let place = Place { line, ..self.events.place() };
+        let why = match self.snapshots {
+            None => "beside the recording there is no file of snapshots (NAME.snap for NAME.trace)",
+            Some(_) => "the file of snapshots has none of that number, or an earlier line has named it",
+        };
+        ReadError::NoSnapshot { place, id, why }
+    }
+}
+
 impl Events {
+    fn place(&self) -> Place {
+        match self {
+            Events::Trace(events) => events.place(),
+            Events::Strace(events) => events.place(),
+        }
+    }
+
     fn files(&self) -> &Files {
         match self {
             Events::Trace(events) => events.files(),

@@ -1,6 +1,6 @@
 //! Reads `NAME.trace`: one event a line.
 
-use crate::error::{Bad, ReadError, excerpt};
+use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
@@ -71,6 +71,11 @@ impl TraceReader {
             return self.seen.event(line, number).map(Some).map_err(|bad| self.lines.wrong(bad));
         }
         Ok(None)
+    }
+
+    /// Where it has come to.
+    pub(crate) fn place(&self) -> Place {
+        self.lines.place()
     }
 
     /// The files defined so far.

@@ -35,7 +35,7 @@ pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
 
-use crate::{Event, Format, Kind, ReadError, Recording, Why};
+use crate::{Event, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::BTreeMap;
@@ -253,24 +253,26 @@ impl Planner {
             Kind::Call(call) => self.call(line, task, *call),
             Kind::Clone { child, process, flags } => self.clone(line, task, child, process, flags),
             Kind::Exec { snapshot } => {
-                let snapshot = match snapshot {
-                    Some(id) => self.recording.snapshot(id)?,
-                    None => None,
-                };
-                self.lines +=
-                    snapshot.as_ref().map_or(0, |snapshot| snapshot.areas.len() + snapshot.pages.len());
+                let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
                 self.exec(line, task, snapshot);
             }
             Kind::Exit { .. } => self.exit(line, task),
+            // That of the exec's own line.
+            Kind::Snapshot { why: Why::Exec, .. } => {}
             Kind::Snapshot { id, why, process } => {
-                if let Some(snapshot) = self.recording.snapshot(id)? {
-                    self.lines += snapshot.areas.len() + snapshot.pages.len();
-                    self.snapshot(line, task, why, process, snapshot);
-                }
+                let snapshot = self.named(line, id)?;
+                self.snapshot(line, task, why, process, snapshot);
             }
             Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } => {}
         }
         Ok(())
+    }
+
+    /// Snapshot `id`, which `line` names.
+    fn named(&mut self, line: u32, id: u32) -> Result<Snapshot, ReadError> {
+        let snapshot = self.recording.snapshot(id)?.ok_or_else(|| self.recording.no_snapshot(line, id))?;
+        self.lines += snapshot.areas.len() + snapshot.pages.len();
+        Ok(snapshot)
     }
 
     /// A task that no clone has announced: the first, or one that ran before the recording began.

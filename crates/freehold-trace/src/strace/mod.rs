@@ -22,7 +22,7 @@ mod text;
 mod value;
 mod vectors;
 
-use crate::error::{Bad, ReadError};
+use crate::error::{Bad, Place, ReadError};
 use crate::files::Files;
 use crate::lines::Lines;
 use crate::{Call, CallName, Cost, Event, Kind, Returned, Transfer};
@@ -94,6 +94,11 @@ impl StraceReader {
                 None => self.end(),
             }
         }
+    }
+
+    /// Where it has come to.
+    pub(crate) fn place(&self) -> Place {
+        self.feed.place(self.feed.last())
     }
 
     /// The files that have been mapped.
