@@ -14,7 +14,8 @@ pub use freehold_sync::Host;
 /// # Safety
 ///
 /// An implementation promises that
-/// - a frame handed out by [`alloc_frames`](Self::alloc_frames) or [`alloc_huge`](Self::alloc_huge) is used by nobody else until it comes back;
+/// - a frame handed out by [`alloc_frames`](Self::alloc_frames), [`alloc_huge`](Self::alloc_huge) or
+///   [`alloc_run`](Self::alloc_run) is used by nobody else until it comes back;
 /// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
 /// - [`flush`](Self::flush) returns only when no processor can still use a translation it covers, nor read
 ///   a page table it covers where the flush says that tables were freed.
@@ -37,11 +38,19 @@ pub unsafe trait Platform: TableMemory + Host {
         None
     }
 
+    /// Takes so many frames that follow each other, anywhere, their contents undefined; returns the first. An allocator whose
+    /// blocks are larger keeps the surplus. They come back one by one or together. None: out of memory, in pieces, or not
+    /// offered at all; then there is no memory for address spaces without an MMU ([`nommu`](crate::nommu)), which alone ask.
+    fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        let _ = frames;
+        None
+    }
+
     /// Puts frames back.
     ///
     /// # Safety
     ///
-    /// Each frame came from `alloc_frames` or `alloc_huge`, nothing refers to it, and every translation to it was flushed.
+    /// Each frame came from `alloc_frames`, `alloc_huge` or `alloc_run`, nothing refers to it, and every translation to it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
     /// The engine's record of a frame; all zero while the frame is free.

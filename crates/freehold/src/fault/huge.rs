@@ -42,11 +42,10 @@ impl<P: Platform> AddressSpace<P> {
         access: Access,
         held: Held<'_, '_, P>,
     ) -> Option<Step<P>> {
-        let first = page & !(HUGE - 1);
-        let fits = first >= vma.start() && vma.end() - first >= HUGE && page < vma.end();
-        if !fits || !self.wants_huge(vma) {
+        if !self.wants_huge(vma, page) {
             return None;
         }
+        let first = page & !(HUGE - 1);
         let address = VirtAddr::new(first);
         let table = match self.table.pmd_table_alloc(self.platform(), address) {
             Ok(table) => table,
@@ -84,15 +83,23 @@ impl<P: Platform> AddressSpace<P> {
         Some(Step::Done)
     }
 
-    fn wants_huge(&self, vma: &Vma<P>) -> bool {
-        let flags = vma.flags();
-        vma.is_anonymous()
+    /// Whether a fault at `page` may fill all of 2 MiB, if no table hangs there.
+    pub(super) fn wants_huge(&self, vma: &Vma<P>, page: u64) -> bool {
+        let (first, flags) = (page & !(HUGE - 1), vma.flags());
+        let fits = first >= vma.start() && page < vma.end() && vma.end() - first >= HUGE;
+        fits && vma.is_anonymous()
             && !flags.contains(VmFlags::NOHUGEPAGE)
             && match self.engine.config().huge_pages {
                 HugePages::Never => false,
                 HugePages::Madvise => flags.contains(VmFlags::HUGEPAGE),
                 HugePages::Always => !flags.is_stack(),
             }
+    }
+
+    /// Whether huge pages may come anywhere in `vma`.
+    pub(crate) fn may_hold_huge(&self, vma: &Vma<P>) -> bool {
+        // If one fits anywhere, then at the end.
+        vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page))
     }
 
     /// A fault at an entry that stands for 2 MiB.

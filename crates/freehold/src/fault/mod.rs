@@ -164,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
             // The mmap lock is needed for the look-up, and to choose a family; what remains does with the VMA's own.
-            if access.write && !vma.flags().contains(VmFlags::SHARED) {
+            if self.wants_family(vma, page, access) {
                 let _ = self.prepare_anon(vma, Held::Mmap(&guard));
             }
             return match guard.lock_vma(vma) {
@@ -181,6 +181,14 @@ impl<P: Platform> AddressSpace<P> {
             true => self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry),
             false => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }
+    }
+
+    /// Whether the fault will make an anonymous page, or huge zeroes, whose first write is to find a family.
+    fn wants_family(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
+        let huge = || {
+            self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
+        };
+        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge())
     }
 
     /// Brings a page of a file into its cache; no lock is held.

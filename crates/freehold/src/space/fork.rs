@@ -148,7 +148,8 @@ impl<P: Platform> AddressSpace<P> {
             let address = VirtAddr::new(at);
             let (pte, level) = self.table.peek(self.platform(), address);
             match pte.kind(level) {
-                Kind::None => match address.next_span(level) {
+                // In a table of small pages the table's own record of what is filled is faster.
+                Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
                     None => return Ok(range.end),
                 },

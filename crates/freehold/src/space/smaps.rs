@@ -48,6 +48,8 @@ pub struct Smap<P: Platform> {
     pub line: MapLine<P>,
     /// What is in memory.
     pub usage: Usage,
+    /// Huge pages may come here.
+    pub huge_eligible: bool,
 }
 
 /// The VMAs of an address space with their memory, one at a time.
@@ -63,6 +65,7 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
         let space = self.space;
         let smap = space.with_next_vma(self.at, |vma, part| Smap {
             usage: space.usage(vma, part.clone()),
+            huge_eligible: space.may_hold_huge(vma),
             line: MapLine::of(space, vma, part),
         })?;
         self.at = smap.line.end;
@@ -164,7 +167,7 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
 /// The paragraph as /proc/PID/smaps has it, without the last newline. What the engine does not have is zero.
 impl<P: Platform> fmt::Display for Smap<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Smap { line, usage } = self;
+        let Smap { line, usage, huge_eligible } = self;
         writeln!(f, "{line}")?;
         let rows = [
             ("Size:", line.end - line.start),
@@ -193,7 +196,7 @@ impl<P: Platform> fmt::Display for Smap<P> {
         for (name, bytes) in rows {
             writeln!(f, "{name:<16}{:>8} kB", bytes >> 10)?;
         }
-        writeln!(f, "{:<16}{:>8}", "THPeligible:", 0)?;
+        writeln!(f, "{:<16}{:>8}", "THPeligible:", u8::from(*huge_eligible))?;
         f.write_str("VmFlags: ")?;
         line.flags.smaps_names().try_for_each(|name| write!(f, "{name} "))
     }

@@ -183,10 +183,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
     fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
         let old = leaf.take(self.gather);
-        if let Some(spare) = leaf.withdraw() {
-            // SAFETY: kept for a split that will not come, and linked nowhere.
-            unsafe { self.platform.free_table(spare) }
-        }
+        let spare = leaf.withdraw();
         if let Kind::Leaf { pfn, flags } = old.kind(level)
             && !flags.contains(PteFlags::SPECIAL)
         {
@@ -194,6 +191,12 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 self.unmap(pfn.add(n), 1);
             }
             self.gather.frame(pfn, level);
+        }
+        // Not under the lock.
+        drop(leaf);
+        if let Some(spare) = spare {
+            // SAFETY: kept for a split that will not come, and linked nowhere.
+            unsafe { self.platform.free_table(spare) }
         }
         ControlFlow::Continue(())
     }

@@ -102,6 +102,7 @@ fn only_where_a_whole_one_fits() {
 
 #[test]
 fn only_where_they_are_wanted() {
+    // By the setting: for whom nothing was asked, who asked for huge pages, who asked for none.
     let wanted = [
         (HugePages::Never, [false, false, false]),
         (HugePages::Madvise, [false, true, false]),
@@ -120,6 +121,8 @@ fn only_where_they_are_wanted() {
             process.store(&mut cpu, at, 1u64).unwrap();
             assert_eq!(present(&process, at, 1) == ONE, expected, "{config:?}, {advice:?}");
         }
+        let eligible: Vec<bool> = process.smaps(0).map(|smap| smap.huge_eligible).collect();
+        assert_eq!(eligible, expected, "{config:?}");
         process.check();
         drop((process, cpu));
         world.end();
@@ -179,10 +182,16 @@ fn mincore_and_smaps_see_them() {
         assert_eq!(usage.referenced, HUGE);
         let text = smap.to_string();
         assert!(text.contains("\nAnonHugePages:      2048 kB\n"), "{text}");
+        assert!(text.contains("\nTHPeligible:           1\n"), "{text}");
         // Half of it is not a huge page any more.
         process.munmap(BASE, HUGE / 2).unwrap();
         let usage = process.smaps(0).next().unwrap().usage;
         assert_eq!((usage.rss, usage.anonymous_huge), (HUGE / 2, 0));
+        // One still fits; less than one does not, nor what lies across a border.
+        let eligible = |process: &Process| process.smaps(0).next().unwrap().huge_eligible;
+        assert!(eligible(process));
+        process.munmap(BASE + HUGE + 100 * PAGE, HUGE).unwrap();
+        assert!(!eligible(process));
     });
 }
 
