@@ -117,10 +117,26 @@ fn what_linux_did_not_do_is_found_too() {
         ("1000 = -22", "1000 = -12", 14, "munmap"),
         ("7e0000001000 1000 = 0", "7e0000001000 1000 = -22", 13, "munmap"),
         ("3 22 -1 0 = 7f0000000000", "3 22 -1 0 = 12000", 9, "mmap"),
+        ("1000 1 = 0", "1000 1 = -12", 15, "mprotect"),
+        ("1000 4 = 0", "1000 4 = -22", 22, "madvise"),
+        ("munmap 5000000 1000 = 0", "munmap 5000001 1000 = 0", 26, "munmap"),
+        // An argument of a call that succeeded: what it left is not what was found later.
+        ("munmap 7e0000001000", "munmap 7e0000000000", 30, "VMA"),
+        ("munmap 7e0000001000 1000 = 0", "munmap 7e0000001000 1000 = ?", 30, "VMA"),
+        ("1000 1 = 0", "1000 3 = 0", 16, "fault"),
+        ("3 22 -1 0 = 7f", "3 4022 -1 0 = 7f", 30, "VMA"),
+        ("1 2 3 0 = 7e", "1 2 3 1000 = 7e", 30, "VMA"),
+        ("1 2 3 0 = 7e", "1 1 3 0 = 7e", 30, "VMA"),
+        ("1000 4 = 0", "1000 5 = 0", 22, "madvise"),
+        ("brk 5002000 = 5002000", "brk 5003000 = 5003000", 30, "VMA"),
         // Faults: resolved or not, and the signal's code.
         ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 11 1", 16, "fault"),
         ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 7 2", 16, "fault"),
         ("F 6000000 4\n25 0 1 G 11 1", "F 6000000 4 x1\n25 0 1 G 11 1", 18, "fault"),
+        ("F 10000 14 x1", "F 12008 14 x1", 4, "fault"),
+        ("F 7f0000001000 4 x1", "F 7f0000003000 4 x1", 11, "fault"),
+        ("F 6000000 4\n25 0 1 G 11 1", "F 5000000 4\n25 0 1 G 11 1", 18, "fault"),
+        ("35 0 3 F 5001000 6 x1\n", "", 29, "private pages"),
         ("F 12008 7 x1\n31", "F 12008 7\n31 0 3 G 11 2\n31", 24, "fault"),
         // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the resident set.
         ("5001000-5002000", "5001000-5003000", 30, "VMA"),
@@ -128,6 +144,14 @@ fn what_linux_did_not_do_is_found_too() {
         ("rw-p 2000 /bin/t", "rw-p 1000 /bin/t", 30, "VMA"),
         ("r--p 0 /bin/t | 0", "r--p 0 /bin/u | 0", 30, "VMA"),
         ("0 - | 0 | rdwrmrmwmeac\n7f0000001000", "0 - | 0 | rdwrmrmwmeacnh\n7f0000001000", 30, "VMA"),
+        ("7f0000002000-7f0000003000 rw-p", "7f0000002000-7f0000003000 rw-s", 30, "VMA"),
+        ("10000-12000 r-xp 0 /bin/t | 4", "11000-12000 r-xp 1000 /bin/t | 4", 30, "VMA"),
+        ("rdexmrmwme\n", "rdmrmwme\n", 30, "VMA"),
+        ("rdwrmrmwmegdac", "rdwrmrmwmeac", 30, "VMA"),
+        ("rw-p 0 [heap]", "rw-p 0 -", 30, "VMA"),
+        ("rw-p 0 [heap]", "rw-p 0 /bin/t", 30, "VMA"),
+        ("P 12 1 8\n", "P 12 1 4\n", 30, "private pages"),
+        ("P 12 1 8\nP 4fee", "P 5001", 30, "private pages"),
         ("7f0000002000-7f0000003000 rw-p 0 - | 0 | rdwrmrmwmeac\n", "", 30, "VMA"),
         ("P 4fee 1 8", "P 4fee 2 8", 30, "private pages"),
         ("P 7efffafff 1 28\nP fffffdc 1 8", "P 7ffffafdc 1 8", 30, "private pages"),
@@ -191,6 +215,56 @@ fn however_a_text_is_replayed_the_same_is_found() {
             let options = Options { cpus, segment, turn, ..Options::default() };
             assert_eq!(findings(&outcome(&options)), findings(&plain), "{name}, {options:?}");
         }
+    }
+}
+
+const HUGE: &str = "10 0 1 mmap 0 600000 3 22 -1 0 = 7f0000000000
+11 0 1 madvise 7f0000000000 400000 e = 0
+12 0 1 F 7f0000000000 6 x1
+13 0 1 F 7f0000212000 6 x1
+14 0 1 F 7f0000400000 6 x1
+15 0 1 mprotect 7f0000000000 1000 1 = 0
+16 - 1 S 1 exit 1
+16 0 1 X g
+";
+
+const HUGE_EXIT: &str = "@ 1 exit 1 16 16 0 t | /bin/t | RssAnon:4108
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000001000 r--p 0 - | 4,,,,4,4,4,, | rdmrmwmeachg
+7f0000001000-7f0000400000 rw-p 0 - | 4092,,,,4092,4092,4092,2048, | rdwrmrmwmeachg!
+7f0000400000-7f0000600000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7efffffed 200 8
+P 0 200 48
+P 0 1 8
+P ffffbdd 1 8
+";
+
+/// Two huge pages, of which an mprotect has split one.
+#[test]
+fn huge_pages_are_compared() {
+    each_way(|options| {
+        let outcome = Recording::new(HUGE, HUGE_EXIT).replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+    });
+    let lies: &[(&str, &str, &str)] = &[
+        ("4092,2048,", "4092,,", "AnonHugePages"),
+        ("4092,2048,", "4092,4096,", "AnonHugePages"),
+        ("4,,,,4,4,4,, | rdmrmwmeachg", "4,,,,4,4,4,2048, | rdmrmwmeachg", "AnonHugePages"),
+        ("400000 e = 0", "400000 f = 0", "VMA"),
+        ("F 7f0000212000 6 x1", "F 7f0000400000 6 x1", "private pages"),
+        ("mprotect 7f0000000000 1000 1", "mprotect 7f0000000000 1000 3", "VMA"),
+        ("RssAnon:4108", "RssAnon:4104", "RssAnon"),
+    ];
+    for (truth, lie, what) in lies {
+        let recording = Recording::new(&HUGE.replace(truth, lie), &HUGE_EXIT.replace(truth, lie));
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        let found = outcome.differences.first().unwrap_or_else(|| panic!("not found: {lie:?}"));
+        assert_eq!(found.line, 10, "{lie:?}: {found:#?}");
+        assert!(found.what.contains(what), "{lie:?}: {found:#?}");
+        assert_ne!(found.linux, found.freehold);
     }
 }
 

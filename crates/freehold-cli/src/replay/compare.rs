@@ -124,10 +124,11 @@ fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
     shared && prot & 2 == 0 && matches!(code, b"mw" | b"sh")
 }
 
-/// A name that is compared: of a file or a special mapping.
+/// A name that is compared: of a file, a special mapping, the heap. Which part of a stack that was cut Linux calls so depends
+/// on an address that no recording holds.
 fn shown_name(name: &str) -> &str {
     match plain_name(name) {
-        "-" | "[heap]" | "[stack]" => "",
+        "-" | "[stack]" => "",
         name if name.starts_with("[anon:") => "",
         name => name,
     }
@@ -206,7 +207,7 @@ impl Runs {
 
 /// How the private pages of an area are told from others.
 fn is_private_page(area: &Area, file_page: bool) -> bool {
-    !area.shared && (shown_name(&area.name).is_empty() || !file_page)
+    !area.shared && (matches!(shown_name(&area.name), "" | "[heap]") || !file_page)
 }
 
 fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findings: &mut Vec<Finding>) {

@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
 pub(super) const MEMORY: u64 = 64 << 30;
+/// Memory with contents that there is on any host.
+const LEAST: u64 = 1 << 30;
 /// Memory for page tables.
 const TABLES: u64 = 1 << 30;
 /// Pages of the kernel's own mappings: more than any has.
@@ -89,7 +91,7 @@ impl World {
     /// The host refused the address space or the memory.
     pub(super) fn new(options: &Options) -> io::Result<World> {
         let memory = match options.backed {
-            true => Memory::Backed { bytes: MEMORY },
+            true => Memory::Backed { bytes: contents() },
             false => Memory::Phantom { bytes: MEMORY },
         };
         let config = MachineConfig { memory, ..MachineConfig::phantom(0).tables(TABLES) };
@@ -174,6 +176,14 @@ impl World {
         let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
         images.insert(task, Arc::downgrade(image));
     }
+}
+
+/// Memory with contents, in bytes: no more than half of what the host has left, since a recording may fill it.
+fn contents() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kilobytes.map_or(MEMORY, |kilobytes| kilobytes.saturating_mul(512)).clamp(LEAST, MEMORY)
 }
 
 /// A name without what says that it is gone from its directory.
