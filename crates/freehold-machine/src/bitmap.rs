@@ -100,6 +100,44 @@ impl Bitmap {
         }
     }
 
+    /// Takes `run` free numbers that follow each other, not zero, the highest there are; returns the first of them. Looks at every
+    /// word above them.
+    pub(crate) fn take_run_anywhere(&mut self, run: usize) -> Option<usize> {
+        let first = self.highest_run_of(run)?;
+        for number in first..first + run {
+            let word = &mut self.levels[0][number / BITS];
+            *word |= 1 << (number % BITS);
+            if *word == !0 {
+                self.mark_full(number / BITS);
+            }
+        }
+        self.taken += run;
+        Some(first)
+    }
+
+    /// The first of the highest `run` free numbers that follow each other.
+    fn highest_run_of(&self, run: usize) -> Option<usize> {
+        if run == 0 {
+            return None;
+        }
+        let mut free = 0;
+        for (index, word) in self.levels[0].iter().enumerate().rev() {
+            match *word {
+                0 if free + BITS < run => free += BITS,
+                word if word == !0 => free = 0,
+                word => {
+                    for bit in (0..BITS).rev() {
+                        free = if word >> bit & 1 == 0 { free + 1 } else { 0 };
+                        if free == run {
+                            return Some(index * BITS + bit);
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Gives `numbers` back; stops at the first that was not taken.
     pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
         for number in numbers {

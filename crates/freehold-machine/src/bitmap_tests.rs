@@ -87,3 +87,47 @@ fn runs_are_taken_from_above_and_single_numbers_from_below() {
     map.give(0..1000).unwrap();
     assert_eq!(map.take_run(128, 64), Some(832), "runs may begin elsewhere");
 }
+
+#[test]
+fn runs_of_any_length_are_the_highest_that_fit() {
+    let mut map = Bitmap::new(1000);
+    assert_eq!(map.take_run_anywhere(0), None);
+    assert_eq!(map.take_run_anywhere(1001), None);
+    assert_eq!(map.take_run_anywhere(7), Some(993));
+    assert_eq!(map.take_run_anywhere(1), Some(992));
+    assert_eq!(map.take_run_anywhere(200), Some(792));
+    assert_eq!(take(&mut map, 3), [0, 1, 2]);
+    // |792 . . . |850 freed |900 . . .: what fits goes there, what does not goes below.
+    map.give(850..900).unwrap();
+    assert_eq!(map.take_run_anywhere(51), Some(741));
+    assert_eq!(map.take_run_anywhere(50), Some(850));
+    assert_eq!(map.take_run_anywhere(739), None);
+    assert_eq!(map.take_run_anywhere(738), Some(3));
+    assert_eq!((map.taken(), map.take_run_anywhere(1)), (1000, None));
+    map.give(0..1000).unwrap();
+    assert_eq!(map.take_run_anywhere(1000), Some(0));
+}
+
+#[test]
+fn runs_of_any_length_agree_with_a_search() {
+    let mut state = 7u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let len = 700;
+    let (mut map, mut free) = (Bitmap::new(len), vec![true; len]);
+    for _ in 0..5000 {
+        let run = 1 + random() % 150;
+        if random() % 2 == 0 {
+            let found = (0..=len - run).rev().find(|&at| free[at..at + run].iter().all(|free| *free));
+            assert_eq!(map.take_run_anywhere(run), found);
+            found.into_iter().for_each(|at| free[at..at + run].fill(false));
+        } else {
+            let start = random() % len;
+            let taken: Vec<_> = (start..len.min(start + run)).filter(|&n| !free[n]).collect();
+            map.give(taken.iter().copied()).unwrap();
+            taken.into_iter().for_each(|n| free[n] = true);
+        }
+    }
+}

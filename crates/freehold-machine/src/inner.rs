@@ -145,6 +145,17 @@ impl<F: Format> Inner<F> {
         Some(out[0])
     }
 
+    pub(crate) fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        if host::local(|local| local.allocation_fails()) {
+            return None;
+        }
+        let first = self.frames.take_run_anywhere(usize::try_from(frames).ok()?)?;
+        if self.config.oracles {
+            (0..frames).for_each(|n| oracle::frame_handed_out(self, first.add(n)));
+        }
+        Some(first)
+    }
+
     pub(crate) fn free_frames(&self, frames: &[Pfn]) {
         if frames.is_empty() {
             return;

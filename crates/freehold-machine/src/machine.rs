@@ -160,6 +160,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.alloc_huge()
     }
 
+    fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        self.inner.alloc_run(frames)
+    }
+
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         self.inner.free_frames(frames);
     }

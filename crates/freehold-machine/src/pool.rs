@@ -107,16 +107,16 @@ impl Pool {
             list.counts.refused += u64::from(got < out.len());
             got
         };
-        self.note_taken(&out[..got]);
+        self.note_taken(out[..got].iter().copied());
         got
     }
 
-    fn note_taken(&self, numbers: &[Pfn]) {
+    fn note_taken(&self, numbers: impl Iterator<Item = Pfn>) {
         if let Some(records) = &self.records {
             for pfn in numbers {
                 // Relaxed here and below: a number has one owner at a time, and the lock of the list or
                 // the engine's own hand-over orders one owner's writes before the next one's.
-                if let Some(record) = records.get(self.index_of(*pfn)) {
+                if let Some(record) = records.get(self.index_of(pfn)) {
                     record.store(record.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
                 }
             }
@@ -138,8 +138,22 @@ impl Pool {
         for (n, slot) in out.iter_mut().enumerate() {
             *slot = Pfn::new(self.base + (first + n) as u64);
         }
-        self.note_taken(out);
+        self.note_taken(out.iter().copied());
         true
+    }
+
+    /// Takes `run` numbers that follow each other; returns the first.
+    pub(crate) fn take_run_anywhere(&self, run: usize) -> Option<Pfn> {
+        let first = {
+            let mut list = self.list.lock();
+            let first = list.taken.take_run_anywhere(run);
+            list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
+            list.counts.refused += u64::from(first.is_none());
+            first?
+        };
+        let first = Pfn::new(self.base + first as u64);
+        self.note_taken((0..run as u64).map(|n| first.add(n)));
+        Some(first)
     }
 
     /// Whether a number was given back before; only meaningful with oracles.

@@ -30,6 +30,8 @@ pub enum Rank {
     Invalidate,
     /// A folio's identity.
     Folio,
+    /// The regions of address spaces without an MMU, and how many use each.
+    NoMmuRegions,
     /// The tree of VMAs that map a file.
     IMmap,
     /// The trees of VMAs that may map anonymous pages.
@@ -61,6 +63,7 @@ impl Rank {
         Rank::UffdMap,
         Rank::Invalidate,
         Rank::Folio,
+        Rank::NoMmuRegions,
         Rank::IMmap,
         Rank::AnonVma,
         Rank::PageTableUpper,

@@ -40,7 +40,7 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Takes so many frames that follow each other, anywhere, their contents undefined; returns the first. An allocator whose
     /// blocks are larger keeps the surplus. They come back one by one or together. None: out of memory, in pieces, or not
-    /// offered at all; then there is no memory for address spaces without an MMU ([`nommu`](crate::nommu)), which alone ask.
+    /// offered at all; then there is no memory for address spaces without an MMU, which alone ask.
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {
         let _ = frames;
         None
