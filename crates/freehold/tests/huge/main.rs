@@ -7,6 +7,7 @@ mod fork;
 mod memory_ends;
 mod random;
 mod split;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 

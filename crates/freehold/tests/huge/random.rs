@@ -3,9 +3,12 @@
 //! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with; `FREEHOLD_LONG=1` means thirty
 //! times as many.
 
+mod known;
+
 use super::*;
 use freehold::{access::Manner, space::RemapFlags};
-use std::{collections::BTreeMap, env, ops::Range, rc::Rc};
+use known::{Known, Page, at, compare, note};
+use std::{env, ops::Range};
 
 /// Pages of the window in which everything happens.
 const WINDOW: u64 = 4 * PAGES;
@@ -52,36 +55,6 @@ impl Dice {
     fn prot(&mut self) -> Prot {
         [RW, RW, R, Prot::empty()][self.roll(4) as usize]
     }
-}
-
-/// What a page is known to hold; no bytes: zeroes.
-#[derive(Clone)]
-struct Page {
-    prot: Prot,
-    guard: bool,
-    bytes: Option<Rc<[u8; PAGE as usize]>>,
-}
-
-impl Page {
-    fn fresh(prot: Prot) -> Self {
-        Page { prot, guard: false, bytes: None }
-    }
-
-    fn empty(&mut self) {
-        *self = Page { guard: self.guard, ..Page::fresh(self.prot) };
-    }
-
-    fn write(&mut self, offset: usize, data: &[u8]) {
-        let bytes = self.bytes.get_or_insert_with(|| Rc::new([0; PAGE as usize]));
-        Rc::make_mut(bytes)[offset..offset + data.len()].copy_from_slice(data);
-    }
-}
-
-/// What a process is known to have.
-type Known = BTreeMap<u64, Page>;
-
-fn at(page: u64) -> u64 {
-    BASE + page * PAGE
 }
 
 struct Run {
@@ -260,34 +233,6 @@ impl Run {
         self.processes.clear();
         std::mem::replace(&mut self.world, World::new()).end();
         huge
-    }
-}
-
-/// Writes into the pages that `may` be written, up to the first that may not; returns how many bytes.
-fn note(known: &mut Known, addr: u64, data: &[u8], may: impl Fn(&Page) -> bool) -> usize {
-    let mut done = 0;
-    while done < data.len() {
-        let at = addr - BASE + done as u64;
-        let Some(page) = known.get_mut(&(at / PAGE)).filter(|page| may(page)) else { break };
-        let offset = (at % PAGE) as usize;
-        let len = (data.len() - done).min(PAGE as usize - offset);
-        page.write(offset, &data[done..done + len]);
-        done += len;
-    }
-    done
-}
-
-/// Whether a program finds in a page what is known to be there.
-fn compare(process: &Process, known: &Known, cpu: &mut Vcpu, page: u64) {
-    let mut found = [0; PAGE as usize];
-    let read = process.read(cpu, at(page), &mut found);
-    let expected = known.get(&page).filter(|page| page.prot != Prot::empty() && !page.guard);
-    assert_eq!(read.is_ok(), expected.is_some(), "a read of page {page}: {read:?}");
-    if let Some(expected) = expected {
-        match &expected.bytes {
-            Some(bytes) => assert!(found == **bytes, "page {page} holds something else"),
-            None => assert!(found == [0; PAGE as usize], "page {page} is not empty"),
-        }
     }
 }
 
