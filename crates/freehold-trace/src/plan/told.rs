@@ -45,7 +45,7 @@ impl Told {
 
     /// The parts of `range` that are in the set.
     pub(crate) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let missing = self.missing(range).into_iter().chain([range.end..range.end]);
+        let missing = self.missing(range).into_iter().chain(std::iter::once(range.end..range.end));
         let mut at = range.start;
         let parts = missing.map(|hole| std::mem::replace(&mut at, hole.end)..hole.start);
         parts.filter(|part| part.start < part.end).collect()
