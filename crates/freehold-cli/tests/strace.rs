@@ -216,3 +216,35 @@ fn numbers_at_their_limits() {
         replayed(&text);
     }
 }
+
+/// Every number of a text at its limits, one at a time: the text is refused with its line, or replayed.
+#[test]
+fn any_number_at_its_limits() {
+    const LIMITS: [&str; 8] = [
+        "0",
+        "1",
+        "4097",
+        "0x7f0000000ffd",
+        "0x7fffffffffff",
+        "0xfffffffffffff000",
+        "18446744073709551615",
+        "-1",
+    ];
+    let digit = |at: usize| MOVES.as_bytes().get(at).is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let begins = |at: &usize| MOVES.as_bytes()[*at].is_ascii_digit() && !digit(at.wrapping_sub(1));
+    let (mut refused, mut replayed) = (0, 0);
+    for (number, at) in (0..MOVES.len()).filter(begins).enumerate() {
+        let end = (at..).find(|at| !digit(*at)).expect("the text ends in a blank line");
+        for limit in LIMITS.iter().skip(number % 3).step_by(3) {
+            match try_replay(&format!("{}{limit}{}", &MOVES[..at], &MOVES[end..])) {
+                Ok(_) => replayed += 1,
+                Err(error) => {
+                    let line = error.split_once("t.strace:").and_then(|(_, rest)| rest.split(':').next());
+                    assert!(line.is_some_and(|line| line.parse::<u32>().is_ok()), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && replayed > 50, "{refused} refused, {replayed} replayed");
+}
