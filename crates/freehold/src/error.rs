@@ -1,5 +1,6 @@
 //! One small error per verb, and the one table that turns them into errno numbers.
 
+use crate::object::FillError;
 use allocator_api2::alloc::AllocError;
 use core::fmt;
 use freehold_sync::Killed;
@@ -28,6 +29,7 @@ errnos! {
     ENODEV = 19, "The file cannot be mapped";
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
+    EFBIG = 27, "File too large";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
 }
@@ -82,6 +84,18 @@ macro_rules! verb_error {
     };
 }
 
+impl FillError {
+    /// The number that a system call which reads, writes or truncates a file would return for this error.
+    pub fn errno(self) -> Errno {
+        match self {
+            FillError::BeyondEnd => Errno::EFBIG,
+            FillError::Io => Errno::EIO,
+            FillError::NoMemory => Errno::ENOMEM,
+            FillError::Busy => Errno::ETXTBSY,
+        }
+    }
+}
+
 verb_error! {
     /// Why memory could not be mapped.
     MmapError {
@@ -111,8 +125,10 @@ verb_error! {
         AccessDenied => EACCES,
         /// A flag that MAP_SHARED_VALIDATE does not know.
         UnknownFlag => EOPNOTSUPP,
-        /// The file cannot be mapped.
+        /// The file cannot be mapped, or without an MMU not in this way.
         NotMappable => ENODEV,
+        /// The file could not be read: without an MMU, mapping may mean copying.
+        Io => EIO,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }

@@ -71,6 +71,7 @@
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
 //! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
 //! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
+//! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
@@ -87,6 +88,7 @@ pub mod engine;
 pub mod error;
 pub mod fault;
 pub mod frame;
+pub mod nommu;
 pub mod object;
 pub mod platform;
 pub mod space;

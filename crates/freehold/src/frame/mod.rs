@@ -2,7 +2,7 @@
 //!
 //! | count | who holds one |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each borrower |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower |
 //! | `maps` | each page-table entry that maps the frame |
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
@@ -10,6 +10,7 @@
 //! a count of one may then be dropped without a locked instruction.
 
 pub(crate) mod cache;
+pub(crate) mod run;
 
 use freehold_sync::atomic::{
     AtomicU32, AtomicU64,

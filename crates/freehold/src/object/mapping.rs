@@ -23,8 +23,8 @@ use super::{
     radix::Radix,
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform,
-    vma::Vma,
+    PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, nommu::FileRegions,
+    platform::Platform, vma::Vma,
 };
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
@@ -44,10 +44,10 @@ const FRAME_SHIFT: u32 = 2;
 
 /// A word as it says where a page is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct Word(pub(super) u64);
 
 impl Word {
-    fn present(pfn: Pfn) -> Self {
+    pub(super) fn present(pfn: Pfn) -> Self {
         Word(pfn.get() << FRAME_SHIFT | PRESENT)
     }
 
@@ -62,7 +62,7 @@ impl Word {
     }
 }
 
-/// Why a page could not be brought into the cache.
+/// Why a page could not be brought into the cache, or taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FillError {
@@ -72,6 +72,8 @@ pub enum FillError {
     Io,
     /// No memory.
     NoMemory,
+    /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
+    Busy,
 }
 
 impl core::fmt::Display for FillError {
@@ -80,6 +82,7 @@ impl core::fmt::Display for FillError {
             FillError::BeyondEnd => "beyond the end of the file",
             FillError::Io => "input or output failed",
             FillError::NoMemory => "out of memory",
+            FillError::Busy => "mapped where nothing could stop its use",
         })
     }
 }
@@ -100,7 +103,7 @@ pub struct Mapping<P: Platform> {
     /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
     size: AtomicU64,
     /// See the module's table.
-    cache: Radix,
+    pub(super) cache: Radix,
     /// Shared memory, which no store is behind. Fixed.
     shmem: bool,
     /// Fixed.
@@ -110,6 +113,8 @@ pub struct Mapping<P: Platform> {
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(super) invalidate: RwSem<P>,
     i_mmap: IMmap<P>,
+    /// Who maps the file without an MMU.
+    pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
     engine: Counted<Engine<P>>,
 }
@@ -155,6 +160,7 @@ impl<P: Platform> Mapping<P> {
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
             i_mmap: IMmap::new(),
+            regions: FileRegions::new(),
             engine: engine.clone(),
         })?)
     }

@@ -6,6 +6,7 @@
 mod contents;
 mod file;
 pub(crate) mod i_mmap;
+pub(crate) mod in_place;
 mod mapping;
 mod pager;
 mod radix;

@@ -37,6 +37,15 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The first of the frames in which these pages lie one behind the other, where the store is memory that programs may read
+    /// in place, such as a ROM. Asked for mappings without an MMU that do not write; others get copies of
+    /// [`read_page`](Self::read_page). The frames are not the engine's, stay where they are as long as the pager lives, and the
+    /// file is not written.
+    fn in_memory(&self, pages: Range<u64>) -> Option<Pfn> {
+        let _ = pages;
+        None
+    }
+
     /// These whole pages were cut off or punched out: from now on they read as zeroes.
     fn discard(&self, pages: Range<u64>) {
         let _ = pages;

@@ -31,7 +31,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The page in which the file will end could not be read; nothing happened.
+    /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page of which the file
+    /// would lose bytes; nothing happened.
     ///
     /// # Locks
     ///
@@ -52,6 +53,7 @@ impl<P: Platform> Mapping<P> {
         let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
         let gone = size.div_ceil(PAGE_SIZE)..old.div_ceil(PAGE_SIZE);
         let _pages_go = self.invalidate.write();
+        self.regions.may_lose(size / PAGE_SIZE..gone.end)?;
         self.publish_size(size);
         self.cut(gone, Copies::Go);
         if let Some(last) = last {
@@ -67,7 +69,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// A page at the edge could not be read; the hole may be there in part.
+    /// A page at the edge could not be read; the hole may be there in part. Or a shared mapping without an MMU has one of the
+    /// whole pages; they stay.
     ///
     /// # Locks
     ///
@@ -89,7 +92,9 @@ impl<P: Platform> Mapping<P> {
             self.zero_part(inner.end..end)?;
         }
         let _pages_go = self.invalidate.write();
-        self.cut(inner.start / PAGE_SIZE..inner.end / PAGE_SIZE, Copies::Stay);
+        let gone = inner.start / PAGE_SIZE..inner.end / PAGE_SIZE;
+        self.regions.may_lose(gone.clone())?;
+        self.cut(gone, Copies::Stay);
         Ok(())
     }
 

@@ -1,0 +1,128 @@
+//! Frames that follow each other, held together: what address spaces without an MMU are made of.
+#![expect(unsafe_code, reason = "gives frames back to the platform")]
+
+use super::{ANON, Frame};
+use crate::{Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use arrayvec::ArrayVec;
+use core::ops::Range;
+use freehold_sync::atomic::Ordering::Relaxed;
+
+/// Frames given back to the platform at a time.
+const BATCH: usize = 64;
+
+impl Frame {
+    /// Memory of an address space without an MMU, whose [`Run`] holds its one reference; no entry maps it.
+    fn init_run(&self) {
+        // Relaxed: as for the other kinds, nobody else looks at a frame that was just taken off the free list.
+        self.refs.store(1, Relaxed);
+        self.word.store(ANON, Relaxed);
+    }
+}
+
+/// So many frames from `first` on, and one reference to each unless they are somebody else's.
+pub(crate) struct Run<P: Platform> {
+    engine: Counted<Engine<P>>,
+    first: Pfn,
+    pages: u64,
+    /// Whether it holds references.
+    counted: bool,
+}
+
+impl<P: Platform> Run<P> {
+    /// No frame at all; allocates nothing.
+    pub fn empty(engine: &Counted<Engine<P>>) -> Self {
+        Run { engine: engine.clone(), first: Pfn::new(0), pages: 0, counted: true }
+    }
+
+    /// Fresh memory, contents undefined.
+    pub fn alloc(engine: &Counted<Engine<P>>, pages: u64) -> Result<Self, NoMemory> {
+        Self::alloc_as(engine, pages, Frame::init_run)
+    }
+
+    /// Fresh frames for a page cache, contents undefined.
+    pub fn alloc_cache(engine: &Counted<Engine<P>>, pages: u64, shmem: bool) -> Result<Self, NoMemory> {
+        Self::alloc_as(engine, pages, |frame| frame.init_cache(shmem))
+    }
+
+    fn alloc_as(engine: &Counted<Engine<P>>, pages: u64, init: impl Fn(&Frame)) -> Result<Self, NoMemory> {
+        // Past the caches of free frames: single ones are of no use here.
+        let first = engine.platform().alloc_run(pages).ok_or(NoMemory)?;
+        let run = Run { engine: engine.clone(), first, pages, counted: true };
+        run.frames().for_each(|pfn| init(engine.platform().frame(pfn)));
+        Ok(run)
+    }
+
+    /// Frames that others hold, with a reference of its own to each. The caller knows of references that stay meanwhile.
+    pub fn share(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Self {
+        let run = Run { engine: engine.clone(), first, pages, counted: true };
+        run.frames().for_each(|pfn| engine.platform().frame(pfn).get());
+        run
+    }
+
+    /// Frames that are not the engine's.
+    pub fn foreign(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Self {
+        Run { engine: engine.clone(), first, pages, counted: false }
+    }
+
+    /// How many frames.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Their numbers.
+    pub fn numbers(&self) -> Range<u64> {
+        self.first.get()..self.first.get() + self.pages
+    }
+
+    /// The frames, ascending.
+    pub fn frames(&self) -> impl Iterator<Item = Pfn> + use<P> {
+        self.numbers().map(Pfn::new)
+    }
+
+    /// Fills all with zeroes.
+    pub fn zero(&self) {
+        self.frames().for_each(|pfn| self.engine.platform().zero_frame(pfn));
+    }
+
+    /// Keeps the first `pages`, not more than there are, and returns the rest.
+    pub fn split_off(&mut self, pages: u64) -> Self {
+        let first = self.first.add(pages);
+        let rest =
+            Run { engine: self.engine.clone(), first, pages: self.pages - pages, counted: self.counted };
+        self.pages = pages;
+        rest
+    }
+
+    /// Passes the references on to the caller.
+    pub fn into_frames(mut self) -> impl Iterator<Item = Pfn> {
+        let frames = self.frames();
+        self.pages = 0;
+        frames
+    }
+}
+
+impl<P: Platform> Drop for Run<P> {
+    fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
+        let platform = self.engine.platform();
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        let give_back = |free: &mut ArrayVec<Pfn, BATCH>| {
+            if !free.is_empty() {
+                // SAFETY: the last reference of each is gone, and no translation leads to a frame without one.
+                unsafe { platform.free_frames(free) };
+            }
+            free.clear();
+        };
+        for pfn in self.frames() {
+            if platform.frame(pfn).put() {
+                free.push(pfn);
+            }
+            if free.is_full() {
+                give_back(&mut free);
+            }
+        }
+        give_back(&mut free);
+    }
+}

@@ -1,0 +1,227 @@
+//! mmap without an MMU: where a mapping's frames come from.
+
+use super::{
+    NoMmuSpace,
+    area::Area,
+    region::{FilePages, RegionUse},
+    regions::Regions,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    counted::Counted,
+    error::{MmapError, NoMemory},
+    frame::run::Run,
+    object::{File, FillError, Mapping},
+    platform::Platform,
+    space::{MapFlags, Prot},
+};
+use allocator_api2::boxed::Box;
+use core::ops::Range;
+
+/// The kind of sharing, which is a number and not a set of bits.
+const TYPE: u64 = 0x0f;
+
+/// Arguments in the form the steps need them.
+struct Request<'f, P: Platform> {
+    /// Not zero.
+    pages: u64,
+    prot: Prot,
+    shared: bool,
+    file: Option<&'f Counted<File<P>>>,
+    /// In the file; zero for anonymous memory.
+    first: u64,
+}
+
+impl From<FillError> for MmapError {
+    fn from(error: FillError) -> Self {
+        match error {
+            FillError::NoMemory => MmapError::OutOfMemory,
+            FillError::Io => MmapError::Io,
+            FillError::BeyondEnd | FillError::Busy => MmapError::NotMappable,
+        }
+    }
+}
+
+impl<P: Platform> NoMmuSpace<P> {
+    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where. Memory comes in whole pages;
+    /// what does not come from a file is zero.
+    ///
+    /// The hint `addr` is ignored, and so are flags that make no difference here. `MAP_SHARED` of anonymous memory is as
+    /// private as any other. A private mapping of a file may reach beyond its end, where it has zeroes.
+    ///
+    /// # Errors
+    ///
+    /// See [`MmapError`]; nothing was changed. Those that an MMU would spare the caller:
+    /// - [`Invalid`](MmapError::Invalid): a fixed address; or some of the pages, and not all, are in a copy that others read;
+    /// - [`NotMappable`](MmapError::NotMappable): shared, and the file does not lie in frames that follow each other, or ends
+    ///   before the mapping does;
+    /// - [`OutOfMemory`](MmapError::OutOfMemory): no memory, or none in one piece;
+    /// - [`Io`](MmapError::Io): the file could not be read.
+    ///
+    /// # Locks
+    ///
+    /// For a file, its invalidate lock for reading, or once for writing to bring shared memory in; the lock of all regions for
+    /// writing and inside it the file's i_mmap lock, to find a region for reading, to link one for writing. After all of
+    /// these, the space's lock for writing, killably.
+    pub fn mmap(
+        &self,
+        addr: u64,
+        len: u64,
+        prot: Prot,
+        flags: MapFlags,
+        file: Option<&Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<u64, MmapError> {
+        // A hint cannot be followed.
+        let _ = addr;
+        let request = self.decode(len, prot, flags, file, offset)?;
+        let (region, start) = self.region(&request)?;
+        let range = start..start + (request.pages << PAGE_SHIFT);
+        let mut area = Area::new(region, range, prot, request.shared);
+        area.file = request.file.cloned();
+        area.offset = request.first << PAGE_SHIFT;
+        let area = Box::try_new(area).map_err(NoMemory::from)?;
+        let full = {
+            let mut areas = self.areas.write_killable()?;
+            if areas.count() < self.regions.engine().config().max_map_count {
+                areas.insert(area);
+                None
+            } else {
+                Some(area)
+            }
+        };
+        // What was in vain goes without the lock.
+        full.map_or(Ok(start), |_| Err(MmapError::TooManyVmas))
+    }
+
+    /// What can be said from the arguments alone.
+    fn decode<'f>(
+        &self,
+        len: u64,
+        prot: Prot,
+        flags: MapFlags,
+        file: Option<&'f Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<Request<'f, P>, MmapError> {
+        if !offset.is_multiple_of(PAGE_SIZE) {
+            return Err(MmapError::Invalid);
+        }
+        let anonymous = flags.contains(MapFlags::ANONYMOUS);
+        let file = file.filter(|_| !anonymous);
+        if file.is_none() && !anonymous {
+            return Err(MmapError::BadDescriptor);
+        }
+        let kind = flags.bits() & TYPE;
+        let shared = kind == MapFlags::SHARED.bits();
+        let known = shared || kind == MapFlags::PRIVATE.bits();
+        if !known || len == 0 || flags.intersects(MapFlags::FIXED | MapFlags::HUGETLB) {
+            return Err(MmapError::Invalid);
+        }
+        let pages = len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)? >> PAGE_SHIFT;
+        let Some(file) = file else {
+            return Ok(Request { pages, prot, shared: false, file: None, first: 0 });
+        };
+        let first = offset >> PAGE_SHIFT;
+        if !file.fits(first, pages) {
+            return Err(MmapError::OffsetOverflow);
+        }
+        self.may_map(file, prot, shared)?;
+        Ok(Request { pages, prot, shared, file: Some(file), first })
+    }
+
+    /// Whether the descriptor allows it.
+    fn may_map(&self, file: &File<P>, prot: Prot, shared: bool) -> Result<(), MmapError> {
+        let access = file.access();
+        if !access.mappable || !Counted::same(file.mapping().engine(), self.regions.engine()) {
+            return Err(MmapError::NotMappable);
+        }
+        let writes = shared && prot.contains(Prot::WRITE);
+        if !access.read || (writes && !access.write) || (shared && access.append && access.write) {
+            return Err(MmapError::AccessDenied);
+        }
+        if access.noexec && prot.contains(Prot::EXEC) {
+            return Err(MmapError::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// The region that a mapping uses, and where in it the mapping begins: an address.
+    fn region(&self, request: &Request<'_, P>) -> Result<(RegionUse<P>, u64), MmapError> {
+        let write = request.prot.contains(Prot::WRITE);
+        let region = match request.file {
+            None => self.memory(request.pages)?,
+            Some(file) => {
+                let pages = request.first..request.first + request.pages;
+                match request.shared {
+                    true => self.in_place(file, pages, write, true)?.ok_or(MmapError::NotMappable)?,
+                    false if write => Regions::single(&self.regions, copy(file.mapping(), pages)?)?,
+                    false => match self.in_place(file, pages.clone(), false, false)? {
+                        Some(region) => region,
+                        None => self.text(file, pages)?,
+                    },
+                }
+            }
+        };
+        let skipped = region.file_pages().map_or(0, |(_, pages)| request.first - pages.start);
+        let start = (region.run.numbers().start + skipped) << PAGE_SHIFT;
+        Ok((region, start))
+    }
+
+    /// Memory of its own, all zero.
+    fn memory(&self, pages: u64) -> Result<RegionUse<P>, MmapError> {
+        let run = Run::alloc(self.regions.engine(), pages)?;
+        run.zero();
+        Ok(Regions::single(&self.regions, run)?)
+    }
+
+    /// The file's own pages, if they lie as they should; brings shared memory in, all of it, if there is nothing of it yet.
+    fn in_place(
+        &self,
+        file: &File<P>,
+        pages: Range<u64>,
+        write: bool,
+        shared: bool,
+    ) -> Result<Option<RegionUse<P>>, MmapError> {
+        let mapping = file.mapping();
+        let mut stay = mapping.pages_stay();
+        let mut run = stay.own(pages.clone(), write);
+        if run.is_none() && mapping.is_shmem() && pages.end <= mapping.pages() {
+            drop(stay);
+            stay = match mapping.lay_out() {
+                Err(FillError::NoMemory) if !shared => return Ok(None),
+                laid_out => laid_out?,
+            };
+            run = stay.own(pages.clone(), write);
+        }
+        let Some(run) = run else { return Ok(None) };
+        let region = match shared {
+            true => {
+                let pages = FilePages { mapping: mapping.clone(), first: pages.start };
+                Regions::shared(&self.regions, &stay, run, pages)?
+            }
+            false => Regions::single(&self.regions, run)?,
+        };
+        Ok(Some(region))
+    }
+
+    /// A copy that all share who only read these pages.
+    fn text(&self, file: &File<P>, pages: Range<u64>) -> Result<RegionUse<P>, MmapError> {
+        let mapping = file.mapping();
+        if let Some(region) = Regions::text(&self.regions, mapping, &pages)? {
+            return Ok(region);
+        }
+        // Without a lock of regions: the file may have to be waited for.
+        let run = copy(mapping, pages.clone())?;
+        Regions::offer_text(&self.regions, run, FilePages { mapping: mapping.clone(), first: pages.start })
+    }
+}
+
+/// A copy of pages of a file, as they are now.
+fn copy<P: Platform>(mapping: &Mapping<P>, pages: Range<u64>) -> Result<Run<P>, MmapError> {
+    let run = Run::alloc(mapping.engine(), pages.end - pages.start)?;
+    let stay = mapping.pages_stay();
+    for (index, pfn) in pages.zip(run.frames()) {
+        stay.copy(index, pfn)?;
+    }
+    Ok(run)
+}

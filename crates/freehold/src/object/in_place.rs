@@ -1,0 +1,119 @@
+//! A file's pages as programs without an MMU map them: in frames that follow each other, or as copies of them.
+
+use super::{
+    Mapping,
+    mapping::{FillError, Word, zero},
+};
+use crate::{PAGE_SIZE, Pfn, error::NoMemory, frame::run::Run, platform::Platform};
+use core::ops::{ControlFlow, Range};
+use freehold_sync::{RwSemReadGuard, atomic::Ordering::Release};
+
+/// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
+pub(crate) struct PagesStay<'m, P: Platform> {
+    mapping: &'m Mapping<P>,
+    _lock: RwSemReadGuard<'m, P>,
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Keeps the file's pages where they are.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, until the value is dropped.
+    pub(crate) fn pages_stay(&self) -> PagesStay<'_, P> {
+        PagesStay { mapping: self, _lock: self.invalidate.read() }
+    }
+
+    /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its pages is there yet;
+    /// otherwise leaves it as it is. Keeps the pages there.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or none in one piece, or a page could not be read; nothing happened.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for writing; afterwards for reading, as [`pages_stay`](Self::pages_stay).
+    pub(crate) fn lay_out(&self) -> Result<PagesStay<'_, P>, FillError> {
+        let lock = self.invalidate.write();
+        let pages = self.pages();
+        let empty = self.each_page(0..pages, |_| ControlFlow::Break(())).is_continue();
+        if self.is_shmem() && pages > 0 && empty {
+            let run = Run::alloc_cache(self.engine(), pages, true)?;
+            for (index, pfn) in run.frames().enumerate() {
+                self.cache.make(index as u64).map_err(NoMemory::from)?;
+                self.read(index as u64, pfn)?;
+            }
+            for (index, pfn) in run.into_frames().enumerate() {
+                let word = self.cache.make(index as u64);
+                debug_assert!(word.is_ok(), "the word was made above");
+                if let Ok(word) = word {
+                    // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes the word: the
+                    // lock is held for writing.
+                    word.store(Word::present(pfn).0, Release);
+                }
+            }
+        }
+        Ok(PagesStay { mapping: self, _lock: lock.downgrade() })
+    }
+
+    /// Fills a frame with a page as its store has it.
+    fn read(&self, index: u64, to: Pfn) -> Result<(), FillError> {
+        self.pager().read_page(self.engine().platform(), index, to).map_err(|_| FillError::Io)?;
+        self.zero_beyond_end(index, to);
+        Ok(())
+    }
+
+    fn zero_beyond_end(&self, index: u64, pfn: Pfn) {
+        let end = self.size().saturating_sub(index * PAGE_SIZE).min(PAGE_SIZE);
+        if end < PAGE_SIZE {
+            zero(self.engine().platform(), pfn, end..PAGE_SIZE);
+        }
+    }
+}
+
+impl<P: Platform> PagesStay<'_, P> {
+    /// Whether it keeps the pages of this file.
+    pub fn is_of(&self, mapping: &Mapping<P>) -> bool {
+        core::ptr::eq(self.mapping, mapping)
+    }
+
+    /// The file's own pages, of which there is at least one, where they lie in frames that follow each other: those of shared
+    /// memory in its cache, or for who only reads those of a store that is memory itself.
+    pub fn own(&self, pages: Range<u64>, write: bool) -> Option<Run<P>> {
+        if pages.end > self.mapping.pages() {
+            return None;
+        }
+        let engine = self.mapping.engine();
+        let count = pages.end - pages.start;
+        if self.mapping.is_shmem() {
+            let rcu = P::rcu_read();
+            let first = self.mapping.lookup(&rcu, pages.start)?;
+            let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
+            return (1..count).all(follow).then(|| Run::share(engine, first, count));
+        }
+        let first = if write { None } else { self.mapping.pager().in_memory(pages) };
+        first.map(|first| Run::foreign(engine, first, count))
+    }
+
+    /// Fills a frame with a page as it is now; with zeroes beyond the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// The page could not be read.
+    pub fn copy(&self, index: u64, to: Pfn) -> Result<(), FillError> {
+        let platform = self.mapping.engine().platform();
+        if index >= self.mapping.pages() {
+            platform.zero_frame(to);
+            return Ok(());
+        }
+        let rcu = P::rcu_read();
+        let Some(cached) = self.mapping.lookup(&rcu, index) else {
+            drop(rcu);
+            return self.mapping.read(index, to);
+        };
+        platform.copy_frame(to, cached);
+        self.mapping.zero_beyond_end(index, to);
+        Ok(())
+    }
+}
