@@ -113,7 +113,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
-    /// Give memory contents, and compare the bytes that the recording shows
+    /// Give memory contents, and compare the bytes that the recording shows; texts by strace that show bytes always have them
     #[arg(long)]
     pub backed: bool,
 

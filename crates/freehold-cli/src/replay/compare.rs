@@ -2,8 +2,8 @@
 
 use super::contents;
 use super::found::Found;
+use super::image::{Image, maps_around};
 use super::outcome::Difference;
-use super::perform::{Image, maps_around};
 use super::world::{World, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;

@@ -12,6 +12,7 @@ mod calls;
 mod compare;
 mod contents;
 mod found;
+mod image;
 pub mod outcome;
 mod perform;
 mod run;

@@ -4,11 +4,11 @@ use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
 use super::found::{Found, Other};
+use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
-use super::run::Task;
 use super::start;
 use super::transfer::{self, Moved};
-use super::world::{Totals, World};
+use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
@@ -17,8 +17,6 @@ use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Lines of maps on each side of a difference.
-const AROUND: usize = 3;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 /// Why some calls are not made.
@@ -29,29 +27,6 @@ const OWN_BYTES: &str =
     "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
-
-/// An address space that tasks run in; its counts are kept when the last of them lets go of it.
-pub(super) struct Image {
-    process: Process,
-    pub(super) lineage: Lineage,
-    totals: Arc<Totals>,
-}
-
-impl Image {
-    pub(super) fn new(world: &World, process: Process, lineage: Lineage) -> Arc<Image> {
-        Arc::new(Image { process, lineage, totals: Arc::clone(&world.totals) })
-    }
-
-    pub(super) fn process(&self) -> &Process {
-        &self.process
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        self.totals.add(&self.process);
-    }
-}
 
 /// A task that a step made: its number, and what it runs in.
 pub(super) type Made = (u32, Option<Arc<Image>>);
@@ -74,7 +49,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         image: Option<&Image>,
     ) -> Performer<'w, 'c> {
         if let Some(image) = image {
-            cpu.run(image.process.mmu());
+            cpu.run(image.process().mmu());
         }
         Performer { world, cpu, found, clock: Instant::now() }
     }
@@ -256,7 +231,9 @@ impl<'w, 'c> Performer<'w, 'c> {
         let ns = self.lap();
         self.found.time_other(Other::Fork, ns);
         match forked {
-            Ok(space) => Some(Image::new(self.world, Process::of(space), parent.lineage.forked(line))),
+            Ok(space) => {
+                Some(Image::new(&self.world.totals, Process::of(space), parent.lineage.forked(line)))
+            }
             Err(error) => {
                 self.found.differ(|| Difference {
                     line,
@@ -286,7 +263,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                         let _ = process.touch(self.cpu, page * PAGE, access);
                     }
                 }
-                let image = Image::new(self.world, process, Lineage::fresh());
+                let image = Image::new(&self.world.totals, process, Lineage::fresh());
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }
@@ -321,24 +298,4 @@ fn show_returned(returned: Returned) -> String {
         Returned::Error(number) => format!("errno {number}"),
         Returned::Never => "never".to_owned(),
     }
-}
-
-/// The VMA at an address and its neighbours, as /proc/PID/maps shows them.
-pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut after = 0;
-    for line in process.maps(0) {
-        if line.end <= at {
-            if lines.len() == AROUND {
-                lines.remove(0);
-            }
-        } else if line.start > at {
-            after += 1;
-        }
-        if after > AROUND {
-            break;
-        }
-        lines.push(line.to_string());
-    }
-    lines
 }

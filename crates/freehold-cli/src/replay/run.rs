@@ -13,11 +13,12 @@
 //! sequentially consistent, so that at least one of them sees the other.
 
 use super::found::Found;
-use super::perform::{Image, Performer};
+use super::image::{Image, Task};
+use super::perform::Performer;
 use super::world::World;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
-use freehold_trace::plan::{Segment, Stamp, TaskSteps};
+use freehold_trace::plan::{Segment, Stamp};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use std::collections::HashMap;
@@ -51,16 +52,6 @@ impl Tasks {
     pub(super) fn clear(&mut self) {
         self.images.clear();
     }
-}
-
-/// A task that is being run, or waits.
-pub(super) struct Task<'p> {
-    pub(super) slot: usize,
-    pub(super) number: u32,
-    steps: &'p TaskSteps,
-    /// Of the next step in `steps`.
-    at: usize,
-    pub(super) image: Option<Arc<Image>>,
 }
 
 /// What others may know of a task.

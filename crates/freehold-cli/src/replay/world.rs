@@ -1,7 +1,7 @@
 //! The machine that a recording is replayed on, and what all its processes share.
 
 use super::Options;
-use super::perform::Image;
+use super::image::{Image, Totals};
 use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -14,7 +14,6 @@ use freehold_machine::{Machine, MachineConfig, Memory, Process};
 use freehold_trace::plan::PlanFile;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
@@ -60,27 +59,6 @@ impl Opened {
     /// one of a file opened for reading, which shows in the VMA's flags.
     pub(super) fn file(&self, shared: bool, writes: bool) -> &Counted<File<Machine>> {
         if shared && !writes { &self.for_reading } else { &self.for_writing }
-    }
-}
-
-/// What address spaces counted that are gone.
-#[derive(Default)]
-pub(super) struct Totals {
-    vma_lock: AtomicU64,
-    mmap_lock: AtomicU64,
-}
-
-impl Totals {
-    /// Adds the counts of a space that ends.
-    pub(super) fn add(&self, process: &Process) {
-        let faults = process.faults();
-        self.vma_lock.fetch_add(faults.vma_lock, Relaxed);
-        self.mmap_lock.fetch_add(faults.mmap_lock, Relaxed);
-    }
-
-    /// Faults served under a VMA's lock, and under the mmap lock.
-    pub(super) fn rungs(&self) -> (u64, u64) {
-        (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
     }
 }
 

@@ -1,0 +1,84 @@
+//! What tasks run in, and how far they are.
+
+use super::contents::Lineage;
+use freehold_machine::Process;
+use freehold_trace::plan::TaskSteps;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Lines of maps on each side of a difference.
+const AROUND: usize = 3;
+
+/// An address space that tasks run in; its counts are kept when the last of them lets go of it.
+pub(super) struct Image {
+    process: Process,
+    pub(super) lineage: Lineage,
+    totals: Arc<Totals>,
+}
+
+impl Image {
+    pub(super) fn new(totals: &Arc<Totals>, process: Process, lineage: Lineage) -> Arc<Image> {
+        Arc::new(Image { process, lineage, totals: Arc::clone(totals) })
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        self.totals.add(&self.process);
+    }
+}
+
+/// A task that is being run, or waits.
+pub(super) struct Task<'p> {
+    pub(super) slot: usize,
+    pub(super) number: u32,
+    pub(super) steps: &'p TaskSteps,
+    /// Of the next step in `steps`.
+    pub(super) at: usize,
+    pub(super) image: Option<Arc<Image>>,
+}
+
+/// What address spaces counted that are gone.
+#[derive(Default)]
+pub(super) struct Totals {
+    vma_lock: AtomicU64,
+    mmap_lock: AtomicU64,
+}
+
+impl Totals {
+    /// Adds the counts of a space that ends.
+    pub(super) fn add(&self, process: &Process) {
+        let faults = process.faults();
+        self.vma_lock.fetch_add(faults.vma_lock, Relaxed);
+        self.mmap_lock.fetch_add(faults.mmap_lock, Relaxed);
+    }
+
+    /// Faults served under a VMA's lock, and under the mmap lock.
+    pub(super) fn rungs(&self) -> (u64, u64) {
+        (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
+    }
+}
+
+/// The VMA at an address and its neighbours, as /proc/PID/maps shows them.
+pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut after = 0;
+    for line in process.maps(0) {
+        if line.end <= at {
+            if lines.len() == AROUND {
+                lines.remove(0);
+            }
+        } else if line.start > at {
+            after += 1;
+        }
+        if after > AROUND {
+            break;
+        }
+        lines.push(line.to_string());
+    }
+    lines
+}
