@@ -35,7 +35,10 @@ const HAZARDS: &[std::ops::RangeInclusive<u32>] =
 
 /// Hazards of that list that concern code which does not exist yet, or whose test is owed: number and reason.
 const WITHOUT_A_TEST: &[(u32, &str)] = &[
-    (41, "tables are not retracted while they are in use: huge pages come only where no table is, and nothing collapses"),
+    (
+        41,
+        "tables are not retracted while they are in use: huge pages come only where no table is, and nothing collapses",
+    ),
     (44, "there is no userfaultfd yet"),
 ];
 
