@@ -18,6 +18,7 @@ mod killed;
 mod mprotect;
 mod mremap;
 mod munmap;
+mod nommu;
 mod readers;
 mod reuse;
 mod scene;

@@ -89,6 +89,16 @@ impl<P: Platform> FrameCache<P> {
         }
     }
 
+    /// Empties the calling CPU's cache, so that its frames may become part of runs; whether there were any.
+    pub fn flush(&self, platform: &P) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.magazines.with(Magazine::pop) {
+            self.free_now(platform, frame);
+            any = true;
+        }
+        any
+    }
+
     /// Empties every CPU's cache; the engine is going away, so nobody uses them.
     pub fn drain(&self, platform: &P) {
         for magazine in self.magazines.iter() {

@@ -45,8 +45,10 @@ impl<P: Platform> Run<P> {
     }
 
     fn alloc_as(engine: &Counted<Engine<P>>, pages: u64, init: impl Fn(&Frame)) -> Result<Self, NoMemory> {
-        // Past the caches of free frames: single ones are of no use here.
-        let first = engine.platform().alloc_run(pages).ok_or(NoMemory)?;
+        // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
+        let platform = engine.platform();
+        let again = || engine.frames.flush(platform).then(|| platform.alloc_run(pages)).flatten();
+        let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
         let run = Run { engine: engine.clone(), first, pages, counted: true };
         run.frames().for_each(|pfn| init(engine.platform().frame(pfn)));
         Ok(run)

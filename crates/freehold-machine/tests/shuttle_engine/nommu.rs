@@ -1,0 +1,181 @@
+//! Without an MMU: a file's pages mapped in place beside a truncation, text that one maps while the last who had it lets go of
+//! it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody else's. The designs of an address
+//! space's locks make no difference here: each is a turn.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{PAGE, R, RW},
+};
+use freehold::{
+    counted::Counted,
+    engine::{Config, Engine},
+    error::MmapError,
+    nommu::{NoMmuSpace, RegionCounts, Regions},
+    object::{File, FileAccess, FillError, IoError, Mapping, Pager, Zeroes},
+    platform::Platform,
+    space::{MapFlags, Prot},
+};
+use freehold_machine::{Machine, MachineConfig};
+use freehold_pagetable::Pfn;
+
+type Space = Counted<NoMmuSpace<Machine>>;
+type Opened = Counted<File<Machine>>;
+
+/// A small machine without an MMU.
+struct Flat {
+    machine: Machine,
+    engine: Counted<Engine<Machine>>,
+    regions: Counted<Regions<Machine>>,
+}
+
+impl Flat {
+    fn new() -> Self {
+        let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 16).cpus(1)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        let regions = Regions::new(&engine).unwrap();
+        Flat { machine, engine, regions }
+    }
+
+    fn space(&self) -> Space {
+        NoMmuSpace::new(&self.regions).unwrap()
+    }
+
+    fn file(&self, pager: impl Pager<Machine>, pages: u64, shmem: bool) -> Opened {
+        let mapping = Mapping::new(&self.engine, pager, pages * PAGE, shmem).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "file").unwrap()
+    }
+
+    fn load(&self, addr: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.machine.read_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store(&self, addr: u64, value: u64) {
+        self.machine.write_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &value.to_le_bytes());
+    }
+
+    /// Everything has been given back.
+    fn end(self) {
+        self.regions.check();
+        assert_eq!(self.regions.counts(), RegionCounts::default());
+        drop((self.regions, self.engine));
+        self.machine.accounting().assert_clean();
+    }
+}
+
+fn map(space: &Space, file: &Opened, pages: u64, prot: Prot, flags: MapFlags) -> Result<u64, MmapError> {
+    space.mmap(0, pages * PAGE, prot, flags, Some(file), 0)
+}
+
+fn contents(file: &Opened, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(file.mapping().read_at(offset, &mut bytes), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn a_shared_mapping_beside_truncation_and_munmap() {
+    explore("without an MMU: truncation beside mmap and munmap of the pages it takes", 60, |_| {
+        let flat = Flat::new();
+        let file = flat.file(Zeroes, 2, true);
+        let old = flat.space();
+        let had = map(&old, &file, 2, RW, MapFlags::SHARED).unwrap();
+        flat.store(had + PAGE, 3);
+        let truncated = thread::scope(|scope| {
+            let cut = scope.spawn(|| file.mapping().truncate(PAGE));
+            scope.spawn(|| old.munmap(had, 2 * PAGE).unwrap());
+            scope.spawn(|| {
+                let space = flat.space();
+                match map(&space, &file, 2, RW, MapFlags::SHARED) {
+                    Ok(at) => {
+                        // It cannot be cut off now: what is stored is in the file, and stays there.
+                        flat.store(at + PAGE + 8, 5);
+                        assert_eq!((at, contents(&file, PAGE + 8)), (had, 5));
+                        space.munmap(at, 2 * PAGE).unwrap();
+                    }
+                    Err(error) => {
+                        assert_eq!(error, MmapError::NotMappable);
+                        assert_eq!(file.mapping().size(), PAGE, "refused, and the page is there");
+                    }
+                }
+            });
+            cut.join().unwrap()
+        });
+        match truncated {
+            Ok(()) => assert_eq!(file.mapping().size(), PAGE),
+            Err(error) => {
+                assert_eq!(error, FillError::Busy);
+                assert_eq!(contents(&file, PAGE), 3);
+                file.mapping().truncate(PAGE).unwrap();
+            }
+        }
+        drop((old, file));
+        flat.end();
+    });
+}
+
+#[test]
+fn a_part_is_cut_off_that_a_smaller_mapping_has_not() {
+    explore("without an MMU: first mappings of a file beside its truncation and growth", 40, |_| {
+        let flat = Flat::new();
+        let file = flat.file(Zeroes, 3, true);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Whoever comes first brings the file in; a page that comes back lies elsewhere.
+                file.mapping().truncate(2 * PAGE).unwrap();
+                file.mapping().truncate(3 * PAGE).unwrap();
+            });
+            for number in 1..3u64 {
+                let (flat, file) = (&flat, &file);
+                scope.spawn(move || {
+                    let space = flat.space();
+                    let at = map(&space, file, number, RW, MapFlags::SHARED).unwrap();
+                    flat.store(at + 8 * number, number);
+                    assert_eq!(contents(file, 8 * number), number);
+                    space.clear();
+                });
+            }
+        });
+        assert_eq!((contents(&file, 8), contents(&file, 16)), (1, 2));
+        drop(file);
+        flat.end();
+    });
+}
+
+/// A store with the same number in every page.
+struct Numbers;
+
+impl Pager<Machine> for Numbers {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &(index + 9).to_le_bytes());
+        Ok(())
+    }
+}
+
+#[test]
+fn text_is_found_while_it_goes() {
+    explore("without an MMU: the last munmap of a text beside new mappings of it", 60, |_| {
+        let flat = Flat::new();
+        let file = flat.file(Numbers, 2, false);
+        thread::scope(|scope| {
+            for pages in [2, 2, 1] {
+                let (flat, file) = (&flat, &file);
+                scope.spawn(move || {
+                    let space = flat.space();
+                    let at = match map(&space, file, pages, R, MapFlags::PRIVATE) {
+                        Ok(at) => at,
+                        // More than the copy that is there.
+                        Err(error) => return assert_eq!((error, pages), (MmapError::Invalid, 2)),
+                    };
+                    assert_eq!(flat.load(at), 9);
+                    assert_eq!(flat.load(at + (pages - 1) * PAGE), 8 + pages);
+                    space.munmap(at, pages * PAGE).unwrap();
+                });
+            }
+        });
+        drop(file);
+        flat.end();
+    });
+}

@@ -1,0 +1,364 @@
+//! Mapped files: text that is shared, copies, and pages in place.
+
+use super::*;
+use freehold::error::MunmapError;
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+#[test]
+fn text_is_shared_by_its_address() {
+    let flat = Flat::new();
+    let (one, other) = (flat.space(), flat.space());
+    let file = flat.file(8);
+    let again = File::new(file.mapping(), FileAccess::READ, "/another/name").unwrap();
+    let at = map_file(&one, &file, 2..7, X, PRIVATE);
+    (0..5).for_each(|n| assert_eq!(flat.load(at + n * PAGE), Disk::number(n + 2)));
+    assert_eq!(map_file(&other, &again, 2..7, R, PRIVATE), at, "the same pages, opened anew");
+    assert_eq!(map_file(&other, &file, 3..5, X, PRIVATE), at + PAGE, "some of the pages");
+    assert_eq!(map_file(&one, &file, 2..7, X, PRIVATE), at, "by the same space");
+    flat.assert_regions(1, 5);
+    assert_eq!(flat.frames(), 5, "nothing but the copy");
+    assert_eq!((layout(&one), layout(&other)), (vec![(at, 5); 2], vec![(at, 5), (at + PAGE, 2)]));
+    let line = other.find(at + PAGE).unwrap();
+    assert!(Counted::same(line.file.as_ref().unwrap(), &again));
+    assert_eq!((line.offset, line.prot, line.shared), (2 * PAGE, R, false));
+    drop(line);
+
+    let stranger = flat.file(8);
+    assert_ne!(map_file(&one, &stranger, 2..7, X, PRIVATE), at, "another file");
+    flat.assert_regions(2, 10);
+    drop(one);
+    flat.assert_regions(1, 5);
+    other.munmap(at, 5 * PAGE).unwrap();
+    assert_eq!(flat.load(at + PAGE), Disk::number(3), "somebody still uses a part");
+    flat.assert_regions(1, 5);
+    other.munmap(at + PAGE, 2 * PAGE).unwrap();
+    flat.assert_regions(0, 0);
+    drop((other, file, again, stranger));
+    flat.end();
+}
+
+#[test]
+fn text_that_meets_a_copy_and_is_no_part_of_it_is_refused() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let file = flat.file(10);
+    let at = map_file(&space, &file, 3..6, X, PRIVATE);
+    for pages in [2..4, 5..7, 2..7, 0..10, 3..7, 2..6] {
+        let refused = try_map_file(&space, &file, pages.clone(), X, PRIVATE);
+        assert_eq!(refused, Err(MmapError::Invalid), "{pages:?}");
+    }
+    assert_eq!((space.map_count(), flat.frames()), (1, 3));
+    // What does not meet it is another region; what may be written is nobody's business.
+    map_file(&space, &file, 0..3, X, PRIVATE);
+    map_file(&space, &file, 6..10, X, PRIVATE);
+    map_file(&space, &file, 2..7, RW, PRIVATE);
+    flat.assert_regions(4, 15);
+    space.munmap(at, 3 * PAGE).unwrap();
+    assert_eq!(try_map_file(&space, &file, 2..4, X, PRIVATE), Err(MmapError::Invalid), "0..3 is still there");
+    map_file(&space, &file, 3..5, X, PRIVATE);
+    drop((space, file));
+    flat.end();
+}
+
+#[test]
+fn a_copy_stays_as_it_was_made() {
+    let flat = Flat::new();
+    let (one, other) = (flat.space(), flat.space());
+    let file = flat.file(2);
+    // Newer than the store: in the cache only.
+    write_number(&file, PAGE, 11);
+    let at = map_file(&one, &file, 0..2, X, PRIVATE);
+    assert_eq!((flat.load(at), flat.load(at + PAGE)), (Disk::number(0), 11));
+    write_number(&file, PAGE, 12);
+    assert_eq!(map_file(&other, &file, 0..2, X, PRIVATE), at);
+    assert_eq!(flat.load(at + PAGE), 11);
+    one.clear();
+    other.clear();
+    let at = map_file(&one, &file, 0..2, X, PRIVATE);
+    assert_eq!(flat.load(at + PAGE), 12);
+    drop((one, other, file));
+    flat.end();
+}
+
+#[test]
+fn what_may_be_written_is_a_copy_for_each() {
+    let flat = Flat::new();
+    let (one, other) = (flat.space(), flat.space());
+    let file = flat.file(3);
+    let text = map_file(&one, &file, 0..3, X, PRIVATE);
+    let a = map_file(&one, &file, 0..3, RW, PRIVATE);
+    let b = map_file(&other, &file, 0..3, RW, PRIVATE);
+    flat.assert_regions(3, 9);
+    flat.store(a + PAGE, 1);
+    flat.store(b + PAGE, 2);
+    let seen = [flat.load(a + PAGE), flat.load(b + PAGE), flat.load(text + PAGE), read_number(&file, PAGE)];
+    assert_eq!(seen, [1, 2, Disk::number(1), Disk::number(1)]);
+    drop((one, other, file));
+    flat.end();
+}
+
+#[test]
+fn beyond_the_end_of_a_file_are_zeroes() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let mapping = Mapping::new(flat.world.engine(), Full, PAGE + 100, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ_WRITE, "full").unwrap();
+    for prot in [R, RW] {
+        let at = map_file(&space, &file, 0..4, prot, PRIVATE);
+        assert_eq!(flat.load(at + PAGE + 88), u64::MAX);
+        assert_eq!(flat.load(at + PAGE + 96), u64::from(u32::MAX), "the file ends inside these bytes");
+        (PAGE + 104..4 * PAGE).step_by(8).for_each(|n| assert_eq!(flat.load(at + n), 0));
+        let at = map_file(&space, &file, 7..9, prot, PRIVATE);
+        assert_eq!((flat.load(at), flat.load(at + 2 * PAGE - 8)), (0, 0));
+    }
+    // From the cache as from the store.
+    read_number(&file, PAGE);
+    let at = map_file(&space, &file, 1..2, RW, PRIVATE);
+    assert_eq!((flat.load(at + 88), flat.load(at + 104)), (u64::MAX, 0));
+    drop((space, file, mapping));
+    flat.end();
+}
+
+/// A store of ones.
+struct Full;
+
+impl Pager<Machine> for Full {
+    fn read_page(&self, platform: &Machine, _: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.write_frame(frame, 0, &[0xff; PAGE as usize]);
+        Ok(())
+    }
+}
+
+#[test]
+fn shared_memory_is_mapped_in_place() {
+    let flat = Flat::new();
+    let (one, other) = (flat.space(), flat.space());
+    let file = flat.shm(4 * PAGE);
+    let at = map_file(&one, &file, 1..3, RW, SHARED);
+    assert_eq!(flat.frames(), 4, "all of the file, once");
+    assert_eq!(map_file(&other, &file, 0..4, RW, SHARED), at - PAGE, "more than another has");
+    assert_eq!(map_file(&other, &file, 2..4, R, SHARED), at + PAGE, "across its end");
+    assert_eq!(map_file(&one, &file, 0..2, R, PRIVATE), at - PAGE, "not to be written");
+    assert_eq!(flat.frames(), 4);
+    assert!(one.find(at).is_some_and(|line| line.range.start == at - PAGE && !line.shared));
+    flat.store(at, 5);
+    assert_eq!(read_number(&file, PAGE), 5);
+    write_number(&file, 2 * PAGE, 6);
+    assert_eq!(flat.load(at + PAGE), 6);
+    let copy = map_file(&one, &file, 1..3, RW, PRIVATE);
+    flat.store(copy, 7);
+    assert_eq!((flat.load(at), flat.load(copy + PAGE), flat.frames()), (5, 6, 6));
+    drop((one, other));
+    assert_eq!((flat.frames(), read_number(&file, PAGE)), (4, 5), "the file stays");
+    drop(file);
+    flat.end();
+}
+
+#[test]
+fn the_file_may_be_closed() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let (shm, disk) = (flat.shm(PAGE), flat.file(1));
+    let at = map_file(&space, &shm, 0..1, RW, SHARED);
+    map_file(&space, &disk, 0..1, X, PRIVATE);
+    drop((shm, disk));
+    flat.store(at, 3);
+    assert_eq!(flat.load(at), 3);
+    drop(space);
+    flat.end();
+}
+
+#[test]
+fn pages_that_do_not_follow_each_other_cannot_be_shared() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let disk = flat.file(2);
+    assert_eq!(try_map_file(&space, &disk, 0..1, R, SHARED), Err(MmapError::NotMappable), "it is not memory");
+    let shm = flat.shm(2 * PAGE);
+    for pages in [2..3, 0..3, 9..10] {
+        assert_eq!(
+            try_map_file(&space, &shm, pages, RW, SHARED),
+            Err(MmapError::NotMappable),
+            "beyond its end"
+        );
+    }
+    // One page alone, somewhere.
+    write_number(&shm, PAGE, 9);
+    assert_eq!(try_map_file(&space, &shm, 0..2, RW, SHARED), Err(MmapError::NotMappable));
+    let own = map_file(&space, &shm, 1..2, RW, SHARED);
+    assert_eq!(flat.load(own), 9);
+    // Copies are always possible, and here even those that meet each other.
+    let copy = map_file(&space, &shm, 0..2, R, PRIVATE);
+    assert_eq!((flat.load(copy), flat.load(copy + PAGE)), (0, 9));
+    assert_ne!(copy + PAGE, own);
+    let more = map_file(&space, &shm, 0..3, R, PRIVATE);
+    assert_ne!(more, copy);
+    assert_eq!(map_file(&space, &shm, 0..3, R, PRIVATE), more);
+    drop((space, disk, shm));
+    flat.end();
+}
+
+/// A ROM: its frames are its own, and programs may read them where they are.
+struct Rom {
+    machine: Machine,
+    first: Pfn,
+    pages: u64,
+    asked: Arc<AtomicU64>,
+}
+
+impl Pager<Machine> for Rom {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.copy_frame(frame, self.first.add(index));
+        Ok(())
+    }
+
+    fn in_memory(&self, pages: Range<u64>) -> Option<Pfn> {
+        self.asked.fetch_add(1, SeqCst);
+        assert!(pages.start < pages.end && pages.end <= self.pages);
+        Some(self.first.add(pages.start))
+    }
+}
+
+impl Drop for Rom {
+    #[expect(unsafe_code, reason = "a platform wants its frames back")]
+    fn drop(&mut self) {
+        let frames: Vec<Pfn> = (0..self.pages).map(|n| self.first.add(n)).collect();
+        // SAFETY: from `alloc_run`, and the file that led to them is gone.
+        unsafe { self.machine.free_frames(&frames) };
+    }
+}
+
+#[test]
+fn a_store_that_is_memory_is_read_where_it_is() {
+    let flat = Flat::new();
+    let (one, other) = (flat.space(), flat.space());
+    let machine = flat.world.machine.clone();
+    let first = machine.alloc_run(4).unwrap();
+    (0..4u64).for_each(|n| machine.write_frame(first.add(n), 0, &(50 + n).to_le_bytes()));
+    let asked = Arc::new(AtomicU64::new(0));
+    let rom = Rom { machine, first, pages: 4, asked: asked.clone() };
+    let mapping = Mapping::new(flat.world.engine(), rom, 4 * PAGE, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ, "/rom/sh").unwrap();
+    let there = first.get() * PAGE;
+    assert_eq!(map_file(&one, &file, 0..4, X, PRIVATE), there);
+    assert_eq!(map_file(&other, &file, 1..3, X, PRIVATE), there + PAGE);
+    assert_eq!(map_file(&other, &file, 2..4, R, SHARED), there + 2 * PAGE);
+    assert_eq!(flat.frames(), 4, "nothing but the ROM itself");
+    assert_eq!(asked.load(SeqCst), 3);
+    // What is written, or reaches beyond its end, is copied.
+    let data = map_file(&one, &file, 0..4, RW, PRIVATE);
+    let beyond = map_file(&one, &file, 0..5, R, PRIVATE);
+    assert_ne!(data, there);
+    assert_eq!([data, beyond].map(|at| flat.load(at + 3 * PAGE)), [53; 2]);
+    assert_eq!((asked.load(SeqCst), flat.frames()), (3, 13));
+    assert_eq!(try_map_file(&one, &file, 0..4, RW, SHARED), Err(MmapError::AccessDenied));
+    drop((one, other));
+    assert_eq!(flat.frames(), 4);
+    drop((file, mapping));
+    flat.end();
+}
+
+#[test]
+fn what_the_descriptor_allows() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let shm = flat.shm(PAGE);
+    let read = FileAccess::READ;
+    let open = |access| File::new(shm.mapping(), access, "it").unwrap();
+    let cases = [
+        (FileAccess { read: false, write: true, ..read }, R, PRIVATE, Err(MmapError::AccessDenied)),
+        (FileAccess { read: false, write: true, ..read }, RW, SHARED, Err(MmapError::AccessDenied)),
+        (read, RW, SHARED, Err(MmapError::AccessDenied)),
+        (read, R, SHARED, Ok(())),
+        (read, RW, PRIVATE, Ok(())),
+        (FileAccess { append: true, ..FileAccess::READ_WRITE }, R, SHARED, Err(MmapError::AccessDenied)),
+        (FileAccess { append: true, ..FileAccess::READ_WRITE }, RW, PRIVATE, Ok(())),
+        (FileAccess { noexec: true, ..read }, X, PRIVATE, Err(MmapError::NotPermitted)),
+        (FileAccess { noexec: true, ..read }, R, PRIVATE, Ok(())),
+        (FileAccess { mappable: false, ..read }, R, PRIVATE, Err(MmapError::NotMappable)),
+    ];
+    for (access, prot, flags, expected) in cases {
+        let result = try_map_file(&space, &open(access), 0..1, prot, flags);
+        assert_eq!(result.map(drop), expected, "{access:?} {prot:?} {flags:?}");
+    }
+    let elsewhere = World::new();
+    let stranger = elsewhere.file(1);
+    assert_eq!(try_map_file(&space, &stranger, 0..1, R, PRIVATE), Err(MmapError::NotMappable));
+    drop((space, shm, stranger));
+    elsewhere.end();
+    flat.end();
+}
+
+/// A disk that can break.
+struct Broken(Arc<AtomicBool>, Mutex<Vec<u64>>);
+
+impl Pager<Machine> for Broken {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        self.1.lock().unwrap().push(index);
+        if index == 1 && self.0.load(SeqCst) {
+            return Err(IoError);
+        }
+        Disk.read_page(platform, index, frame)
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_mapped() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let broken = Arc::new(AtomicBool::new(true));
+    for shmem in [false, true] {
+        broken.store(true, SeqCst);
+        let pager = Broken(broken.clone(), Mutex::default());
+        let mapping = Mapping::new(flat.world.engine(), pager, 3 * PAGE, shmem).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "broken").unwrap();
+        for prot in [R, RW] {
+            assert_eq!(try_map_file(&space, &file, 0..3, prot, PRIVATE), Err(MmapError::Io), "{prot:?}");
+        }
+        let shared = try_map_file(&space, &file, 0..3, RW, SHARED);
+        assert_eq!(shared, Err(if shmem { MmapError::Io } else { MmapError::NotMappable }));
+        assert_eq!((flat.frames(), space.map_count()), (0, 0));
+        broken.store(false, SeqCst);
+        let at = map_file(&space, &file, 0..3, R, PRIVATE);
+        assert_eq!(flat.load(at + PAGE), Disk::number(1));
+        space.clear();
+        drop((file, mapping));
+    }
+    drop(space);
+    flat.end();
+}
+
+#[test]
+fn a_file_is_unmapped_as_it_was_mapped() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let (disk, shm) = (flat.file(4), flat.shm(4 * PAGE));
+    for at in [
+        map_file(&space, &disk, 0..4, RW, PRIVATE),
+        map_file(&space, &disk, 0..4, X, PRIVATE),
+        map_file(&space, &shm, 0..4, RW, SHARED),
+    ] {
+        for (first, pages) in [(0, 1), (3, 1), (1, 2), (0, 5)] {
+            let refused = space.munmap(at + first * PAGE, pages * PAGE);
+            assert_eq!(refused, Err(MunmapError::Invalid), "{pages} from {first} on");
+        }
+    }
+    // Mapped three times at overlapping addresses: each call takes one.
+    let at = map_file(&space, &shm, 0..4, R, SHARED);
+    assert_eq!(map_file(&space, &shm, 1..3, R, SHARED), at + PAGE);
+    assert_eq!(space.map_count(), 5);
+    space.munmap(at, 4 * PAGE).unwrap();
+    space.munmap(at + PAGE, 2 * PAGE).unwrap();
+    assert_eq!(space.munmap(at + PAGE, 2 * PAGE), Err(MunmapError::Invalid));
+    space.munmap(at, 4 * PAGE).unwrap();
+    assert_eq!(space.munmap(at, 4 * PAGE), Err(MunmapError::Invalid));
+    assert_eq!(space.map_count(), 2);
+    drop((space, disk, shm));
+    flat.end();
+}

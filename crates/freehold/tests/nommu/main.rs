@@ -1,0 +1,143 @@
+//! Address spaces without an MMU, on a machine whose CPUs use frame numbers as they are: nothing here ever goes through a page
+//! table. The machine fills what is freed with a pattern and looks for it when it hands a frame out again, so a store to memory
+//! that was given back does not go unnoticed.
+
+mod anonymous;
+mod files;
+mod memory_ends;
+#[path = "../support/mod.rs"]
+mod support;
+mod threads;
+mod truncate;
+
+use freehold::{
+    counted::Counted,
+    error::MmapError,
+    nommu::{NoMmuMapping, NoMmuSpace, RegionCounts, Regions},
+    object::Zeroes,
+};
+use freehold_machine::FailingAllocator;
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+type Space = Counted<NoMmuSpace<Machine>>;
+type Opened = Counted<File<Machine>>;
+
+const X: Prot = Prot::READ.union(Prot::EXEC);
+const PRIVATE: MapFlags = MapFlags::PRIVATE;
+const SHARED: MapFlags = MapFlags::SHARED;
+
+/// A machine without an MMU. Everything must have been given back when it ends.
+struct Flat {
+    world: World,
+    regions: Option<Counted<Regions<Machine>>>,
+    /// Frames that the engine takes for itself.
+    idle: usize,
+}
+
+impl Flat {
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
+        let world = World::with(16 << 20, config);
+        let regions = Regions::new(world.engine()).unwrap();
+        // The engine takes frames in advance; where there are not enough for a run it gives them back, here at once.
+        let too_much = NoMmuSpace::new(&regions).unwrap().mmap(0, 1 << 40, RW, ANON, None, 0);
+        assert_eq!(too_much, Err(MmapError::OutOfMemory));
+        let idle = world.machine.accounting().frames;
+        Flat { world, regions: Some(regions), idle }
+    }
+
+    fn regions(&self) -> &Counted<Regions<Machine>> {
+        self.regions.as_ref().unwrap()
+    }
+
+    fn space(&self) -> Space {
+        NoMmuSpace::new(self.regions()).unwrap()
+    }
+
+    /// An ordinary file with a number in every page.
+    fn file(&self, pages: u64) -> Opened {
+        self.world.file(pages)
+    }
+
+    /// Shared memory.
+    fn shm(&self, bytes: u64) -> Opened {
+        let mapping = Mapping::new(self.world.engine(), Zeroes, bytes, true).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
+    }
+
+    /// Frames in use, without the engine's own.
+    fn frames(&self) -> usize {
+        self.world.machine.accounting().frames - self.idle
+    }
+
+    #[track_caller]
+    fn assert_regions(&self, regions: u64, pages: u64) {
+        self.regions().check();
+        assert_eq!(self.regions().counts(), RegionCounts { regions, pages });
+    }
+
+    /// Contents of 8 bytes of memory, as any program sees them.
+    fn load(&self, addr: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.world.machine.read_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store(&self, addr: u64, value: u64) {
+        self.world.machine.write_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &value.to_le_bytes());
+    }
+
+    #[track_caller]
+    fn end(mut self) {
+        self.assert_regions(0, 0);
+        self.regions = None;
+        self.world.end();
+    }
+}
+
+fn map(space: &Space, pages: u64, prot: Prot, flags: MapFlags) -> u64 {
+    space.mmap(0, pages * PAGE, prot, flags | MapFlags::ANONYMOUS, None, 0).unwrap()
+}
+
+fn try_map_file(
+    space: &Space,
+    file: &Opened,
+    pages: core::ops::Range<u64>,
+    prot: Prot,
+    flags: MapFlags,
+) -> Result<u64, MmapError> {
+    space.mmap(0, (pages.end - pages.start) * PAGE, prot, flags, Some(file), pages.start * PAGE)
+}
+
+#[track_caller]
+fn map_file(space: &Space, file: &Opened, pages: core::ops::Range<u64>, prot: Prot, flags: MapFlags) -> u64 {
+    try_map_file(space, file, pages, prot, flags).unwrap()
+}
+
+fn mappings(space: &Space) -> Vec<NoMmuMapping<Machine>> {
+    let mut all = Vec::new();
+    space.for_each(|mapping| all.push(mapping));
+    all
+}
+
+/// Where the mappings are, as (address, pages).
+fn layout(space: &Space) -> Vec<(u64, u64)> {
+    space.check();
+    mappings(space).iter().map(|one| (one.range.start, (one.range.end - one.range.start) / PAGE)).collect()
+}
+
+fn read_number(file: &Opened, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(file.mapping().read_at(offset, &mut bytes), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+fn write_number(file: &Opened, offset: u64, value: u64) {
+    assert_eq!(file.mapping().write_at(offset, &value.to_le_bytes()), Ok(8));
+}

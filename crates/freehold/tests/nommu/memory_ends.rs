@@ -1,0 +1,174 @@
+//! Memory runs out in the middle of a call: every allocation of every call fails once, alone and together with all that follow.
+//! Afterwards everything is as it was, and the same call without failures does what it should.
+
+use super::*;
+use freehold::error::Errno;
+use support::failure::Failure;
+
+struct Scene {
+    flat: Flat,
+    space: Space,
+    other: Space,
+    disk: Opened,
+    shm: Opened,
+    /// Ten pages of anonymous memory.
+    memory: u64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let flat = Flat::new();
+        let (space, other) = (flat.space(), flat.space());
+        let (disk, shm) = (flat.file(6), flat.shm(6 * PAGE));
+        let memory = map(&space, 10, RW, PRIVATE);
+        (0..10).for_each(|n| flat.store(memory + n * PAGE, n));
+        map_file(&other, &disk, 0..2, X, PRIVATE);
+        Scene { flat, space, other, disk, shm, memory }
+    }
+
+    /// What a failed call must leave alone. Frames that came into a file's cache may stay there.
+    fn state(&self) -> (Vec<(u64, u64)>, Vec<(u64, u64)>, RegionCounts, Vec<u64>) {
+        self.flat.regions().check();
+        let contents = (0..10).map(|n| self.flat.load(self.memory + n * PAGE)).collect();
+        (layout(&self.space), layout(&self.other), self.flat.regions().counts(), contents)
+    }
+
+    fn end(self) {
+        drop((self.space, self.other, self.disk, self.shm));
+        self.flat.end();
+    }
+}
+
+struct Call {
+    name: &'static str,
+    run: fn(&Scene) -> Result<(), Errno>,
+    /// Whether it fails without one piece of memory, without any from there on, without room for one record.
+    needs: (bool, bool, bool),
+}
+
+fn map_or(
+    scene: &Scene,
+    file: Option<&Opened>,
+    pages: core::ops::Range<u64>,
+    prot: Prot,
+    flags: MapFlags,
+) -> Result<(), Errno> {
+    let len = (pages.end - pages.start) * PAGE;
+    let mapped = scene.space.mmap(0, len, prot, flags, file, pages.start * PAGE);
+    mapped.map(drop).map_err(|error| error.errno())
+}
+
+const CALLS: &[Call] = &[
+    Call { name: "memory", run: |s| map_or(s, None, 0..5, RW, ANON), needs: (true, true, true) },
+    Call { name: "text", run: |s| map_or(s, Some(&s.disk), 2..6, X, PRIVATE), needs: (true, true, true) },
+    Call {
+        name: "text that is there",
+        run: |s| map_or(s, Some(&s.disk), 0..2, X, PRIVATE),
+        needs: (false, false, true),
+    },
+    Call { name: "data", run: |s| map_or(s, Some(&s.disk), 0..6, RW, PRIVATE), needs: (true, true, true) },
+    Call {
+        name: "shared memory",
+        run: |s| map_or(s, Some(&s.shm), 1..5, RW, SHARED),
+        needs: (true, true, true),
+    },
+    Call {
+        name: "shared memory, to be read",
+        run: |s| map_or(s, Some(&s.shm), 1..5, R, PRIVATE),
+        // It is content with a copy.
+        needs: (false, true, true),
+    },
+    Call {
+        name: "a hole in memory",
+        run: |s| s.space.munmap(s.memory + 3 * PAGE, PAGE).map_err(|error| error.errno()),
+        needs: (false, false, true),
+    },
+    Call {
+        name: "the ends of memory",
+        run: |s| {
+            s.space.munmap(s.memory, PAGE).map_err(|error| error.errno())?;
+            s.space.munmap(s.memory + 9 * PAGE, PAGE).map_err(|error| error.errno())
+        },
+        needs: (false, false, false),
+    },
+    Call {
+        name: "everything",
+        run: |s| {
+            s.space.munmap(s.memory, 10 * PAGE).map_err(|error| error.errno())?;
+            s.space.clear();
+            Ok(())
+        },
+        needs: (false, false, false),
+    },
+];
+
+#[test]
+fn every_allocation_of_every_call_fails() {
+    for call in CALLS {
+        let scene = Scene::new();
+        assert_eq!((call.run)(&scene), Ok(()), "{}: without any failure", call.name);
+        let done = scene.state();
+        scene.end();
+        for failure in Failure::ALL {
+            let mut refusals = 0;
+            for nth in 1.. {
+                assert!(nth < 100, "{}: the failures do not end", call.name);
+                let scene = Scene::new();
+                let before = scene.state();
+                failure.arm(nth);
+                let result = (call.run)(&scene);
+                let failures = failure.stop();
+                let what = format!("{}, {failure:?} {nth}", call.name);
+                match result {
+                    Ok(()) => assert_eq!(layouts(&scene.state()), layouts(&done), "{what}"),
+                    Err(errno) => {
+                        refusals += 1;
+                        assert!(failures > 0, "{what}: failed by itself");
+                        assert_eq!(errno, Errno::ENOMEM, "{what}");
+                        assert_eq!(scene.state(), before, "{what}");
+                        assert_eq!((call.run)(&scene), Ok(()), "{what}: the second time");
+                        assert_eq!(layouts(&scene.state()), layouts(&done), "{what}");
+                    }
+                }
+                scene.end();
+                if failures == 0 {
+                    break;
+                }
+            }
+            let expected = match failure {
+                Failure::Memory => call.needs.0,
+                Failure::MemoryFromThere => call.needs.1,
+                Failure::Heap | Failure::HeapFromThere => call.needs.2,
+            };
+            assert_eq!(refusals > 0, expected, "{}, {failure:?}: {refusals} refusals", call.name);
+        }
+    }
+}
+
+/// How many mappings of which size there are, and of regions: where new ones lie is not the same every time.
+fn layouts(
+    state: &(Vec<(u64, u64)>, Vec<(u64, u64)>, RegionCounts, Vec<u64>),
+) -> (Vec<u64>, Vec<u64>, RegionCounts) {
+    let sizes = |areas: &[(u64, u64)]| {
+        let mut sizes: Vec<u64> = areas.iter().map(|(_, pages)| *pages).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    (sizes(&state.0), sizes(&state.1), state.2)
+}
+
+#[test]
+fn making_a_space_and_its_regions_fails() {
+    let world = World::new();
+    let regions = Regions::new(world.engine()).unwrap();
+    Failure::Heap.arm(1);
+    let space = NoMmuSpace::new(&regions);
+    assert_eq!(Failure::Heap.stop(), 1);
+    assert!(space.is_err());
+    Failure::Heap.arm(1);
+    let more = Regions::new(world.engine());
+    assert_eq!(Failure::Heap.stop(), 1);
+    assert!(more.is_err());
+    drop(regions);
+    world.end();
+}
