@@ -187,7 +187,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let mut run = stay.own(pages.clone(), write);
         if run.is_none() && mapping.is_shmem() && pages.end <= mapping.pages() {
             drop(stay);
-            stay = match mapping.lay_out() {
+            stay = match mapping.lay_out_and_stay() {
                 Err(FillError::NoMemory) if !shared => return Ok(None),
                 laid_out => laid_out?,
             };

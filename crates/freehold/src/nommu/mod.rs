@@ -16,7 +16,7 @@
 //! second one, the file's own, by its pages (`regions.rs`). A copy that several use stays as it was made, whatever is written to
 //! the file later, until the last user has gone. A file's own pages lie in frames that follow each other
 //! - if it is shared memory whose pages are all brought in together, as the first mapping without an MMU does unless there
-//!   are some already;
+//!   are some already ([`Mapping::lay_out`](crate::object::Mapping::lay_out));
 //! - or if its store is memory itself and says so ([`Pager::in_memory`](crate::object::Pager::in_memory)).
 //!
 //! What a shared mapping has the file cannot lose: truncation says [`FillError::Busy`](crate::object::FillError::Busy), which

@@ -25,7 +25,9 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its pages is there yet;
-    /// otherwise leaves it as it is. Keeps the pages there.
+    /// otherwise, and for any other file, does nothing. Without an MMU only such a file can be mapped shared. The first mapping
+    /// does this by itself; a file system does it beforehand, when it gives an empty file its size, so that a file may be
+    /// written first and mapped then.
     ///
     /// # Errors
     ///
@@ -33,8 +35,17 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing; afterwards for reading, as [`pages_stay`](Self::pages_stay).
-    pub(crate) fn lay_out(&self) -> Result<PagesStay<'_, P>, FillError> {
+    /// The invalidate lock for writing. The caller holds no lock of an address space.
+    pub fn lay_out(&self) -> Result<(), FillError> {
+        self.lay_out_and_stay().map(drop)
+    }
+
+    /// As [`lay_out`](Self::lay_out); keeps the pages where they are then.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for writing; afterwards for reading, until the value is dropped.
+    pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         let lock = self.invalidate.write();
         let pages = self.pages();
         let empty = self.each_page(0..pages, |_| ControlFlow::Break(())).is_continue();

@@ -4,7 +4,7 @@
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
-//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading |
+//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
 //! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise |
 //!

@@ -1,7 +1,8 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `i_mmap.rs` (who maps the file).
+//! one operation that takes pages away from under page tables), `i_mmap.rs` (who maps the file), `in_place.rs` (the pages for
+//! those who have no page tables).
 
 mod contents;
 mod file;

@@ -204,6 +204,31 @@ fn pages_that_do_not_follow_each_other_cannot_be_shared() {
     flat.end();
 }
 
+#[test]
+fn a_file_is_laid_out_written_and_then_mapped() {
+    let flat = Flat::new();
+    let space = flat.space();
+    let (file, disk) = (flat.shm(0), flat.file(2));
+    assert_eq!(file.mapping().lay_out(), Ok(()), "nothing to do");
+    file.mapping().truncate(4 * PAGE).unwrap();
+    assert_eq!(file.mapping().lay_out(), Ok(()));
+    assert_eq!(flat.frames(), 4);
+    write_number(&file, 3 * PAGE, 3);
+    write_number(&file, PAGE, 1);
+    assert_eq!(file.mapping().lay_out(), Ok(()), "it lies there already");
+    let at = map_file(&space, &file, 0..4, RW, SHARED);
+    let found: Vec<u64> = (0..4).map(|n| flat.load(at + n * PAGE)).collect();
+    assert_eq!((found, flat.frames()), (vec![0, 1, 0, 3], 4));
+    assert_eq!(disk.mapping().lay_out(), Ok(()), "only of shared memory");
+    assert!(!disk.mapping().has_page(0));
+    file.mapping().truncate(1 << 40).unwrap();
+    assert_eq!(file.mapping().lay_out(), Ok(()), "there are pages already");
+    let huge = flat.shm(1 << 40);
+    assert_eq!(huge.mapping().lay_out(), Err(freehold::object::FillError::NoMemory));
+    drop((space, file, disk, huge));
+    flat.end();
+}
+
 /// A ROM: its frames are its own, and programs may read them where they are.
 struct Rom {
     machine: Machine,
