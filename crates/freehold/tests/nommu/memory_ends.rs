@@ -27,15 +27,38 @@ impl Scene {
     }
 
     /// What a failed call must leave alone. Frames that came into a file's cache may stay there.
-    fn state(&self) -> (Vec<(u64, u64)>, Vec<(u64, u64)>, RegionCounts, Vec<u64>) {
+    fn state(&self) -> State {
         self.flat.regions().check();
-        let contents = (0..10).map(|n| self.flat.load(self.memory + n * PAGE)).collect();
-        (layout(&self.space), layout(&self.other), self.flat.regions().counts(), contents)
+        State {
+            mappings: [layout(&self.space), layout(&self.other)],
+            regions: self.flat.regions().counts(),
+            contents: (0..10).map(|n| self.flat.load(self.memory + n * PAGE)).collect(),
+        }
     }
 
     fn end(self) {
         drop((self.space, self.other, self.disk, self.shm));
         self.flat.end();
+    }
+}
+
+/// What there is: mappings of the two spaces as (address, pages), regions, and the words in anonymous memory.
+#[derive(Debug, PartialEq)]
+struct State {
+    mappings: [Vec<(u64, u64)>; 2],
+    regions: RegionCounts,
+    contents: Vec<u64>,
+}
+
+impl State {
+    /// How many mappings there are of which size, and regions: where new ones lie is not the same every time.
+    fn sizes(&self) -> ([Vec<u64>; 2], RegionCounts) {
+        let sizes = |space: &Vec<(u64, u64)>| {
+            let mut sizes: Vec<u64> = space.iter().map(|(_, pages)| *pages).collect();
+            sizes.sort_unstable();
+            sizes
+        };
+        (self.mappings.each_ref().map(sizes), self.regions)
     }
 }
 
@@ -120,14 +143,14 @@ fn every_allocation_of_every_call_fails() {
                 let failures = failure.stop();
                 let what = format!("{}, {failure:?} {nth}", call.name);
                 match result {
-                    Ok(()) => assert_eq!(layouts(&scene.state()), layouts(&done), "{what}"),
+                    Ok(()) => assert_eq!(scene.state().sizes(), done.sizes(), "{what}"),
                     Err(errno) => {
                         refusals += 1;
                         assert!(failures > 0, "{what}: failed by itself");
                         assert_eq!(errno, Errno::ENOMEM, "{what}");
                         assert_eq!(scene.state(), before, "{what}");
                         assert_eq!((call.run)(&scene), Ok(()), "{what}: the second time");
-                        assert_eq!(layouts(&scene.state()), layouts(&done), "{what}");
+                        assert_eq!(scene.state().sizes(), done.sizes(), "{what}");
                     }
                 }
                 scene.end();
@@ -143,18 +166,6 @@ fn every_allocation_of_every_call_fails() {
             assert_eq!(refusals > 0, expected, "{}, {failure:?}: {refusals} refusals", call.name);
         }
     }
-}
-
-/// How many mappings of which size there are, and of regions: where new ones lie is not the same every time.
-fn layouts(
-    state: &(Vec<(u64, u64)>, Vec<(u64, u64)>, RegionCounts, Vec<u64>),
-) -> (Vec<u64>, Vec<u64>, RegionCounts) {
-    let sizes = |areas: &[(u64, u64)]| {
-        let mut sizes: Vec<u64> = areas.iter().map(|(_, pages)| *pages).collect();
-        sizes.sort_unstable();
-        sizes
-    };
-    (sizes(&state.0), sizes(&state.1), state.2)
 }
 
 #[test]
