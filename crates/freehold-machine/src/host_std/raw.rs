@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether the record of a frame that nobody uses is all zero.
 pub(crate) fn is_zero(record: &Frame) -> bool {
-    const { assert!(size_of::<Frame>() == size_of::<[AtomicU64; 2]>()) };
+    const { assert!(size_of::<Frame>() == size_of::<[AtomicU64; 4]>()) };
     const { assert!(align_of::<Frame>() >= align_of::<AtomicU64>()) };
     // SAFETY: same size and alignment (above); every byte of a record belongs to an atomic, so reading
     // it as other atomics is allowed, and nobody writes the record of a frame that is being freed.
-    let words = unsafe { &*std::ptr::from_ref(record).cast::<[AtomicU64; 2]>() };
+    let words = unsafe { &*std::ptr::from_ref(record).cast::<[AtomicU64; 4]>() };
     words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
 

@@ -3,12 +3,14 @@
 use super::{Access, Held, Step, cow::written, vma_pte_flags};
 use crate::{
     VirtAddr,
+    error::NoMemory,
     platform::Platform,
+    rmap::anon::AnonTree,
     space::{
         AddressSpace, RssKind,
         locking::{ReadGuard, WriteGuard},
     },
-    vma::{AnonId, Vma, flags::VmFlags},
+    vma::{Family, Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
@@ -32,9 +34,9 @@ impl<P: Platform> AddressSpace<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
         }
-        let Ok(frame) = self.engine.alloc_anon(true) else { return Step::OUT_OF_MEMORY };
-        let page = Pte::page(frame, rights | written(vma.flags()));
-        match table.lock().install(address, page) {
+        let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return Step::OUT_OF_MEMORY };
+        let pte = Pte::page(frame, rights | written(vma.flags()));
+        match table.lock().install(address, pte) {
             Ok(()) => self.counters.count_page(RssKind::Anon, 1),
             Err(_) => self.engine.discard_anon(frame),
         }
@@ -49,32 +51,46 @@ impl<P: Platform> AddressSpace<P> {
         if vma.anon().is_some() {
             return Ok(());
         }
-        match held {
+        let adopted = match held {
             Held::Mmap(guard) => self.adopt_family(guard, vma),
             Held::Vma => self.adopt_family(&self.try_read().ok_or(Step::Climb)?, vma),
-        }
-        Ok(())
+        };
+        adopted.map_err(|NoMemory| Step::OUT_OF_MEMORY)
     }
 
-    fn adopt_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) {
+    fn adopt_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
         let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-        vma.adopt_anon(self.choose_family(vma, prev, guard.find(vma.end())));
+        self.join_family(vma, prev, guard.find(vma.end()))
     }
 
     /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.
-    pub(crate) fn prepare_anon_exclusive(&self, guard: &WriteGuard<'_, P>, vma: &Vma<P>) {
-        if !vma.anon().is_some() {
-            let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-            vma.adopt_anon(self.choose_family(vma, prev, guard.find(vma.end())));
+    pub(crate) fn prepare_anon_exclusive(
+        &self,
+        guard: &WriteGuard<'_, P>,
+        vma: &Vma<P>,
+    ) -> Result<(), NoMemory> {
+        if vma.anon().is_some() {
+            return Ok(());
         }
+        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
+        self.join_family(vma, prev, guard.find(vma.end()))
     }
 
     /// A neighbour's family where a later change of rights could make the two one VMA again; else a new one.
-    fn choose_family(&self, vma: &Vma<P>, prev: Option<&Vma<P>>, next: Option<&Vma<P>>) -> AnonId {
+    fn join_family(
+        &self,
+        vma: &Vma<P>,
+        prev: Option<&Vma<P>>,
+        next: Option<&Vma<P>>,
+    ) -> Result<(), NoMemory> {
         let next = next.filter(|next| continues(vma, next));
         let prev = prev.filter(|prev| continues(prev, vma));
-        let usable = |vma: &Vma<P>| Some(vma.anon()).filter(|anon| anon.is_some() && !anon.is_forked());
-        next.and_then(usable).or_else(|| prev.and_then(usable)).unwrap_or_else(|| self.engine.new_anon())
+        let usable = |vma: &&Vma<P>| vma.anon().is_some() && !vma.anon().is_forked();
+        match next.filter(usable).or(prev.filter(usable)) {
+            Some(neighbour) => vma.adopt(neighbour.family()),
+            None => vma.adopt(Family { id: self.engine.new_anon(), tree: Some(&*AnonTree::try_new()?) }),
+        }
+        Ok(())
     }
 }
 

@@ -123,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
             return step;
         }
         let zero = self.engine.is_zero(old.pfn);
-        let Ok(new) = self.engine.alloc_anon(zero) else { return Step::OUT_OF_MEMORY };
+        let Ok(new) = self.engine.alloc_anon(zero, vma, address.get()) else { return Step::OUT_OF_MEMORY };
         if !zero {
             self.platform().copy_frame(new, old.pfn);
         }

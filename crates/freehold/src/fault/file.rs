@@ -119,7 +119,7 @@ impl<P: Platform> AddressSpace<P> {
         if !file.mapping().has_page(index) {
             return Step::Fill(file.clone(), index);
         }
-        let Ok(copy) = self.engine.alloc_anon(false) else { return Step::OUT_OF_MEMORY };
+        let Ok(copy) = self.engine.alloc_anon(false, vma, page) else { return Step::OUT_OF_MEMORY };
         let step = self.map_copy(vma, file, page, copy, table);
         match step {
             Step::Done => self.counters.count_page(RssKind::Anon, 1),

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     Pfn, VirtAddr,
     engine::{Engine, HugePages},
+    frame::cache::home_of,
     platform::Platform,
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
@@ -71,7 +72,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             return Some(Step::Done);
         }
-        let new = HugePage::new(&self.engine)?;
+        let new = HugePage::new(&self.engine, vma, address.get())?;
         let leaf = Pte::leaf(Level::Pmd, new.first, rights | written(vma.flags()));
         let mut guard = table.lock();
         if guard.install(address, leaf).is_ok() {
@@ -147,7 +148,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PmdTable<'_, P::Format, P>,
         address: VirtAddr,
     ) -> Option<Step<P>> {
-        let new = HugePage::new(&self.engine)?;
+        let new = HugePage::new(&self.engine, vma, address.get())?;
         let flags = vma_pte_flags(vma.flags()) | WRITTEN;
         let tlb = SpaceTlb { space: self };
         // As in copying a small page: nobody reads the zeroes any more when the first can write.
@@ -183,10 +184,11 @@ struct HugePage<'e, P: Platform> {
 
 impl<'e, P: Platform> HugePage<'e, P> {
     /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
-    fn new(engine: &'e Engine<P>) -> Option<Self> {
+    fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
+        let (home, index) = (home_of(vma), vma.pgoff_of(address));
         let first = engine.platform().alloc_huge()?;
         for n in 0..FRAMES {
-            engine.platform().frame(first.add(n)).init_anon();
+            engine.platform().frame(first.add(n)).init_anon(home, index + n);
             engine.platform().zero_frame(first.add(n));
         }
         Some(HugePage { engine, first })

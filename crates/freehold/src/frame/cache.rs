@@ -1,7 +1,7 @@
 //! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{Pfn, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{Pfn, engine::Engine, error::NoMemory, object::Mapping, platform::Platform, vma::Vma};
 use arrayvec::ArrayVec;
 use freehold_pagetable::Unmapped;
 use freehold_sync::{
@@ -109,21 +109,29 @@ impl<P: Platform> FrameCache<P> {
     }
 }
 
+/// Where the anonymous pages that are made in `vma` are found.
+pub(crate) fn home_of<P: Platform>(vma: &Vma<P>) -> usize {
+    debug_assert!(vma.tree().is_some(), "a page is made in a VMA without a family");
+    vma.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance())
+}
+
 impl<P: Platform> Engine<P> {
-    /// A frame for anonymous memory, referenced and counted as mapped once, exclusive; zeroed if asked.
-    pub(crate) fn alloc_anon(&self, zero: bool) -> Result<Pfn, NoMemory> {
+    /// A frame for anonymous memory at `page` of `vma`, which has a family; referenced and counted as mapped once, exclusive;
+    /// zeroed if asked.
+    pub(crate) fn alloc_anon(&self, zero: bool, vma: &Vma<P>, page: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
-        self.platform().frame(frame).init_anon();
+        self.platform().frame(frame).init_anon(home_of(vma), vma.pgoff_of(page));
         if zero {
             self.platform().zero_frame(frame);
         }
         Ok(frame)
     }
 
-    /// A frame for a page cache, which holds its one reference; contents undefined.
-    pub(crate) fn alloc_cache(&self, shmem: bool) -> Result<Pfn, NoMemory> {
+    /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
+    pub(crate) fn alloc_cache(&self, mapping: &Mapping<P>, index: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
-        self.platform().frame(frame).init_cache(shmem);
+        let home = core::ptr::from_ref(mapping).expose_provenance();
+        self.platform().frame(frame).init_cache(mapping.is_shmem(), home, index);
         Ok(frame)
     }
 

@@ -13,11 +13,11 @@ pub(crate) mod cache;
 pub(crate) mod run;
 
 use freehold_sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// What the engine knows about one frame of memory: 16 bytes, all zero while the frame is free.
+/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
@@ -25,6 +25,11 @@ pub struct Frame {
     maps: AtomicU32,
     /// Kind and flags, below.
     word: AtomicU64,
+    /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its file. Written while the
+    /// frame is its maker's alone; what it means later is for [`rmap`](crate::rmap) to say.
+    home: AtomicUsize,
+    /// By which page offset it is known there; likewise.
+    index: AtomicU64,
 }
 
 /// Anonymous memory (else: in a page cache).
@@ -39,7 +44,13 @@ const DIRTY: u64 = 1 << 3;
 impl Frame {
     /// The record of a free frame.
     pub const fn new() -> Self {
-        Frame { refs: AtomicU32::new(0), maps: AtomicU32::new(0), word: AtomicU64::new(0) }
+        Frame {
+            refs: AtomicU32::new(0),
+            maps: AtomicU32::new(0),
+            word: AtomicU64::new(0),
+            home: AtomicUsize::new(0),
+            index: AtomicU64::new(0),
+        }
     }
 
     /// Whether the frame is free as far as the engine knows.
@@ -50,15 +61,24 @@ impl Frame {
     // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds it later does
     // so through a table entry or a page cache slot, both published with release.
 
-    pub(crate) fn init_anon(&self) {
+    pub(crate) fn init_anon(&self, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
         self.maps.store(1, Relaxed);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
+        self.index.store(index, Relaxed);
+        self.home.store(home, Relaxed);
     }
 
-    pub(crate) fn init_cache(&self, shmem: bool) {
+    pub(crate) fn init_cache(&self, shmem: bool, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
         self.word.store(if shmem { SHMEM } else { 0 }, Relaxed);
+        self.index.store(index, Relaxed);
+        self.home.store(home, Relaxed);
+    }
+
+    /// Where it is known, and by which page offset.
+    pub(crate) fn home(&self) -> (usize, u64) {
+        (self.home.load(Relaxed), self.index.load(Relaxed))
     }
 
     /// One reference more.
@@ -76,6 +96,8 @@ impl Frame {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
             self.refs.store(0, Relaxed);
             self.word.store(0, Relaxed);
+            self.home.store(0, Relaxed);
+            self.index.store(0, Relaxed);
         }
         last
     }

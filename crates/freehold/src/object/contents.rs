@@ -1,8 +1,8 @@
 //! What read, write and msync see of a file: its page cache.
 
+use super::IoError;
 use super::mapping::{CachedPage, FillError, Mapping};
-use super::{IoError, i_mmap::Mapper};
-use crate::{PAGE_SIZE, platform::Platform, space::zap::SpaceTlb, vma::flags::VmFlags};
+use crate::{PAGE_SIZE, platform::Platform, rmap::tree::Mapper, space::zap::SpaceTlb, vma::flags::VmFlags};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Gather, Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 

@@ -17,14 +17,15 @@
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
 //! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
 
-use super::{
-    Pager,
-    i_mmap::{Edit, IMmap, Lookups},
-    radix::Radix,
-};
+use super::{Pager, radix::Radix};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, nommu::FileRegions,
-    platform::Platform, vma::Vma,
+    PAGE_SHIFT, PAGE_SIZE, Pfn,
+    counted::Counted,
+    engine::Engine,
+    error::NoMemory,
+    nommu::FileRegions,
+    platform::Platform,
+    rmap::tree::{ByFile, Edit, Lookups, VmaTree},
 };
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
@@ -112,7 +113,7 @@ pub struct Mapping<P: Platform> {
     pub(super) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(super) invalidate: RwSem<P>,
-    i_mmap: IMmap<P>,
+    i_mmap: VmaTree<P, ByFile>,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
@@ -159,7 +160,7 @@ impl<P: Platform> Mapping<P> {
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
-            i_mmap: IMmap::new(),
+            i_mmap: VmaTree::new(),
             regions: FileRegions::new(),
             engine: engine.clone(),
         })?)
@@ -287,7 +288,7 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let platform = self.engine.platform();
-        let pfn = self.engine.alloc_cache(self.shmem)?;
+        let pfn = self.engine.alloc_cache(self, index)?;
         if let Err(error) = contents(platform, pfn) {
             self.engine.put_frame(pfn);
             return Err(error);
@@ -344,7 +345,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for reading.
-    pub(crate) fn mappers(&self) -> Lookups<'_, P> {
+    pub(crate) fn mappers(&self) -> Lookups<'_, P, ByFile> {
         self.i_mmap.read()
     }
 
@@ -354,27 +355,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for writing.
-    pub(crate) fn edit(&self) -> Edit<'_, P> {
+    pub(crate) fn edit(&self) -> Edit<'_, P, ByFile> {
         self.i_mmap.edit()
-    }
-
-    /// Links a VMA that maps the file, before its first fault.
-    ///
-    /// # Locks
-    ///
-    /// The i_mmap lock for writing, as for all that follow.
-    pub(crate) fn link(&self, vma: &Vma<P>) {
-        self.edit().insert(vma);
-    }
-
-    /// Links a VMA that fork copied, behind its parent.
-    pub(crate) fn link_after(&self, parent: &Vma<P>, child: &Vma<P>) {
-        self.edit().insert_after(parent, child);
-    }
-
-    /// Unlinks a VMA, if it is linked: from now on nobody comes to its entries through the file.
-    pub(crate) fn unlink(&self, vma: &Vma<P>) {
-        self.edit().remove(vma);
     }
 
     /// Verifies the tree of VMAs.

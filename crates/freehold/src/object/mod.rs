@@ -1,12 +1,11 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `i_mmap.rs` (who maps the file), `in_place.rs` (the pages for
-//! those who have no page tables).
+//! one operation that takes pages away from under page tables), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
+//! for those who have no page tables). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
 mod file;
-pub(crate) mod i_mmap;
 pub(crate) mod in_place;
 mod mapping;
 mod pager;
@@ -24,8 +23,6 @@ use crate::{
     platform::Platform,
     vma::Vma,
 };
-use core::ops::Range;
-use i_mmap::Edit;
 
 /// What lies behind the addresses of a VMA.
 pub enum Object<P: Platform> {
@@ -78,50 +75,12 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// The right to change which VMAs map this and where, several of them in one step for whoever walks over a file's VMAs.
-    ///
-    /// # Locks
-    ///
-    /// For a file, its i_mmap lock for writing.
-    pub(crate) fn edit(&self) -> ObjectEdit<'_, P> {
-        ObjectEdit { tree: self.file().map(|file| file.mapping().edit()) }
-    }
-
     /// How reports call it; empty for anonymous memory.
     pub fn name(&self) -> &str {
         match self {
             Object::Anonymous => "",
             Object::File(file) => file.name(),
             Object::Special(special) => special.name(),
-        }
-    }
-}
-
-/// The i_mmap lock of a file held for writing; of anything else, nothing.
-pub(crate) struct ObjectEdit<'o, P: Platform> {
-    tree: Option<Edit<'o, P>>,
-}
-
-impl<P: Platform> ObjectEdit<'_, P> {
-    /// Links a VMA that maps this object.
-    pub fn insert(&mut self, vma: &Vma<P>) {
-        if let Some(tree) = &mut self.tree {
-            tree.insert(vma);
-        }
-    }
-
-    /// Unlinks a VMA that maps this object, if it is linked.
-    pub fn remove(&mut self, vma: &Vma<P>) {
-        if let Some(tree) = &mut self.tree {
-            tree.remove(vma);
-        }
-    }
-
-    /// Changes the bounds of a VMA that maps this object; it stays linked if it was.
-    pub fn rekey(&mut self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
-        match &mut self.tree {
-            Some(tree) => tree.rekey(vma, range, pgoff),
-            None => vma.set_bounds(range, pgoff),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The address space's own oracle.
 
 use super::{AddressSpace, Rss, RssKind};
-use crate::platform::Platform;
+use crate::{PAGE_SIZE, VirtAddr, object::Object, platform::Platform, vma::Vma};
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Large, LargeGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
 use freehold_sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use freehold_sync::atomic::Ordering::Relaxed;
 impl<P: Platform> AddressSpace<P> {
     /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every
     /// VMA in it is attached and lies where the tree says, that the sizes equal a recount of the VMAs, and the resident
-    /// pages a recount of the page tables.
+    /// pages a recount of the page tables; and that each page is found by the reverse map where it is mapped (hazards C-34, C-35).
     ///
     /// # Panics
     ///
@@ -32,6 +32,69 @@ impl<P: Platform> AddressSpace<P> {
             count.rss,
             "resident pages differ from the tables (left: counted, right: recounted)"
         );
+        for vma in guard.vmas(0..u64::MAX) {
+            self.check_reverse(vma);
+        }
+    }
+
+    fn check_reverse(&self, vma: &Vma<P>) {
+        let at = vma.start();
+        if let Some(tree) = vma.tree() {
+            assert!(vma.anon().is_some(), "the VMA at {at:#x} has a tree and no family");
+            assert!(tree.read().holds(vma), "the VMA at {at:#x} is not linked with its pages");
+        } else {
+            assert!(!vma.anon().is_some(), "the VMA at {at:#x} has a family and no tree");
+        }
+        if let Object::File(file) = vma.object() {
+            assert!(file.mapping().mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
+        }
+        let mut reverse = Reverse { platform: self.platform(), vma };
+        let range = VaRange::of(vma.start(), vma.end());
+        let walked = self.table.walk(self.platform(), range, &mut reverse);
+        assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");
+    }
+}
+
+/// Compares what frames say of themselves with where they are mapped.
+struct Reverse<'v, P: Platform> {
+    platform: &'v P,
+    vma: &'v Vma<P>,
+}
+
+impl<P: Platform> Reverse<'_, P> {
+    fn check(&self, address: VirtAddr, pte: Pte<P::Format>, level: Level) {
+        let Kind::Leaf { pfn, flags } = pte.kind(level) else { return };
+        if flags.contains(PteFlags::SPECIAL) {
+            return;
+        }
+        for n in 0..level.frames() {
+            let (frame, at) = (self.platform.frame(pfn.add(n)), address.get() + n * PAGE_SIZE);
+            let home = match (frame.is_anon(), self.vma.object()) {
+                (true, _) => self.vma.tree().map(core::ptr::from_ref).map(<*const _>::addr),
+                (false, Object::File(file)) => Some(core::ptr::from_ref(&**file.mapping()).addr()),
+                (false, _) => None,
+            };
+            let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));
+            assert_eq!(frame.home(), known, "the page at {at:#x} is not found where it is mapped");
+        }
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Reverse<'_, P> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |address, pte| {
+            self.check(address, pte, Level::Pte);
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        // No VMA begins or ends inside a huge page.
+        let address = range.start();
+        self.check(address, leaf.pte(), leaf.level());
+        ControlFlow::Continue(())
     }
 }
 

@@ -24,9 +24,9 @@ use crate::{
     counted::Counted,
     error::{ForkError, NoMemory},
     fault::huge::{HUGE, Spare},
-    object::Object,
     platform::Platform,
-    vma::{AnonId, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
+    rmap::edit::RmapEdit,
+    vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, VaRange};
@@ -102,8 +102,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let wiped = flags.contains(VmFlags::WIPEONFORK);
         let anon = match vma.anon().is_some() && !wiped {
-            true => self.space.engine.new_anon().forked(),
-            false => AnonId::NONE,
+            true => Family { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
+            false => Family::NONE,
         };
         let attrs = Attrs { flags: flags - VmFlags::LOCK_MASK, anon, ..vma.attrs() };
         copy.reserve(1)?;
@@ -122,9 +122,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.replace(child.range(), &[entry(child)]);
         self.space.counters.count_vmas(self, 1);
         self.space.counters.account(self, child.flags(), child.pages() as i64);
-        if let Object::File(file) = child.object() {
-            file.mapping().link_after(parent, child);
-        }
+        RmapEdit::of(child).insert_after(parent, child);
     }
 }
 

@@ -22,9 +22,9 @@
 use super::AddressSpace;
 use crate::{
     error::NoMemory,
-    object::ObjectEdit,
     platform::Platform,
-    vma::{Vma, flags::VmFlags},
+    rmap::edit::RmapEdit,
+    vma::{Family, Vma, flags::VmFlags},
 };
 use core::{
     cell::RefCell,
@@ -534,22 +534,30 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma.set_policy(policy);
     }
 
-    /// Changes the family of anonymous pages.
-    pub fn set_anon(&self, anon: crate::vma::AnonId) {
-        self.vma.set_anon(anon);
+    /// Gives a VMA that has none a family, as a part of a change of its tree.
+    pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, family: Family<'_, P>) {
+        debug_assert!(!self.vma.anon().is_some());
+        self.vma.set_family(family);
+        edit.insert_pages(self.vma);
     }
 
-    /// Changes the bounds; for a file, takes the VMA out of the file's interval tree and puts it back at its new place.
+    /// The VMA has no anonymous page any more, and no family.
+    pub fn leave_family(&self) {
+        RmapEdit::of(self.vma).remove_pages(self.vma);
+        self.vma.set_family(Family::NONE);
+    }
+
+    /// Changes the bounds, and with them the VMA's place in the trees that it is linked in.
     ///
     /// # Locks
     ///
-    /// The file's i_mmap lock for writing.
+    /// Those of the trees, for writing.
     pub fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
-        self.set_bounds_within(&mut self.vma.object().edit(), range, pgoff);
+        self.set_bounds_within(&mut RmapEdit::of(self.vma), range, pgoff);
     }
 
-    /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same object's tree.
-    pub fn set_bounds_within(&self, edit: &mut ObjectEdit<'_, P>, range: Range<u64>, pgoff: u64) {
+    /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same trees.
+    pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: Range<u64>, pgoff: u64) {
         edit.rekey(self.vma, range, pgoff);
     }
 

@@ -11,7 +11,7 @@ use crate::{
     error::{MmapError, MunmapError},
     object::{File, Object},
     platform::Platform,
-    vma::{AnonId, Vma, flags::VmFlags, merge::Attrs},
+    vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
 use core::ops::Range;
@@ -440,7 +440,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             flags: request.vm_flags,
             object: &request.object,
             pgoff: request.pgoff,
-            anon: AnonId::NONE,
+            anon: Family::NONE,
             policy: 0,
         };
         let new = self.prepare_new(range.clone(), &attrs)?;

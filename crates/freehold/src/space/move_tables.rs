@@ -11,8 +11,7 @@
 //! give the frame to others.
 //!
 //! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of the tables
-//! above. Only of anonymous memory: to its tables nobody comes but by its VMA's lock, whereas a walker of a file's
-//! interval tree may hold a table it found at the old place (hazard C-40).
+//! above, and with walkers of the reverse map kept out: one could hold a table that it found at the old place (hazard C-40).
 
 use super::{AddressSpace, zap::SpaceTlb};
 use crate::{PAGE_SIZE, error::NoMemory, platform::Platform};
@@ -128,15 +127,16 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Moves every entry of `from`, of whatever kind, to the same place of the range that starts at `to`.
     ///
-    /// `exclude` is called around each pair of tables, to keep walkers of a file's interval tree out where they could come
-    /// to the target before the source and so miss an entry at both (linux-locking A.6); what it returns is held meanwhile.
+    /// `exclude` is called around each pair of tables, and whether they move themselves, to keep walkers of the reverse map out where
+    /// they could come to the target before the source and so miss an entry at both, or be in a table that moves
+    /// (linux-locking A.6); what it returns is held meanwhile.
     pub(super) fn move_entries<L>(
         &self,
         from: Range<u64>,
         to: u64,
         tables: Tables,
         gather: &mut MoveGather<'_, '_, P>,
-        exclude: impl Fn() -> L,
+        exclude: impl Fn(Tables) -> L,
     ) {
         let mut at = from.start;
         while let Some((source, mut part)) =
@@ -144,7 +144,9 @@ impl<P: Platform> AddressSpace<P> {
         {
             let address = VirtAddr::new(to + (part.start - from.start));
             if tables.may_move(part.start..from.end, address.get()) {
+                let excluded = exclude(Tables::Move);
                 at = self.move_tables(part.start..from.end, address.get(), gather);
+                drop(excluded);
                 if at > part.start {
                     continue;
                 }
@@ -160,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
                 );
                 continue;
             };
-            let excluded = exclude();
+            let excluded = exclude(Tables::Stay);
             Self::move_part(source, target, part, address, gather);
             drop(excluded);
         }

@@ -200,7 +200,8 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let (first, level) = space.table.peek(space.platform(), VirtAddr::new(part.start));
         // A guard right at the start keeps everything away.
         if !matches!(first.kind(level), Kind::Marker { .. }) {
-            space.prepare_anon_exclusive(self.guard, vma);
+            // Without memory the first write will choose.
+            let _ = space.prepare_anon_exclusive(self.guard, vma);
         }
         let full = self.opened.is_full();
         match self.opened.last_mut() {

@@ -25,7 +25,8 @@ use crate::{
     error::{MmapError, MremapError, MunmapError},
     object::Object,
     platform::Platform,
-    vma::{AnonId, Vma, flags::VmFlags, merge::Attrs},
+    rmap::edit::RmapEdit,
+    vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
 use core::ops::Range;
@@ -355,7 +356,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let pages = (extension.end - extension.start) >> PAGE_SHIFT;
         self.check_commit(vma.flags(), pages)?;
         // As on Linux, what is new joins the next VMA even if fork made this one.
-        let (pgoff, anon) = (vma.pgoff() + vma.pages(), vma.anon().unforked());
+        let (pgoff, anon) = (vma.pgoff() + vma.pages(), Family { id: vma.anon().unforked(), ..vma.family() });
         let attrs = Attrs { pgoff, anon, ..vma.attrs() };
         let new = self.prepare_new(extension.clone(), &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
@@ -476,19 +477,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let right = self.lock_vma(rest);
             right.set_flags(rest.flags() | (landing.flags() & VmFlags::STICKY));
             if !rest.anon().is_some() {
-                right.set_anon(landing.anon());
+                right.join_within(&mut RmapEdit::new(rest.object(), landing.tree()), landing.family());
             }
         }
     }
 
     /// Moves the entries; the source's translations are flushed when this returns.
     fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: Range<u64>, to: u64) {
-        // A walker of the file's tree comes to the source first, and to a fresh target later. Where a merge has put the
-        // target into a VMA before the source, it has to be kept out.
-        let exposed = source.object().file().filter(|_| !fresh && landing.pgoff() <= source.pgoff());
+        // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put the target into
+        // a VMA before the source, it has to be kept out; and where whole tables move, for it may be in one.
+        let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let tlb = SpaceTlb { space: self.space };
         let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &self.space.gathers);
-        let exclude = || exposed.map(|file| file.mapping().edit());
+        let exclude = |tables| (exposed || tables == Tables::Move).then(|| RmapEdit::of(source));
         self.space.move_entries(from, to, movable(source), &mut gather, exclude);
         gather.finish();
     }
@@ -503,7 +504,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == *from {
             // The offsets stay, as on Linux, although no page is known by them any more.
-            right.set_anon(AnonId::NONE);
+            right.leave_family();
         }
     }
 }

@@ -16,8 +16,8 @@
 use super::locking::{Slot, WriteGuard, entry, entry_at};
 use crate::{
     error::NoMemory,
-    object::Object,
     platform::Platform,
+    rmap::edit::RmapEdit,
     vma::{
         Vma,
         flags::VmFlags,
@@ -150,9 +150,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let vma = vma.into_ref();
         // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.
         self.attach(vma);
-        if let Object::File(file) = vma.object() {
-            file.mapping().link(vma);
-        }
+        RmapEdit::of(vma).insert(vma);
         self.replace(vma.range(), &[entry(vma)]);
         self.space.counters.count_vmas(self, 1);
         vma
@@ -169,16 +167,18 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> &'g Vma<P> {
         let right = self.lock_vma(survivor);
         let mut flags = survivor.flags() | (attrs.flags & VmFlags::STICKY);
-        let mut anon = if survivor.anon().is_some() { survivor.anon() } else { attrs.anon };
+        let mut family = survivor.family().or(attrs.anon);
         for vma in gone {
             let _ = self.lock_vma(vma);
             flags |= vma.flags() & VmFlags::STICKY;
-            anon = if anon.is_some() { anon } else { vma.anon() };
+            family = family.or(vma.family());
         }
         right.set_flags(flags);
-        right.set_anon(anon);
-        // One edit, here and below: no walk over the file's VMAs may miss a page while it passes from one to another.
-        let mut edit = survivor.object().edit();
+        // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to another.
+        let mut edit = RmapEdit::new(survivor.object(), family.tree);
+        if !survivor.anon().is_some() {
+            right.join_within(&mut edit, family);
+        }
         for vma in gone {
             edit.remove(vma);
         }
@@ -248,7 +248,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         for piece in &fresh {
             self.attach(piece);
         }
-        let mut edit = vma.object().edit();
+        let mut edit = RmapEdit::of(vma);
         right.set_bounds_within(&mut edit, pieces[0].clone(), attrs.pgoff);
         for piece in &fresh {
             edit.insert(piece);
@@ -364,11 +364,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         loser_pgoff: u64,
     ) -> &'g Vma<P> {
         let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
-        if !winner.anon().is_some() {
-            right.set_anon(loser.anon());
-        }
         right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
-        let mut edit = winner.object().edit();
+        let family = winner.family().or(loser.family());
+        let mut edit = RmapEdit::new(winner.object(), family.tree);
+        if !winner.anon().is_some() {
+            right.join_within(&mut edit, family);
+        }
         other.set_bounds_within(&mut edit, loser_range.clone(), loser_pgoff);
         right.set_bounds_within(&mut edit, winner_range.clone(), winner_pgoff);
         drop(edit);

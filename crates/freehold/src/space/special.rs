@@ -8,7 +8,7 @@ use crate::{
     object::{Object, Special},
     platform::Platform,
     space::{TASK_SIZE, limits::Replaced},
-    vma::{AnonId, flags::VmFlags, merge::Attrs},
+    vma::{Family, flags::VmFlags, merge::Attrs},
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -52,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MmapError::Limit);
         }
         let object = Object::Special(special.clone());
-        let attrs = Attrs { flags, object: &object, pgoff: 0, anon: AnonId::NONE, policy: 0 };
+        let attrs = Attrs { flags, object: &object, pgoff: 0, anon: Family::NONE, policy: 0 };
         let range = start..start + len;
         let new = guard.prepare_new(range.clone(), &attrs)?;
         guard.insert(range, new, &attrs);

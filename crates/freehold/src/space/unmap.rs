@@ -37,6 +37,7 @@ use crate::{
     error::MunmapError,
     object::Object,
     platform::Platform,
+    rmap::edit::RmapEdit,
     vma::{Vma, flags::VmFlags},
 };
 use core::{ops::Range, ptr::null_mut};
@@ -224,6 +225,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 unmapped.retire();
             }
             Settling::Nothing => {
+                // The addresses may be somebody else's as soon as the lock is gone.
+                unlink(&detached.owned.list);
                 drop(self);
                 detached.without_pages().retire();
             }
@@ -413,7 +416,7 @@ impl<'s, P: Platform> Detached<'s, P> {
         Unmapped { owned: self.owned }
     }
 
-    /// Step 4 where nothing is mapped, or all was settled in place.
+    /// Step 4 where nothing is mapped and the VMAs are unlinked, or all was settled in place.
     fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned }
     }
@@ -441,27 +444,25 @@ impl<P: Platform> Unmapped<'_, P> {
     }
 }
 
-fn unlink_files<P: Platform>(list: &VmaList<P>) {
+fn unlink<P: Platform>(list: &VmaList<P>) {
     for vma in list.iter() {
-        if let Object::File(file) = vma.object() {
-            file.mapping().unlink(vma);
-        }
+        RmapEdit::of(vma).remove(vma);
     }
 }
 
 /// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
 ///
-/// Files are unlinked first: from then on nobody can come to these entries, neither through the address space nor
-/// through a file, and the gather has the range to itself.
+/// The VMAs are unlinked first: from then on nobody can come to these entries, neither through the address space nor
+/// through the reverse map, and the gather has the range to itself.
 fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
-    unlink_files(list);
+    unlink(list);
     let tlb = SpaceTlb { space };
     let mut gather = Gather::exclusive(&tlb);
     for vma in list.iter() {
         space.zap(vma.range(), Zap::of(vma), &mut gather);
     }
     // SAFETY: the range was zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
-    // caller holds the lock, or `free` is the closing range itself; nobody comes through files.
+    // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
     unsafe { space.unlink_tables(span, free, &mut gather) };
     gather.finish();
 }

@@ -6,7 +6,7 @@
 //!     families of anonymous pages that agree
 //! ```
 
-use super::{AnonId, Vma, flags::VmFlags};
+use super::{AnonId, Family, Vma, flags::VmFlags};
 use crate::{PAGE_SHIFT, object::Object, platform::Platform};
 
 /// What decides whether a range may join a neighbour.
@@ -15,7 +15,7 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub object: &'a Object<P>,
     /// Page offset of the first page.
     pub pgoff: u64,
-    pub anon: AnonId,
+    pub anon: Family<'a, P>,
     pub policy: u64,
 }
 
@@ -55,12 +55,12 @@ fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
 pub(crate) fn can_append<P: Platform>(left: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
     left.pgoff() + left.pages() == attrs.pgoff
         && alike(&left.attrs(), attrs)
-        && anon_agree(left.anon(), attrs.anon)
+        && anon_agree(left.anon(), attrs.anon.id)
 }
 
 /// Whether a range of `bytes` with `attrs` may be put in front of `right`, which starts where it ends.
 pub(crate) fn can_prepend<P: Platform>(attrs: &Attrs<'_, P>, bytes: u64, right: &Vma<P>) -> bool {
     attrs.pgoff + (bytes >> PAGE_SHIFT) == right.pgoff()
         && alike(attrs, &right.attrs())
-        && anon_agree(attrs.anon, right.anon())
+        && anon_agree(attrs.anon.id, right.anon())
 }

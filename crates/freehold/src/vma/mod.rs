@@ -4,17 +4,27 @@
 //! a race may still touch it and find out. What a VMA *means* is kept still only by the guards of
 //! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live.
 
+#![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
+
 pub mod flags;
 pub mod merge;
 pub mod slab;
 
-use crate::{object::Object, platform::Platform, space::AddressSpace};
-use core::{cell::UnsafeCell, ops::Range};
+use crate::{
+    object::Object,
+    platform::Platform,
+    rmap::anon::{AnonTree, TreeRef},
+    space::AddressSpace,
+};
+use core::{cell::UnsafeCell, ops::Range, ptr::null_mut};
 use flags::VmFlags;
 use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
-    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{
+        AtomicPtr, AtomicU64, AtomicUsize,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
 };
 
 /// Which family of anonymous pages a VMA belongs to: zero while it has none.
@@ -59,12 +69,35 @@ impl AnonId {
     }
 }
 
+/// A VMA's family, and the tree by which its anonymous pages are found; both or neither.
+pub(crate) struct Family<'a, P: Platform> {
+    pub id: AnonId,
+    pub tree: Option<&'a AnonTree<P>>,
+}
+
+impl<P: Platform> Clone for Family<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P: Platform> Copy for Family<'_, P> {}
+
+impl<P: Platform> Family<'_, P> {
+    /// No anonymous page was ever made here.
+    pub const NONE: Self = Family { id: AnonId::NONE, tree: None };
+
+    /// This one, or the other where there is none.
+    pub fn or(self, other: Self) -> Self {
+        if self.id.is_some() { self } else { other }
+    }
+}
+
 /// One mapped area of an address space.
 ///
-/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and, for a file, its
-/// i_mmap lock; `flags`, `policy` need the first two; `anon` goes from none to some under the mmap lock for reading (by
-/// compare-and-swap) and back under both write locks; `object` and `owner` are written only while detached.
-/// Any of them may be *read* with one of the locks held.
+/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the locks of the trees that
+/// it is linked in (its file's, its pages'), for writing; `flags`, `policy` need the first two; `anon` and `tree` go from none to some
+/// under the mmap lock for reading and the tree's lock for writing, and back under all write locks; `object` and `owner` are written
+/// only while detached. Any of them may be *read* with one of the locks held.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
     // First line: what a lookup reads.
@@ -81,6 +114,8 @@ pub struct Vma<P: Platform> {
     policy: AtomicU64,
     /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
     pub(crate) link: IntervalLink,
+    /// Place in the tree of `tree`; guarded by its lock.
+    pub(crate) anon_link: IntervalLink,
     // Third line: written by every locked reader, so nothing that a lookup reads lies here.
     state: LastLine<P>,
 }
@@ -88,15 +123,15 @@ pub struct Vma<P: Platform> {
 #[repr(C, align(64))]
 struct LastLine<P: Platform> {
     count: VmaCount,
+    /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page, as `count` is.
+    tree: AtomicPtr<AnonTree<P>>,
     /// Next in the list of gathered VMAs, or in the slab's free list; owned by whoever owns the detached VMA.
     chain: AtomicPtr<Vma<P>>,
 }
 
-#[expect(unsafe_code, reason = "the object is an UnsafeCell so that lookups need not count references")]
 // SAFETY: every field but `object` is atomic; `object` is written only while the VMA is detached and owned by one thread.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
-#[expect(unsafe_code, reason = "as above")]
 // SAFETY: as above.
 unsafe impl<P: Platform> Send for Vma<P> {}
 
@@ -153,7 +188,6 @@ impl<P: Platform> Vma<P> {
     }
 
     /// What it maps.
-    #[expect(unsafe_code, reason = "see `Sync`")]
     pub fn object(&self) -> &Object<P> {
         // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the object is
         // written only before the first or after the last such reference.
@@ -180,10 +214,44 @@ impl<P: Platform> Vma<P> {
         self.owner.load(Relaxed)
     }
 
-    /// Takes over a family if there is none yet; whichever of two faults comes first wins.
-    pub(crate) fn adopt_anon(&self, anon: AnonId) {
-        // Relaxed: the id is a value, not a pointer; who needs it ordered holds the VMA lock or the mmap lock.
-        let _ = self.anon.compare_exchange(0, anon.0, Relaxed, Relaxed);
+    /// The tree by which its anonymous pages are found.
+    pub(crate) fn tree(&self) -> Option<&AnonTree<P>> {
+        // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
+        // Acquire pairs with the release in `adopt`: the tree is seen as it was made.
+        unsafe { self.state.tree.load(Acquire).as_ref() }
+    }
+
+    /// Family and tree.
+    pub(crate) fn family(&self) -> Family<'_, P> {
+        Family { id: self.anon(), tree: self.tree() }
+    }
+
+    /// Takes over a family if there is none yet, and links the VMA in its tree; whichever of two faults comes first wins. With
+    /// the mmap lock held, at least for reading.
+    ///
+    /// # Locks
+    ///
+    /// The tree's lock for writing.
+    pub(crate) fn adopt(&self, family: Family<'_, P>) {
+        let Some(tree) = family.tree else { return };
+        let mut edit = tree.edit();
+        let raw = tree.hold().into_raw();
+        // Release pairs with the acquire in `tree`.
+        match self.state.tree.compare_exchange(null_mut(), raw, AcqRel, Acquire) {
+            Ok(_) => {
+                edit.insert(self);
+                // Relaxed: the id is a value, not a pointer. Last: who finds it need not look whether the VMA is linked.
+                self.anon.store(family.id.0, Relaxed);
+            }
+            Err(winner) => {
+                drop(edit);
+                // SAFETY: made above, and given to nobody.
+                drop(unsafe { TreeRef::from_raw(raw) });
+                // Who was faster holds its tree's lock until all is done.
+                // SAFETY: the VMA's own reference, as in `tree`.
+                drop(unsafe { winner.as_ref() }.map(|tree| tree.read()));
+            }
+        }
     }
 
     /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is only ever
@@ -199,7 +267,7 @@ impl<P: Platform> Vma<P> {
             flags: self.flags(),
             object: self.object(),
             pgoff: self.pgoff(),
-            anon: self.anon(),
+            anon: self.family(),
             policy: self.policy(),
         }
     }
@@ -216,8 +284,13 @@ impl<P: Platform> Vma<P> {
         self.flags.store(flags.bits(), Relaxed);
     }
 
-    pub(crate) fn set_anon(&self, anon: AnonId) {
-        self.anon.store(anon.0, Relaxed);
+    /// The VMA is linked in neither the old tree nor the new one.
+    pub(crate) fn set_family(&self, family: Family<'_, P>) {
+        let tree = family.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
+        self.anon.store(family.id.0, Relaxed);
+        let old = self.state.tree.swap(tree, AcqRel);
+        // SAFETY: the reference that the VMA owned.
+        drop(unsafe { TreeRef::from_raw(old) });
     }
 
     pub(crate) fn set_policy(&self, policy: u64) {

@@ -8,7 +8,7 @@
     reason = "owns raw chunks of VMAs and hands out references that outlive a borrow of the slab"
 )]
 
-use super::{AnonId, LastLine, Vma, flags::VmFlags};
+use super::{Family, LastLine, Vma, flags::VmFlags};
 use crate::{error::NoMemory, object::Object, platform::Platform};
 use allocator_api2::{boxed::Box, vec::Vec};
 use core::{
@@ -75,7 +75,7 @@ impl<P: Platform> Slab<P> {
         let vma = unsafe { vma.as_ref() };
         vma.set_bounds(init.range, init.pgoff);
         vma.set_flags(init.flags);
-        vma.set_anon(init.anon);
+        vma.set_family(init.anon);
         vma.set_policy(init.policy);
         vma.owner.store(init.owner, Relaxed);
         // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
@@ -190,7 +190,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub range: Range<u64>,
     pub pgoff: u64,
     pub flags: VmFlags,
-    pub anon: AnonId,
+    pub anon: Family<'a, P>,
     pub policy: u64,
     pub object: &'a Object<P>,
     /// Address of the owning space.
@@ -218,6 +218,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
         // SAFETY: detached and owned: nobody reads the object.
         unsafe { *self.vma.object.get() = Object::Anonymous };
+        self.vma.set_family(Family::NONE);
         self.slab.push_cached(NonNull::from(self.vma));
     }
 }
@@ -236,7 +237,12 @@ impl<P: Platform> Vma<P> {
             object: UnsafeCell::new(Object::Anonymous),
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
-            state: LastLine { count: VmaCount::new(), chain: AtomicPtr::new(null_mut()) },
+            anon_link: IntervalLink::new(),
+            state: LastLine {
+                count: VmaCount::new(),
+                tree: AtomicPtr::new(null_mut()),
+                chain: AtomicPtr::new(null_mut()),
+            },
         }
     }
 

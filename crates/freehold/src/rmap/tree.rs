@@ -1,12 +1,12 @@
-//! Who maps a file: the interval tree of its VMAs and the i_mmap lock.
+//! An interval tree of VMAs under a reader/writer lock: by what they map, not by where.
 //!
 //! | held | gives |
 //! | --- | --- |
-//! | for reading ([`IMmap::read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
-//! | for writing ([`IMmap::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
+//! | for reading ([`VmaTree::read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
+//! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
 //!
 //! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the tree meets every
-//! entry that maps a page of the file. An address space unlinks all its VMAs before it goes away.
+//! entry that maps a page. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 use crate::{platform::Platform, space::AddressSpace, vma::Vma};
@@ -14,21 +14,48 @@ use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, pt
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
 
-/// Finds the link in a VMA.
-struct ByLink<P>(PhantomData<fn() -> P>);
+/// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
+pub(crate) trait Which: 'static {
+    const RANK: Rank;
+    /// Where the link lies in a VMA.
+    fn offset<P: Platform>() -> usize;
+}
 
-// SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees here uses it.
-unsafe impl<P: Platform> IntervalAdapter for ByLink<P> {
+/// Of the VMAs that map a file.
+pub(crate) struct ByFile;
+
+/// Of the VMAs that may map the same anonymous pages.
+pub(crate) struct ByPages;
+
+impl Which for ByFile {
+    const RANK: Rank = Rank::IMmap;
+    fn offset<P: Platform>() -> usize {
+        offset_of!(Vma<P>, link)
+    }
+}
+
+impl Which for ByPages {
+    const RANK: Rank = Rank::AnonVma;
+    fn offset<P: Platform>() -> usize {
+        offset_of!(Vma<P>, anon_link)
+    }
+}
+
+/// Finds the link in a VMA.
+struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
+
+// SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees of this kind uses it.
+unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     type Object = Vma<P>;
 
     fn link(object: NonNull<Vma<P>>) -> NonNull<IntervalLink> {
         // SAFETY: the offset of a field inside the object.
-        unsafe { object.byte_add(offset_of!(Vma<P>, link)).cast() }
+        unsafe { object.byte_add(W::offset::<P>()).cast() }
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<Vma<P>> {
         // SAFETY: every link in a tree of this adapter is that field of a VMA.
-        unsafe { link.byte_sub(offset_of!(Vma<P>, link)).cast() }
+        unsafe { link.byte_sub(W::offset::<P>()).cast() }
     }
 }
 
@@ -37,25 +64,25 @@ unsafe impl<P: Platform> IntervalAdapter for ByLink<P> {
 /// # Invariants
 ///
 /// The tree is read only with the lock held, and changed only with it held for writing.
-pub(crate) struct IMmap<P: Platform> {
+pub(crate) struct VmaTree<P: Platform, W: Which> {
     lock: RwSem<P>,
-    tree: UnsafeCell<IntervalTree<ByLink<P>>>,
+    tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
 // SAFETY: the lock governs the tree, and VMAs may be used by any thread.
-unsafe impl<P: Platform> Sync for IMmap<P> {}
+unsafe impl<P: Platform, W: Which> Sync for VmaTree<P, W> {}
 // SAFETY: as above.
-unsafe impl<P: Platform> Send for IMmap<P> {}
+unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
 
 /// The lock held for reading.
-pub(crate) struct Lookups<'m, P: Platform> {
-    tree: &'m IntervalTree<ByLink<P>>,
+pub(crate) struct Lookups<'m, P: Platform, W: Which> {
+    tree: &'m IntervalTree<ByLink<P, W>>,
     _lock: RwSemReadGuard<'m, P>,
 }
 
 /// The lock held for writing.
-pub(crate) struct Edit<'m, P: Platform> {
-    tree: &'m mut IntervalTree<ByLink<P>>,
+pub(crate) struct Edit<'m, P: Platform, W: Which> {
+    tree: &'m mut IntervalTree<ByLink<P, W>>,
     _lock: RwSemWriteGuard<'m, P>,
 }
 
@@ -67,28 +94,28 @@ pub(crate) struct Mapper<'t, P: Platform> {
     pub range: Range<u64>,
 }
 
-impl<P: Platform> IMmap<P> {
+impl<P: Platform, W: Which> VmaTree<P, W> {
     pub fn new() -> Self {
-        IMmap { lock: RwSem::new(Rank::IMmap), tree: UnsafeCell::new(IntervalTree::new()) }
+        VmaTree { lock: RwSem::new(W::RANK), tree: UnsafeCell::new(IntervalTree::new()) }
     }
 
     /// Takes the lock for reading.
-    pub fn read(&self) -> Lookups<'_, P> {
+    pub fn read(&self) -> Lookups<'_, P, W> {
         let lock = self.lock.read();
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
     /// Takes the lock for writing.
-    pub fn edit(&self) -> Edit<'_, P> {
+    pub fn edit(&self) -> Edit<'_, P, W> {
         let lock = self.lock.write();
         // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
         Edit { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
     }
 }
 
-impl<P: Platform> Lookups<'_, P> {
-    /// Whether nobody maps the file.
+impl<P: Platform, W: Which> Lookups<'_, P, W> {
+    /// Whether it holds no VMA.
     pub fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }
@@ -103,6 +130,12 @@ impl<P: Platform> Lookups<'_, P> {
             // SAFETY: an address space exposes its address to its VMAs and unlinks them before it goes away.
             Mapper { space: unsafe { &*space }, vma, range: addresses(vma, &pages) }
         })
+    }
+
+    /// Whether a VMA, which is linked with no other tree of this kind, is in it.
+    pub fn holds(&self, vma: &Vma<P>) -> bool {
+        // SAFETY: the VMA is live, and in this tree or in none, as the caller says.
+        unsafe { self.tree.holds(NonNull::from(vma)) }
     }
 
     /// Verifies the tree.
@@ -123,10 +156,10 @@ fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
     vma.start() + (first << crate::PAGE_SHIFT)..vma.start() + (end << crate::PAGE_SHIFT)
 }
 
-impl<P: Platform> Edit<'_, P> {
-    /// Links a VMA of this file.
+impl<P: Platform, W: Which> Edit<'_, P, W> {
+    /// Links a VMA that belongs here.
     pub fn insert(&mut self, vma: &Vma<P>) {
-        // SAFETY: VMAs live in a slab that outlives the file's engine reference, and are unlinked before they are reused.
+        // SAFETY: VMAs live in a slab that outlives the tree, and are unlinked before they are reused.
         unsafe { self.tree.insert(NonNull::from(vma), vma.pgoff(), vma.pgoff() + vma.pages() - 1) };
     }
 
@@ -141,26 +174,17 @@ impl<P: Platform> Edit<'_, P> {
         }
     }
 
-    /// Unlinks a VMA of this file; nothing happens if it was not linked.
+    /// Unlinks a VMA; nothing happens if it was not linked.
     pub fn remove(&mut self, vma: &Vma<P>) {
         if self.holds(vma) {
-            // SAFETY: it is in this tree: a VMA is linked only with the file that it maps.
+            // SAFETY: it is in this tree: a VMA is linked only where it belongs.
             unsafe { self.tree.remove(NonNull::from(vma)) };
         }
     }
 
-    /// Changes the bounds of a VMA of this file, which stays linked if it was.
-    pub fn rekey(&mut self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
-        let linked = self.holds(vma);
-        self.remove(vma);
-        vma.set_bounds(range, pgoff);
-        if linked {
-            self.insert(vma);
-        }
-    }
-
-    fn holds(&self, vma: &Vma<P>) -> bool {
-        // SAFETY: the VMA is live; a VMA is linked only with the file that it maps, so no other tree holds it.
+    /// Whether a VMA that belongs here is linked.
+    pub fn holds(&self, vma: &Vma<P>) -> bool {
+        // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds it.
         unsafe { self.tree.holds(NonNull::from(vma)) }
     }
 }

@@ -1,0 +1,88 @@
+//! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages, or in both.
+
+use super::{
+    anon::AnonTree,
+    tree::{ByFile, ByPages, Edit},
+};
+use crate::{object::Object, platform::Platform, vma::Vma};
+use core::ops::Range;
+
+/// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree, several of
+/// them in one step for whoever walks. Of what there is no tree of, nothing is locked.
+pub(crate) struct RmapEdit<'e, P: Platform> {
+    file: Option<Edit<'e, P, ByFile>>,
+    pages: Option<Edit<'e, P, ByPages>>,
+}
+
+impl<'e, P: Platform> RmapEdit<'e, P> {
+    /// For VMAs that map `object` and have this tree or none.
+    ///
+    /// # Locks
+    ///
+    /// The file's i_mmap lock for writing, then the tree's.
+    pub fn new(object: &'e Object<P>, tree: Option<&'e AnonTree<P>>) -> Self {
+        RmapEdit {
+            file: object.file().map(|file| file.mapping().edit()),
+            pages: tree.map(|tree| tree.edit()),
+        }
+    }
+
+    /// For `vma` and what is like it.
+    pub fn of(vma: &'e Vma<P>) -> Self {
+        Self::new(vma.object(), vma.tree())
+    }
+
+    /// Links a VMA.
+    pub fn insert(&mut self, vma: &Vma<P>) {
+        if let Some(file) = &mut self.file {
+            file.insert(vma);
+        }
+        self.insert_pages(vma);
+    }
+
+    /// Links a VMA, which has come to its tree later than to its file's.
+    pub fn insert_pages(&mut self, vma: &Vma<P>) {
+        if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
+            pages.insert(vma);
+        }
+    }
+
+    /// Links the copy that fork made of `parent`, behind it.
+    pub fn insert_after(&mut self, parent: &Vma<P>, child: &Vma<P>) {
+        if let Some(file) = &mut self.file {
+            file.insert_after(parent, child);
+        }
+        if let Some(pages) = self.pages.as_mut().filter(|_| child.tree().is_some()) {
+            pages.insert_after(parent, child);
+        }
+    }
+
+    /// Unlinks a VMA, if it is linked.
+    pub fn remove(&mut self, vma: &Vma<P>) {
+        if let Some(file) = &mut self.file {
+            file.remove(vma);
+        }
+        self.remove_pages(vma);
+    }
+
+    /// Unlinks a VMA from the tree of its pages, if it is linked.
+    pub fn remove_pages(&mut self, vma: &Vma<P>) {
+        if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
+            pages.remove(vma);
+        }
+    }
+
+    /// Changes the bounds of a VMA, which stays linked where it was.
+    pub fn rekey(&mut self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
+        let in_file = self.file.as_ref().is_some_and(|file| file.holds(vma));
+        let in_pages = vma.tree().is_some() && self.pages.as_ref().is_some_and(|pages| pages.holds(vma));
+        self.remove(vma);
+        vma.set_bounds(range, pgoff);
+        if let Some(file) = self.file.as_mut().filter(|_| in_file) {
+            file.insert(vma);
+        }
+        if let Some(pages) = self.pages.as_mut().filter(|_| in_pages) {
+            pages.insert(vma);
+        }
+    }
+}
