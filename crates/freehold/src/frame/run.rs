@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
 use super::{ANON, Frame};
-use crate::{Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{Pfn, counted::Counted, engine::Engine, error::NoMemory, object::Mapping, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
@@ -36,21 +36,28 @@ impl<P: Platform> Run<P> {
 
     /// Fresh memory, contents undefined.
     pub fn alloc(engine: &Counted<Engine<P>>, pages: u64) -> Result<Self, NoMemory> {
-        Self::alloc_as(engine, pages, Frame::init_run)
+        Self::alloc_as(engine, pages, |_, frame| frame.init_run())
     }
 
-    /// Fresh frames for a page cache, contents undefined.
-    pub fn alloc_cache(engine: &Counted<Engine<P>>, pages: u64, shmem: bool) -> Result<Self, NoMemory> {
-        Self::alloc_as(engine, pages, |frame| frame.init_cache(shmem))
+    /// Fresh frames for the pages of a file from `index` on, contents undefined.
+    pub fn alloc_cache(mapping: &Mapping<P>, index: u64, pages: u64) -> Result<Self, NoMemory> {
+        let home = core::ptr::from_ref(mapping.home()).expose_provenance();
+        Self::alloc_as(mapping.engine(), pages, |n, frame| {
+            frame.init_cache(mapping.is_shmem(), home, index + n);
+        })
     }
 
-    fn alloc_as(engine: &Counted<Engine<P>>, pages: u64, init: impl Fn(&Frame)) -> Result<Self, NoMemory> {
+    fn alloc_as(
+        engine: &Counted<Engine<P>>,
+        pages: u64,
+        init: impl Fn(u64, &Frame),
+    ) -> Result<Self, NoMemory> {
         // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
         let platform = engine.platform();
         let again = || engine.frames.flush(platform).then(|| platform.alloc_run(pages)).flatten();
         let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
         let run = Run { engine: engine.clone(), first, pages, counted: true };
-        run.frames().for_each(|pfn| init(engine.platform().frame(pfn)));
+        run.frames().zip(0..).for_each(|(pfn, n)| init(n, engine.platform().frame(pfn)));
         Ok(run)
     }
 

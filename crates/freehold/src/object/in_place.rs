@@ -50,7 +50,7 @@ impl<P: Platform> Mapping<P> {
         let pages = self.pages();
         let empty = self.each_page(0..pages, |_| ControlFlow::Break(())).is_continue();
         if self.is_shmem() && pages > 0 && empty {
-            let run = Run::alloc_cache(self.engine(), pages, true)?;
+            let run = Run::alloc_cache(self, 0, pages)?;
             for (index, pfn) in run.frames().enumerate() {
                 self.cache.make(index as u64).map_err(NoMemory::from)?;
                 self.read(index as u64, pfn)?;

@@ -25,7 +25,10 @@ use crate::{
     error::NoMemory,
     nommu::FileRegions,
     platform::Platform,
-    rmap::tree::{ByFile, Edit, Lookups, VmaTree},
+    rmap::{
+        home::{Home, HomeRef},
+        tree::{ByFile, Edit, Lookups},
+    },
 };
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
@@ -113,7 +116,8 @@ pub struct Mapping<P: Platform> {
     pub(super) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(super) invalidate: RwSem<P>,
-    i_mmap: VmaTree<P, ByFile>,
+    /// The i_mmap lock, and who maps the file.
+    home: HomeRef<P, ByFile>,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
@@ -153,17 +157,24 @@ impl<P: Platform> Mapping<P> {
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
-        Ok(Counted::try_new(Mapping {
+        let mapping = Counted::try_new(Mapping {
             size: AtomicU64::new(size),
             cache: Radix::new(),
             shmem,
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
-            i_mmap: VmaTree::new(),
+            home: Home::try_new()?,
             regions: FileRegions::new(),
             engine: engine.clone(),
-        })?)
+        })?;
+        mapping.home.set_mapping(&mapping);
+        Ok(mapping)
+    }
+
+    /// Where its pages are at home.
+    pub(crate) fn home(&self) -> &Home<P, ByFile> {
+        &self.home
     }
 
     /// The engine whose frames hold the pages.
@@ -346,7 +357,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The i_mmap lock for reading.
     pub(crate) fn mappers(&self) -> Lookups<'_, P, ByFile> {
-        self.i_mmap.read()
+        self.home.read()
     }
 
     /// The right to change which VMAs are linked and where. Several changes within one guard are one step for all others: use
@@ -356,7 +367,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The i_mmap lock for writing.
     pub(crate) fn edit(&self) -> Edit<'_, P, ByFile> {
-        self.i_mmap.edit()
+        self.home.edit()
     }
 
     /// Verifies the tree of VMAs.

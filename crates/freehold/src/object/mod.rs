@@ -35,7 +35,12 @@ pub enum Object<P: Platform> {
 }
 
 impl<P: Platform> Shared for File<P> {}
-impl<P: Platform> Shared for Mapping<P> {}
+impl<P: Platform> Shared for Mapping<P> {
+    /// After this nobody comes here from a page any more.
+    fn end(&self) {
+        self.home().clear_mapping();
+    }
+}
 impl Shared for Special {}
 
 impl<P: Platform> Clone for Object<P> {

@@ -1,7 +1,7 @@
 //! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages, or in both.
 
 use super::{
-    anon::AnonTree,
+    home::Home,
     tree::{ByFile, ByPages, Edit},
 };
 use crate::{object::Object, platform::Platform, vma::Vma};
@@ -20,7 +20,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's.
-    pub fn new(object: &'e Object<P>, tree: Option<&'e AnonTree<P>>) -> Self {
+    pub fn new(object: &'e Object<P>, tree: Option<&'e Home<P, ByPages>>) -> Self {
         RmapEdit {
             file: object.file().map(|file| file.mapping().edit()),
             pages: tree.map(|tree| tree.edit()),

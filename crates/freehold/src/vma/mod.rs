@@ -13,7 +13,10 @@ pub mod slab;
 use crate::{
     object::Object,
     platform::Platform,
-    rmap::anon::{AnonTree, TreeRef},
+    rmap::{
+        home::{Home, HomeRef},
+        tree::ByPages,
+    },
     space::AddressSpace,
 };
 use core::{cell::UnsafeCell, ops::Range, ptr::null_mut};
@@ -72,7 +75,7 @@ impl AnonId {
 /// A VMA's family, and the tree by which its anonymous pages are found; both or neither.
 pub(crate) struct Family<'a, P: Platform> {
     pub id: AnonId,
-    pub tree: Option<&'a AnonTree<P>>,
+    pub tree: Option<&'a Home<P, ByPages>>,
 }
 
 impl<P: Platform> Clone for Family<'_, P> {
@@ -124,7 +127,7 @@ pub struct Vma<P: Platform> {
 struct LastLine<P: Platform> {
     count: VmaCount,
     /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page, as `count` is.
-    tree: AtomicPtr<AnonTree<P>>,
+    tree: AtomicPtr<Home<P, ByPages>>,
     /// Next in the list of gathered VMAs, or in the slab's free list; owned by whoever owns the detached VMA.
     chain: AtomicPtr<Vma<P>>,
 }
@@ -215,7 +218,7 @@ impl<P: Platform> Vma<P> {
     }
 
     /// The tree by which its anonymous pages are found.
-    pub(crate) fn tree(&self) -> Option<&AnonTree<P>> {
+    pub(crate) fn tree(&self) -> Option<&Home<P, ByPages>> {
         // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
         // Acquire pairs with the release in `adopt`: the tree is seen as it was made.
         unsafe { self.state.tree.load(Acquire).as_ref() }
@@ -246,7 +249,7 @@ impl<P: Platform> Vma<P> {
             Err(winner) => {
                 drop(edit);
                 // SAFETY: made above, and given to nobody.
-                drop(unsafe { TreeRef::from_raw(raw) });
+                drop(unsafe { HomeRef::<P, ByPages>::from_raw(raw) });
                 // Who was faster holds its tree's lock until all is done.
                 // SAFETY: the VMA's own reference, as in `tree`.
                 drop(unsafe { winner.as_ref() }.map(|tree| tree.read()));
@@ -290,7 +293,7 @@ impl<P: Platform> Vma<P> {
         self.anon.store(family.id.0, Relaxed);
         let old = self.state.tree.swap(tree, AcqRel);
         // SAFETY: the reference that the VMA owned.
-        drop(unsafe { TreeRef::from_raw(old) });
+        drop(unsafe { HomeRef::<P, ByPages>::from_raw(old) });
     }
 
     pub(crate) fn set_policy(&self, policy: u64) {
