@@ -49,6 +49,33 @@ impl<T: Shared> Counted<T> {
         a.inner == b.inner
     }
 
+    /// Where the object lies.
+    pub fn as_ptr(this: &Self) -> *const T {
+        // SAFETY: the type's invariant; no reference is made, so that `try_hold` may find the count around the object.
+        unsafe { &raw const (*this.inner.as_ptr()).value }
+    }
+
+    /// One reference more to an object that is still there, though its last reference may be gone; then there is none.
+    ///
+    /// # Safety
+    ///
+    /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not returned.
+    pub unsafe fn try_hold(object: NonNull<T>) -> Option<Self> {
+        // SAFETY: the object lies in an `Inner`, which is freed only after `end`.
+        let inner = unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast::<Inner<T>>() };
+        // SAFETY: as above.
+        let refs = unsafe { &(*inner.as_ptr()).refs };
+        let mut seen = refs.load(Ordering::Relaxed);
+        while seen != 0 {
+            // Relaxed: what the object is, its locks say.
+            match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(Counted { inner }),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
     fn inner(&self) -> &Inner<T> {
         // SAFETY: the type's invariant.
         unsafe { self.inner.as_ref() }

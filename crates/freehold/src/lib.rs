@@ -91,7 +91,7 @@ pub mod frame;
 pub mod nommu;
 pub mod object;
 pub mod platform;
-mod rmap;
+pub mod rmap;
 pub mod space;
 pub mod vma;
 

@@ -21,5 +21,6 @@ mod munmap;
 mod nommu;
 mod readers;
 mod reuse;
+mod rmap;
 mod scene;
 mod stack;

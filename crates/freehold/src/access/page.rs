@@ -69,6 +69,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Retry => {}
                 Step::Climb => climbed = true,
                 Step::Fill(file, index) => self.fill(&file, index, page)?,
+                Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
                 Step::Failed(error) => return Err(error.into()),
             }
         }
@@ -164,6 +165,8 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
+            // Its fault waits until the page is where it goes.
+            Kind::Marker { kind: MarkerKind::Migration, .. } => return Err(Missing::Absent),
             Kind::Marker { .. } | Kind::Table { .. } => {
                 return Err(Missing::Never(FaultError::Bus { addr: page }));
             }

@@ -18,10 +18,11 @@ mod file;
 pub(crate) mod huge;
 
 use crate::{
-    PAGE_SIZE, VirtAddr,
+    PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     object::{File, FillError, Object},
     platform::Platform,
+    rmap::Moving,
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
 };
@@ -85,6 +86,8 @@ pub(crate) enum Step<P: Platform> {
     Climb,
     /// The page is not in the file's cache: drop every lock, fill it, start over.
     Fill(Counted<File<P>>, u64),
+    /// The page is being moved out of this frame: drop every lock, wait for it, start over.
+    Wait(Pfn),
     /// It cannot be resolved.
     Failed(FaultError),
 }
@@ -140,6 +143,7 @@ impl<P: Platform> AddressSpace<P> {
                         break Err(error);
                     }
                 }
+                Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
                 Step::Failed(error) => break Err(error.at(addr)),
             }
         };
@@ -241,6 +245,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => Step::Wait(Moving::of(payload).pfn),
             Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
         }
     }

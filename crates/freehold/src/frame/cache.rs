@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
     /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
     pub(crate) fn alloc_cache(&self, mapping: &Mapping<P>, index: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
-        let home = core::ptr::from_ref(mapping.home()).expose_provenance();
+        let home = mapping.home_word();
         self.platform().frame(frame).init_cache(mapping.is_shmem(), home, index);
         Ok(frame)
     }

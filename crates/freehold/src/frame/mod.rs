@@ -10,6 +10,7 @@
 //! a count of one may then be dropped without a locked instruction.
 
 pub(crate) mod cache;
+pub(crate) mod lock;
 pub(crate) mod run;
 
 use freehold_sync::atomic::{
@@ -24,7 +25,9 @@ pub struct Frame {
     refs: AtomicU32,
     maps: AtomicU32,
     /// Kind and flags, below.
-    word: AtomicU64,
+    word: AtomicU32,
+    /// See [`lock`].
+    lock: AtomicU32,
     /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its file. Written while the
     /// frame is its maker's alone; what it means later is for [`rmap`](crate::rmap) to say.
     home: AtomicUsize,
@@ -33,13 +36,13 @@ pub struct Frame {
 }
 
 /// Anonymous memory (else: in a page cache).
-const ANON: u64 = 1 << 0;
+const ANON: u32 = 1 << 0;
 /// Only one address space can reach it: a write need not copy. Changed under the lock of the one table that maps it.
-const EXCLUSIVE: u64 = 1 << 1;
+const EXCLUSIVE: u32 = 1 << 1;
 /// Shared memory (else: a page of an ordinary file).
-const SHMEM: u64 = 1 << 2;
+const SHMEM: u32 = 1 << 2;
 /// Written since it was last written back.
-const DIRTY: u64 = 1 << 3;
+const DIRTY: u32 = 1 << 3;
 
 impl Frame {
     /// The record of a free frame.
@@ -47,7 +50,8 @@ impl Frame {
         Frame {
             refs: AtomicU32::new(0),
             maps: AtomicU32::new(0),
-            word: AtomicU64::new(0),
+            word: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
             home: AtomicUsize::new(0),
             index: AtomicU64::new(0),
         }
@@ -66,19 +70,36 @@ impl Frame {
         self.maps.store(1, Relaxed);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
         self.index.store(index, Relaxed);
-        self.home.store(home, Relaxed);
+        // Release pairs with the acquire in `home`: who finds the address finds what is there.
+        self.home.store(home, Release);
     }
 
     pub(crate) fn init_cache(&self, shmem: bool, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
         self.word.store(if shmem { SHMEM } else { 0 }, Relaxed);
         self.index.store(index, Relaxed);
-        self.home.store(home, Relaxed);
+        // Release: as in `init_anon`.
+        self.home.store(home, Release);
+    }
+
+    /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one reference, no map.
+    pub(crate) fn take_over(&self, old: &Frame) {
+        self.refs.store(1, Relaxed);
+        self.word.store(old.word.load(Relaxed), Relaxed);
+        let (home, index) = old.home();
+        self.index.store(index, Relaxed);
+        // Release: as in `init_anon`.
+        self.home.store(home, Release);
+    }
+
+    /// It is at home nowhere any more: what its page was has gone elsewhere, or was cut off.
+    pub(crate) fn leave_home(&self) {
+        self.home.store(0, Relaxed);
     }
 
     /// Where it is known, and by which page offset.
     pub(crate) fn home(&self) -> (usize, u64) {
-        (self.home.load(Relaxed), self.index.load(Relaxed))
+        (self.home.load(Acquire), self.index.load(Relaxed))
     }
 
     /// One reference more.

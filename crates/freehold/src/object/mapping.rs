@@ -28,6 +28,7 @@ use crate::{
     rmap::{
         home::{Home, HomeRef},
         tree::{ByFile, Edit, Lookups},
+        walk::FILE,
     },
 };
 use allocator_api2::{boxed::Box, unsize_box};
@@ -56,7 +57,7 @@ impl Word {
     }
 
     /// The frame of a page that lookups see.
-    fn visible(self) -> Option<Pfn> {
+    pub(super) fn visible(self) -> Option<Pfn> {
         (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
     }
 
@@ -170,6 +171,11 @@ impl<P: Platform> Mapping<P> {
         })?;
         mapping.home.set_mapping(&mapping);
         Ok(mapping)
+    }
+
+    /// How the records of its pages name their home.
+    pub(crate) fn home_word(&self) -> usize {
+        core::ptr::from_ref::<Home<P, ByFile>>(&self.home).expose_provenance() | FILE
     }
 
     /// Where its pages are at home.
@@ -311,6 +317,11 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
+    /// The word of a page that is, or was, in the cache.
+    pub(super) fn word(&self, index: u64) -> Option<&AtomicU64> {
+        self.cache.get(index)
+    }
+
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
     pub(super) fn mark_leaving(&self, range: Range<u64>) -> bool {
         let mut any = false;
@@ -332,6 +343,7 @@ impl<P: Platform> Mapping<P> {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
             if let Some(pfn) = Word(word.load(Relaxed)).held() {
                 word.store(0, Relaxed);
+                self.engine.platform().frame(pfn).leave_home();
                 self.engine.put_frame(pfn);
             }
             ControlFlow::Continue(())

@@ -5,6 +5,7 @@
 //! for those who have no page tables). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
+mod exchange;
 mod file;
 pub(crate) mod in_place;
 mod mapping;

@@ -18,7 +18,7 @@ use freehold_sync::RcuHead;
 
 /// What a cut takes besides pages of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Copies {
+pub(super) enum Copies {
     /// Private copies too: beyond the end of a file nothing may be mapped.
     Go,
     /// Private copies stay: they have nothing to do with the file any more.
@@ -136,7 +136,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
-    fn unmap(&self, pages: Range<u64>, copies: Copies) {
+    pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
         let mappers = self.mappers();
         for mapper in mappers.mappers(pages) {
             let zap = match copies {
@@ -151,7 +151,7 @@ impl<P: Platform> Mapping<P> {
 }
 
 /// Waits until every read section that exists now is over.
-fn grace_period<P: Platform>() {
+pub(super) fn grace_period<P: Platform>() {
     unsafe fn nothing(_: NonNull<RcuHead>) {}
     let head = RcuHead::new();
     // SAFETY: the head stays here, untouched, until the barrier has seen the function run.

@@ -15,7 +15,7 @@
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
 use super::tree::{Lookups, VmaTree, Which};
-use crate::{error::NoMemory, object::Mapping, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform};
 use allocator_api2::boxed::Box;
 use core::{
     mem::offset_of,
@@ -76,9 +76,9 @@ impl<P: Platform, W: Which> Home<P, W> {
     }
 
     /// The pages of this home are a file's.
-    pub fn set_mapping(&self, mapping: &Mapping<P>) {
+    pub fn set_mapping(&self, mapping: &Counted<Mapping<P>>) {
         // Release pairs with the acquire in `mapping`.
-        self.mapping.store(core::ptr::from_ref(mapping).cast_mut(), Release);
+        self.mapping.store(Counted::as_ptr(mapping).cast_mut(), Release);
     }
 
     /// The file is about to go.
@@ -92,6 +92,18 @@ impl<P: Platform, W: Which> Home<P, W> {
     pub fn mapping<'l>(&'l self, _lookups: &'l Lookups<'_, P, W>) -> Option<&'l Mapping<P>> {
         // SAFETY: the file clears the pointer, under the lock for writing, before it goes.
         unsafe { self.mapping.load(Acquire).as_ref() }
+    }
+
+    /// The file, if it is not just about to go.
+    ///
+    /// # Locks
+    ///
+    /// That of the tree for reading.
+    pub fn hold_mapping(&self) -> Option<Counted<Mapping<P>>> {
+        let _stays = self.read();
+        let mapping = NonNull::new(self.mapping.load(Acquire))?;
+        // SAFETY: from `as_ptr`; as in `mapping`, it is there as long as the lock.
+        unsafe { Counted::try_hold(mapping) }
     }
 
     /// A reference for who found the address in the record of a frame that is mapped, or in the cache of a file; nothing if the

@@ -71,7 +71,7 @@ impl<P: Platform> Reverse<'_, P> {
             let (frame, at) = (self.platform.frame(pfn.add(n)), address.get() + n * PAGE_SIZE);
             let home = match (frame.is_anon(), self.vma.object()) {
                 (true, _) => self.vma.tree().map(core::ptr::from_ref).map(<*const _>::addr),
-                (false, Object::File(file)) => Some(core::ptr::from_ref(file.mapping().home()).addr()),
+                (false, Object::File(file)) => Some(file.mapping().home_word()),
                 (false, _) => None,
             };
             let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));

@@ -25,7 +25,7 @@ use crate::{
     error::{ForkError, NoMemory},
     fault::huge::{HUGE, Spare},
     platform::Platform,
-    rmap::edit::RmapEdit,
+    rmap::{MOVING, Moving, edit::RmapEdit},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
 };
 use core::ops::{ControlFlow, Range};
@@ -272,8 +272,13 @@ impl<P: Platform> Copier<'_, P> {
                 Some(pte.with_flags(level, flags - lost))
             }
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
-            // userfaultfd does not follow into the child; nothing swaps or migrates yet.
-            Kind::Marker { kind: MarkerKind::UffdWp | MarkerKind::Migration | MarkerKind::Swap, .. }
+            // The walk that ends the parent's marker comes to the child's later.
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                self.rss.add(MOVING, 1);
+                Some(Moving::of(payload).shared().entry())
+            }
+            // userfaultfd does not follow into the child; nothing swaps yet.
+            Kind::Marker { kind: MarkerKind::UffdWp | MarkerKind::Swap, .. }
             | Kind::None
             | Kind::Table { .. } => None,
         }
@@ -286,6 +291,7 @@ fn protected<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F>
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => {
             pte.with_flags(level, flags - PteFlags::WRITE)
         }
+        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
         Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }
 }

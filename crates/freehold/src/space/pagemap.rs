@@ -1,7 +1,7 @@
 //! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
 
 use super::AddressSpace;
-use crate::{PAGE_SIZE, Pfn, engine::Engine, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, VirtAddr, engine::Engine, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Large, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
@@ -53,6 +53,31 @@ impl<P: Platform> AddressSpace<P> {
                 _ => return,
             }
         }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The frame of the page at `addr`, if one is mapped there at this moment: what /proc/PID/pagemap calls its PFN. The next
+    /// moment it may be another; [`Engine::migrate`] and its kin find that out.
+    ///
+    /// # Locks
+    ///
+    /// The VMA's lock, or the mmap lock, for reading.
+    pub fn frame_at(&self, addr: u64) -> Option<Pfn> {
+        let mut found = None;
+        self.with_next_vma(addr, |_, part| {
+            if part.contains(&addr) {
+                let address = VirtAddr::new(addr & !(PAGE_SIZE - 1));
+                let (pte, level) = self.table.peek(self.platform(), address);
+                if let Kind::Leaf { pfn, flags } = pte.kind(level)
+                    && !flags.contains(PteFlags::SPECIAL)
+                {
+                    found = Some(pfn.add(address.frame_in_leaf(level)));
+                }
+            }
+            part.end
+        });
+        found
     }
 }
 

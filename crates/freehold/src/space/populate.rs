@@ -5,7 +5,7 @@
 
 use super::{AddressSpace, locking::ReadGuard, parts::Parts};
 use crate::{
-    PAGE_SIZE, VirtAddr,
+    PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::PopulateError,
     fault::{Access, FaultError, Held, Step},
@@ -73,6 +73,8 @@ enum Batch<P: Platform> {
     To(u64),
     /// The page is to be brought into its file's cache first, without the lock.
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, index: u64 },
+    /// The page is being moved out of this frame: to be waited for without the lock.
+    Wait { page: u64, pfn: Pfn },
     /// The part up to this address cannot be populated.
     Refused { part_end: u64, error: PopulateError },
 }
@@ -122,6 +124,11 @@ impl<P: Platform> AddressSpace<P> {
                     }
                     Err(error) => (part_end, error.into()),
                 },
+                Batch::Wait { page, pfn } => {
+                    self.engine.wait_for_frame(pfn);
+                    at = page;
+                    continue;
+                }
                 Batch::Refused { part_end, error } => (part_end, error),
             };
             if !matches!(policy, Policy::Leniently | Policy::Locked) || error == PopulateError::Killed {
@@ -169,6 +176,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Done => {}
                 Step::Retry | Step::Climb => return Batch::To(page),
                 Step::Fill(file, index) => return Batch::Fill { page, part_end: part.end, file, index },
+                Step::Wait(pfn) => return Batch::Wait { page, pfn },
                 Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
             }
         }

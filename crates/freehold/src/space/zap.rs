@@ -5,6 +5,7 @@ use super::{AddressSpace, Rss, RssKind};
 use crate::{
     Pfn,
     platform::Platform,
+    rmap::MOVING,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::{ControlFlow, Range};
@@ -146,6 +147,13 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 if !(zap.keep_guards
                     && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. }))
                 {
+                    if matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Migration, .. }) {
+                        // It stands for a private page.
+                        if zap.file_pages_only {
+                            return;
+                        }
+                        rss.add(MOVING, -1);
+                    }
                     slot.clear();
                 }
                 return;

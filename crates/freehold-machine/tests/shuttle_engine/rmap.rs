@@ -1,0 +1,159 @@
+//! Pages that move while programs use them: nobody reads a stale copy, no store is lost, no entry is missed.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{OLD, PAGE, Scene, Vcpu, page, unmap, unmapped, value},
+};
+use freehold::{rmap::MigrateError, space::RemapFlags};
+use freehold_machine::Process;
+
+/// Moves the page at `number` if there is one. Others may have it just then, or have it no more.
+fn migrate(scene: &Scene, process: &Process, number: u64) {
+    if let Some(pfn) = process.frame_at(page(number)) {
+        match scene.engine.migrate(pfn) {
+            Ok(new) => assert_ne!(new, pfn),
+            Err(MigrateError::Busy | MigrateError::NoPage) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
+    process.load(cpu, page(number)).unwrap()
+}
+
+fn end(scene: Scene) {
+    scene.process.check();
+    unmap(&scene.process, 0..8);
+    scene.end();
+}
+
+#[test]
+fn a_store_beside_a_move_is_not_lost() {
+    explore("a store beside the page's move", 40, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        thread::scope(|scope| {
+            scope.spawn(|| migrate(&scene, &scene.process, 0));
+            for (cpu, offset) in [(0, 8), (1, 16)] {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.acquainted(cpu, 0..1);
+                    scene.process.store(&mut cpu, page(0) + offset, offset).unwrap();
+                    assert_eq!(scene.process.load(&mut cpu, page(0) + offset), Ok(offset));
+                });
+            }
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(look(&scene.process, &mut cpu, 0), value(0));
+        for offset in [8, 16] {
+            assert_eq!(scene.process.load(&mut cpu, page(0) + offset), Ok(offset));
+        }
+        assert_eq!(scene.process.rss().anon, 1);
+        drop(cpu);
+        end(scene);
+    });
+}
+
+#[test]
+fn fork_beside_a_move_gives_the_child_the_page() {
+    explore("fork and a store beside a page's move", 30, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        let child = thread::scope(|scope| {
+            scope.spawn(|| migrate(&scene, &scene.process, 0));
+            scope.spawn(|| {
+                let mut cpu = scene.acquainted(0, 1..2);
+                scene.process.store(&mut cpu, page(1), 7u64).unwrap();
+            });
+            scope.spawn(|| Process::of(scene.process.fork().unwrap())).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(look(&child, &mut cpu, 0), value(0));
+        let second = look(&child, &mut cpu, 1);
+        assert!(second == value(1) || second == 7, "{second}");
+        scene.process.store(&mut cpu, page(0), 8u64).unwrap();
+        assert_eq!((look(&child, &mut cpu, 0), look(&scene.process, &mut cpu, 0)), (value(0), 8));
+        assert_eq!((child.rss().anon, scene.process.rss().anon), (2, 2));
+        child.check();
+        drop((cpu, child));
+        end(scene);
+    });
+}
+
+#[test]
+fn c39_mremap_beside_a_move_is_met_before_or_after() {
+    explore("mremap of a page beside its move, in parent and child", 30, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                scene.process.mremap(page(0), PAGE, PAGE, flags, page(4)).unwrap();
+            });
+            scope.spawn(|| migrate(&scene, &child, 0));
+            scope.spawn(|| migrate(&scene, &scene.process, 1));
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!([4, 1].map(|number| look(&scene.process, &mut cpu, number)), [value(0), value(1)]);
+        assert_eq!([0, 1].map(|number| look(&child, &mut cpu, number)), [value(0), value(1)]);
+        assert_eq!((child.rss().anon, scene.process.rss().anon), (2, 2));
+        child.check();
+        drop((cpu, child));
+        end(scene);
+    });
+}
+
+#[test]
+fn munmap_beside_a_move_takes_the_page() {
+    explore("munmap beside a page's move, another process has it too", 30, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                unmap(&scene.process, 0..1);
+                scene.assert_unmapped(0..1);
+            });
+            scope.spawn(|| migrate(&scene, &child, 0));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                let found = scene.process.load(&mut cpu, page(0));
+                assert!(found == Ok(value(0)) || found == unmapped(page(0)), "{found:?}");
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(look(&child, &mut cpu, 0), value(0));
+        assert_eq!((child.rss().anon, scene.process.rss().anon), (2, 1));
+        child.check();
+        drop((cpu, child));
+        end(scene);
+    });
+}
+
+#[test]
+fn splits_and_merges_beside_a_walk_hide_no_page() {
+    explore("mprotect that splits and merges beside moves", 30, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..3);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for prot in [crate::scene::R, crate::scene::RW] {
+                    scene.process.mprotect(page(1), PAGE, prot).unwrap();
+                }
+            });
+            scope.spawn(|| {
+                let old = scene.process.frame_at(page(1)).unwrap();
+                // Nobody else has a reference: it moves whatever happens to the VMAs.
+                let new = scene.engine.migrate(old).unwrap();
+                assert_eq!(scene.process.frame_at(page(1)), Some(new));
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        scene.process.store(&mut cpu, page(1) + 8, 5u64).unwrap();
+        assert_eq!(look(&scene.process, &mut cpu, 1), value(1));
+        drop(cpu);
+        end(scene);
+    });
+}

@@ -1,0 +1,178 @@
+//! Moving a page into another frame while programs use it.
+//!
+//! ```text
+//! of a file     hide it from lookups, wait for who had found it; take every entry away; copy; the cache has the new frame
+//! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
+//! ```
+//!
+//! A fault that meets a marker waits for the frame's lock. Whoever takes a marker away (munmap, DONTNEED) takes the page
+//! away; a marker that fork copies is found in the child, since a walk comes to the parent first: what the parent's table gave
+//! away as a marker had not been visited yet. mremap keeps walkers out where they could miss one (C-39, C-40).
+//!
+//! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has happened in the end:
+//! that reference is good for the old frame alone.
+
+use super::walk::{AnyHome, Page};
+use crate::{
+    Pfn, VirtAddr,
+    engine::Engine,
+    fault::vma_pte_flags,
+    platform::Platform,
+    space::{AddressSpace, RssKind, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_pagetable::{Format, Gather, Kind, Level, MarkerKind, Pte, PteFlags};
+
+/// Why a page stayed where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The frame holds no page of a program or file, or it is just changing.
+    NoPage,
+    /// Somebody besides page tables and caches has the page.
+    Busy,
+    /// No frame to move it to.
+    OutOfMemory,
+}
+
+impl core::fmt::Display for MigrateError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            MigrateError::NoPage => "no page that could move",
+            MigrateError::Busy => "the page is in use",
+            MigrateError::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for MigrateError {}
+
+/// What a marker keeps of the entry in whose place it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moving {
+    /// The frame that the page leaves.
+    pub pfn: Pfn,
+    /// Stores went to the frame.
+    pub write: bool,
+}
+
+impl Moving {
+    /// It, as an entry.
+    pub fn entry<F: Format>(self) -> Pte<F> {
+        Pte::marker(MarkerKind::Migration, self.pfn.get() << 1 | u64::from(self.write))
+    }
+
+    /// From a marker's payload.
+    pub fn of(payload: u64) -> Self {
+        Moving { pfn: Pfn::new(payload >> 1), write: payload & 1 != 0 }
+    }
+
+    /// Its copy in a forked child, and what its original becomes.
+    pub fn shared(self) -> Self {
+        Moving { write: false, ..self }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map it. Returns the
+    /// frame it is in now; the old one is free as soon as nobody refers to it.
+    ///
+    /// # Errors
+    ///
+    /// See [`MigrateError`]; the page is where it was.
+    ///
+    /// # Locks
+    ///
+    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables' locks one at a
+    /// time. The caller holds none.
+    pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
+        let page = self.page(pfn).ok_or(MigrateError::NoPage)?;
+        let new = self.frames.alloc(self.platform()).map_err(|_| MigrateError::OutOfMemory)?;
+        let moved = match &page.home {
+            AnyHome::Anon(_) => page.move_anon(new),
+            AnyHome::File(_) => page.move_cached(new),
+        };
+        if moved.is_err() {
+            self.free_frame(new);
+        }
+        moved.map(|()| new)
+    }
+}
+
+impl<P: Platform> Page<'_, P> {
+    fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
+        let _identity = self.engine.lock_frame(self.pfn);
+        if !self.is_at_home() {
+            return Err(MigrateError::NoPage);
+        }
+        self.each_place(|place| place.space.set_marker(VirtAddr::new(place.range.start), self.pfn));
+        // Nobody can come to have a reference any more but by ours: no entry is left.
+        let alone = self.frame().refs() == 1;
+        let to = if alone { new } else { self.pfn };
+        if alone {
+            self.engine.platform().copy_frame(new, self.pfn);
+            self.engine.platform().frame(new).take_over(self.frame());
+        }
+        self.each_place(|place| {
+            place.space.end_marker(place.vma, VirtAddr::new(place.range.start), self.pfn, to);
+        });
+        if !alone {
+            return Err(MigrateError::Busy);
+        }
+        self.frame().leave_home();
+        // The maker's reference; each entry has one of its own.
+        self.engine.put_frame(new);
+        Ok(())
+    }
+
+    fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
+        let AnyHome::File(home) = &self.home else { return Err(MigrateError::NoPage) };
+        // The file stays as long as somebody maps it or has it open; a last reference of ours would have to end it here.
+        let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
+        mapping.exchange(self.index, self.pfn, new)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// A marker takes the place of the entry at `address` if that maps `pfn`.
+    fn set_marker(&self, address: VirtAddr, pfn: Pfn) {
+        let tlb = SpaceTlb { space: self };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        self.with_entry(address, pfn, |guard, address| {
+            let Kind::Leaf { flags, .. } = guard.get(address).kind(Level::Pte) else { return };
+            let marker = Moving { pfn, write: flags.contains(PteFlags::WRITE) };
+            guard.replace(address, marker.entry(), &mut gather);
+            let frame = self.platform().frame(pfn);
+            frame.sub_map();
+            // Not the last: the page is kept. It stays resident as far as anybody is told.
+            frame.put();
+        });
+        gather.finish();
+    }
+
+    /// An entry of the frame `to` takes the place of a marker for `pfn`.
+    fn end_marker(&self, vma: &Vma<P>, address: VirtAddr, pfn: Pfn, to: Pfn) {
+        let Some(table) = self.table.pte_table(self.platform(), address) else { return };
+        let mut guard = table.lock();
+        let Kind::Marker { kind: MarkerKind::Migration, payload } = guard.get(address).kind(Level::Pte)
+        else {
+            return;
+        };
+        let moving = Moving::of(payload);
+        if moving.pfn != pfn {
+            return;
+        }
+        let frame = self.platform().frame(to);
+        frame.get();
+        frame.add_map();
+        // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
+        let mut flags = vma_pte_flags(vma.flags());
+        if moving.write && vma.flags().contains(VmFlags::WRITE) {
+            flags |= PteFlags::WRITE | PteFlags::DIRTY;
+        }
+        guard.set(address, Pte::page(to, flags));
+    }
+}
+
+/// The page that a marker stands for, as it is counted; only anonymous pages have markers.
+pub(crate) const MOVING: RssKind = RssKind::Anon;

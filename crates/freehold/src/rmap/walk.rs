@@ -1,0 +1,182 @@
+//! From the number of a frame to its page, and from the page to its entries.
+#![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
+
+use super::{
+    home::{Home, HomeRef},
+    tree::{ByFile, ByPages, Mapper, VmaTree, Which},
+};
+use crate::{Pfn, VirtAddr, engine::Engine, frame::Frame, platform::Platform, space::AddressSpace};
+use core::ptr::NonNull;
+use freehold_pagetable::{Kind, Level, PteGuard};
+
+/// Marks the address of a file's home in a frame's record; homes are aligned.
+pub(crate) const FILE: usize = 1;
+
+/// Where a page is at home.
+pub(super) enum AnyHome<P: Platform> {
+    Anon(HomeRef<P, ByPages>),
+    File(HomeRef<P, ByFile>),
+}
+
+/// A page, found by the number of its frame, and kept: the frame stays this page's as long as this lives.
+pub(crate) struct Page<'e, P: Platform> {
+    pub(super) engine: &'e Engine<P>,
+    pub(super) pfn: Pfn,
+    pub(super) home: AnyHome<P>,
+    pub(super) index: u64,
+}
+
+impl<P: Platform> Engine<P> {
+    /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page of a program or
+    /// file. A huge page that the frame is part of is split.
+    ///
+    /// # Locks
+    ///
+    /// The home's lock for reading, tables' locks one at a time.
+    pub fn entries_of(&self, pfn: Pfn) -> u64 {
+        self.page(pfn).map_or(0, |page| page.count_entries())
+    }
+
+    /// The page that a frame holds. Nothing: it holds none that is mapped or in the cache of a file, or that is just changing.
+    ///
+    /// No reference is taken by the record alone: the frame may be free, or be anybody's next. The record names a home; its
+    /// VMAs' tables, or its file's cache, have a reference to the frame if it still is theirs; beside that another is taken.
+    ///
+    /// # Locks
+    ///
+    /// The home's lock for reading, tables' locks one at a time.
+    pub(crate) fn page(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        let frame = self.platform().frame(pfn);
+        let (home, index) = find_home(frame)?;
+        let kept = match &home {
+            AnyHome::Anon(home) => self.keep_mapped(pfn, home, index),
+            AnyHome::File(home) => self.keep_cached(pfn, home, index),
+        };
+        if !kept {
+            return None;
+        }
+        let page = Page { engine: self, pfn, home, index };
+        // The frame is this page's for certain now; if it was another's while we looked, somebody is at work.
+        page.is_at_home().then_some(page)
+    }
+
+    /// Takes a reference beside that of an entry which maps the frame.
+    fn keep_mapped(&self, pfn: Pfn, home: &VmaTree<P, ByPages>, index: u64) -> bool {
+        let lookups = home.read();
+        lookups.mappers(index..index + 1).any(|mapper| {
+            let frame = |_: &mut PteGuard<'_, P::Format, P>, _| self.platform().frame(pfn).get();
+            mapper.space.with_entry(VirtAddr::new(mapper.range.start), pfn, frame).is_some()
+        })
+    }
+
+    /// Takes a reference beside that of the cache.
+    fn keep_cached(&self, pfn: Pfn, home: &Home<P, ByFile>, index: u64) -> bool {
+        let lookups = home.read();
+        let Some(mapping) = home.mapping(&lookups) else { return false };
+        let rcu = P::rcu_read();
+        let found = mapping.lookup(&rcu, index) == Some(pfn);
+        if found {
+            self.platform().frame(pfn).get();
+        }
+        found
+    }
+}
+
+/// What the record names, with a reference.
+fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
+    let rcu = P::rcu_read();
+    // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this section.
+    let mapped = frame.maps() != 0;
+    let (home, index) = frame.home();
+    let home = match home & FILE != 0 {
+        // SAFETY: the record of a page in a cache names its file's home, and forgets it before the file goes.
+        true => AnyHome::File(unsafe { find(&rcu, home & !FILE) }?),
+        // SAFETY: mapped within this section.
+        false if mapped => AnyHome::Anon(unsafe { find(&rcu, home) }?),
+        false => return None,
+    };
+    Some((home, index))
+}
+
+/// # Safety
+///
+/// As for [`Home::find`], if the address is not 0.
+unsafe fn find<P: Platform, W: Which>(rcu: &P::RcuGuard, at: usize) -> Option<HomeRef<P, W>> {
+    let home = NonNull::new(core::ptr::with_exposed_provenance_mut::<Home<P, W>>(at))?;
+    // SAFETY: the caller's promise.
+    unsafe { Home::find(rcu, home) }
+}
+
+impl<P: Platform> Page<'_, P> {
+    /// The frame's record.
+    pub fn frame(&self) -> &Frame {
+        self.engine.platform().frame(self.pfn)
+    }
+
+    /// The record still names the home by which the page was found.
+    pub fn is_at_home(&self) -> bool {
+        let home = match &self.home {
+            AnyHome::Anon(home) => core::ptr::from_ref::<Home<P, ByPages>>(home).addr(),
+            AnyHome::File(home) => core::ptr::from_ref::<Home<P, ByFile>>(home).addr() | FILE,
+        };
+        self.frame().home() == (home, self.index)
+    }
+
+    /// Calls `f` for every place where the page may be mapped: in order, parents before the children that fork gave them, with
+    /// everything kept still but the entries.
+    ///
+    /// # Locks
+    ///
+    /// The home's lock for reading, meanwhile.
+    pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P>)) {
+        let pages = self.index..self.index + 1;
+        match &self.home {
+            AnyHome::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
+            AnyHome::File(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
+        }
+    }
+
+    /// Entries that map the page.
+    ///
+    /// # Locks
+    ///
+    /// As [`each_place`](Self::each_place); tables' locks one at a time.
+    pub fn count_entries(&self) -> u64 {
+        let mut count = 0;
+        self.each_place(|place| {
+            let address = VirtAddr::new(place.range.start);
+            count += u64::from(place.space.with_entry(address, self.pfn, |_, _| ()).is_some());
+        });
+        count
+    }
+}
+
+impl<P: Platform> Drop for Page<'_, P> {
+    fn drop(&mut self) {
+        self.engine.put_frame(self.pfn);
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Calls `f` with the table locked if the entry at `address` maps `pfn`. A huge page around it is split.
+    ///
+    /// The caller keeps the table from being unlinked, by a lock of the reverse map.
+    pub(crate) fn with_entry<R>(
+        &self,
+        address: VirtAddr,
+        pfn: Pfn,
+        f: impl FnOnce(&mut PteGuard<'_, P::Format, P>, VirtAddr) -> R,
+    ) -> Option<R> {
+        let (pte, level) = self.table.peek(self.platform(), address);
+        if level == Level::Pmd && pte.is_leaf(level) {
+            // Cannot fail: a table is kept for it.
+            let split = self.table.pmd_table(self.platform(), address).map(|table| table.split(address));
+            debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
+        }
+        let mut guard = self.table.pte_table(self.platform(), address)?.lock();
+        match guard.get(address).kind(Level::Pte) {
+            Kind::Leaf { pfn: found, .. } if found == pfn => Some(f(&mut guard, address)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that remember: every
+//! scenario under every design of the locks.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use freehold::{
+    engine::HugePages,
+    rmap::MigrateError,
+    space::{Advice, RemapFlags},
+};
+use freehold_machine::FailingAllocator;
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+use std::collections::BTreeMap;
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for locking in Locking::ALL {
+        let world = World::with(24 << 20, Config { huge_pages: HugePages::Madvise, ..Config::default() });
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+/// Moves the page at an address; its frame is another afterwards.
+#[track_caller]
+fn migrate(world: &World, process: &Process, at: u64) {
+    let old = process.frame_at(at).expect("a page");
+    let new = world.engine().migrate(old).expect("moved");
+    assert_ne!(old, new);
+}
+
+fn entries(world: &World, process: &Process, at: u64) -> u64 {
+    world.engine().entries_of(process.frame_at(at).expect("a page"))
+}
+
+#[test]
+fn an_anonymous_page_moves_under_all_who_share_it() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 4);
+        for page in 0..4 {
+            process.store(cpu, at + page * PAGE, page + 1).unwrap();
+        }
+        let children: Vec<_> = (0..3).map(|_| Process::of(process.fork().unwrap())).collect();
+        children[0].store(cpu, at, 100u64).unwrap();
+        assert_eq!((entries(world, process, at), entries(world, &children[0], at)), (3, 1));
+        assert_eq!(entries(world, process, at + PAGE), 4);
+        migrate(world, process, at);
+        migrate(world, &children[1], at + PAGE);
+        migrate(world, &children[0], at);
+        for (number, child) in children.iter().enumerate() {
+            let first: u64 = if number == 0 { 100 } else { 1 };
+            assert_eq!((child.load(cpu, at), child.load(cpu, at + PAGE)), (Ok(first), Ok(2u64)));
+            child.check();
+        }
+        assert_eq!(process.load(cpu, at), Ok(1u64));
+        // What was shared is shared still, and copied when it is written.
+        process.store(cpu, at + PAGE, 7u64).unwrap();
+        assert_eq!(children[1].load(cpu, at + PAGE), Ok(2u64));
+        assert_eq!(entries(world, &children[1], at + PAGE), 3);
+    });
+}
+
+#[test]
+fn a_page_is_found_wherever_its_vma_went() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 8);
+        (0..8).for_each(|page| process.store(cpu, at + page * PAGE, page).unwrap());
+        // Split, and merged again.
+        process.mprotect(at + 2 * PAGE, 2 * PAGE, R).unwrap();
+        migrate(world, process, at + 2 * PAGE);
+        process.mprotect(at + 2 * PAGE, 2 * PAGE, RW).unwrap();
+        process.check();
+        migrate(world, process, at + 3 * PAGE);
+        // Moved, alone and with tables.
+        let far = at + (1 << 30);
+        process
+            .mremap(at + 4 * PAGE, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far)
+            .unwrap();
+        process.check();
+        migrate(world, process, far + PAGE);
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(entries(world, &child, far), 2);
+        migrate(world, &child, far);
+        process.munmap(at, 2 * PAGE).unwrap();
+        assert_eq!(entries(world, &child, at + PAGE), 1);
+        for page in [2, 3, 6, 7] {
+            assert_eq!(process.load(cpu, at + page * PAGE), Ok(page));
+        }
+        assert_eq!((process.load(cpu, far), child.load(cpu, far + PAGE)), (Ok(4u64), Ok(5u64)));
+        child.check();
+    });
+}
+
+#[test]
+fn rights_after_a_move_are_those_of_the_vma() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 1);
+        process.store(cpu, at, 5u64).unwrap();
+        process.mprotect(at, PAGE, R).unwrap();
+        migrate(world, process, at);
+        assert!(process.store(cpu, at, 6u64).is_err());
+        process.mprotect(at, PAGE, Prot::empty()).unwrap();
+        migrate(world, process, at);
+        assert!(process.load::<u64>(cpu, at).is_err());
+        process.mprotect(at, PAGE, RW).unwrap();
+        process.store(cpu, at, 6u64).unwrap();
+        assert_eq!(process.load(cpu, at), Ok(6u64));
+    });
+}
+
+#[test]
+fn a_part_of_a_huge_page_moves_alone() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 512);
+        process.madvise(at, 512 * PAGE, Advice::HugePage).unwrap();
+        process.store(cpu, at + 100 * PAGE, 1u64).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        migrate(world, process, at + 100 * PAGE);
+        assert_eq!(
+            (process.load(cpu, at + 100 * PAGE), child.load(cpu, at + 100 * PAGE)),
+            (Ok(1u64), Ok(1u64))
+        );
+        assert_eq!(entries(world, process, at), 2);
+        child.check();
+    });
+}
+
+#[test]
+fn a_page_of_a_file_moves_with_its_contents() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(8);
+        let map = |flags| process.mmap(0, 8 * PAGE, RW, flags, Some(&file), 0).unwrap();
+        let (shared, private) = (map(MapFlags::SHARED), map(MapFlags::PRIVATE));
+        process.store(cpu, shared + 8, 99u64).unwrap();
+        assert_eq!(process.load(cpu, private + 8), Ok(99u64));
+        assert_eq!(entries(world, process, shared), 2);
+        migrate(world, process, shared);
+        assert_eq!(
+            (process.load(cpu, shared), process.load(cpu, private + 8)),
+            (Ok(Disk::number(0)), Ok(99u64))
+        );
+        // A private copy is no page of the file.
+        process.store(cpu, private + PAGE, 1u64).unwrap();
+        migrate(world, process, private + PAGE);
+        assert_eq!(process.load(cpu, shared + PAGE), Ok(Disk::number(1)));
+        assert_eq!(process.load(cpu, private + PAGE), Ok(1u64));
+        file.mapping().truncate(0).unwrap();
+        assert!(process.load::<u64>(cpu, shared).is_err());
+    });
+}
+
+#[test]
+fn what_cannot_move_stays() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 1);
+        assert_eq!(process.load(cpu, at), Ok(0u64));
+        assert_eq!(process.frame_at(at), None, "the zero page is nobody's");
+        process.store(cpu, at, 3u64).unwrap();
+        let gone = process.frame_at(at).unwrap();
+        process.munmap(at, PAGE).unwrap();
+        assert_eq!(world.engine().migrate(gone), Err(MigrateError::NoPage));
+        assert_eq!(world.engine().entries_of(gone), 0);
+    });
+}
+
+/// Random calls of a fork tree with moves in between, against plain numbers.
+#[test]
+fn random_lives_with_moves() {
+    for seed in 0..24 {
+        let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
+        let world = World::with(24 << 20, Config { huge_pages: HugePages::Never, ..Config::default() });
+        let mut cpu = world.machine.cpu(0);
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let mut pick = |n: u64| rng.next_u64() % n;
+        let mut family = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
+        const PAGES: u64 = 24;
+        anon(&family[0].0, BASE, PAGES);
+        for step in 0..400u64 {
+            let members = family.len();
+            let who = pick(members as u64) as usize;
+            let at = BASE + pick(2 * PAGES) * PAGE;
+            let (process, known) = &mut family[who];
+            match pick(10) {
+                0..=3 => {
+                    if process.store(&mut cpu, at, step).is_ok() {
+                        known.insert(at, step);
+                    }
+                }
+                4 | 5 => {
+                    if let Some(pfn) = process.frame_at(at) {
+                        world
+                            .engine()
+                            .migrate(pfn)
+                            .unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
+                    }
+                }
+                6 => {
+                    let len = (1 + pick(4)) * PAGE;
+                    let prot = if pick(2) == 0 { R } else { RW };
+                    let _ = process.mprotect(at, len, prot);
+                }
+                7 => {
+                    let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
+                    let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
+                    if moved.is_ok() {
+                        let values: Vec<_> =
+                            known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
+                        for page in (0..len).step_by(PAGE as usize) {
+                            known.remove(&(at + page));
+                            known.remove(&(to + page));
+                        }
+                        known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
+                    } else {
+                        // A target may be gone all the same.
+                        known.retain(|page, _| process.frame_at(*page).is_some());
+                    }
+                }
+                8 if members < 5 => {
+                    let child = (Process::of(process.fork().unwrap()), known.clone());
+                    family.push(child);
+                }
+                _ if members > 1 && pick(4) == 0 => drop(family.swap_remove(who)),
+                _ => {
+                    for (page, value) in known.iter() {
+                        assert_eq!(
+                            process.load(&mut cpu, *page),
+                            Ok(*value),
+                            "seed {seed}, step {step}, {page:#x}"
+                        );
+                    }
+                }
+            }
+            family.iter().for_each(|(process, _)| process.check());
+        }
+        drop((family, cpu));
+        world.end();
+    }
+}
