@@ -54,22 +54,25 @@ pub(crate) struct Moving {
     pub pfn: Pfn,
     /// Stores went to the frame.
     pub write: bool,
+    /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork changes it here.
+    pub exclusive: bool,
 }
 
 impl Moving {
     /// It, as an entry.
     pub fn entry<F: Format>(self) -> Pte<F> {
-        Pte::marker(MarkerKind::Migration, self.pfn.get() << 1 | u64::from(self.write))
+        let bits = u64::from(self.exclusive) << 1 | u64::from(self.write);
+        Pte::marker(MarkerKind::Migration, self.pfn.get() << 2 | bits)
     }
 
     /// From a marker's payload.
     pub fn of(payload: u64) -> Self {
-        Moving { pfn: Pfn::new(payload >> 1), write: payload & 1 != 0 }
+        Moving { pfn: Pfn::new(payload >> 2), write: payload & 1 != 0, exclusive: payload & 2 != 0 }
     }
 
     /// Its copy in a forked child, and what its original becomes.
     pub fn shared(self) -> Self {
-        Moving { write: false, ..self }
+        Moving { write: false, exclusive: false, ..self }
     }
 }
 
@@ -140,9 +143,12 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         self.with_entry(address, pfn, |guard, address| {
             let Kind::Leaf { flags, .. } = guard.get(address).kind(Level::Pte) else { return };
-            let marker = Moving { pfn, write: flags.contains(PteFlags::WRITE) };
-            guard.replace(address, marker.entry(), &mut gather);
             let frame = self.platform().frame(pfn);
+            let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
+            guard.replace(address, Moving { pfn, write, exclusive }.entry(), &mut gather);
+            if exclusive {
+                frame.clear_exclusive();
+            }
             frame.sub_map();
             // Not the last: the page is kept. It stays resident as far as anybody is told.
             frame.put();
@@ -165,6 +171,9 @@ impl<P: Platform> AddressSpace<P> {
         let frame = self.platform().frame(to);
         frame.get();
         frame.add_map();
+        if moving.exclusive {
+            frame.set_exclusive();
+        }
         // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
         let mut flags = vma_pte_flags(vma.flags());
         if moving.write && vma.flags().contains(VmFlags::WRITE) {
