@@ -11,6 +11,7 @@
 //! | [`VmaLock`] | the lock of one VMA, made of two words of the VMA: read without any other lock, written under the mmap lock | readers never; writers sleeping |
 //! | [`RwSem`] | the reader/writer lock below, for files and reverse mappings | sleeping |
 //! | [`RawSpin`], [`SpinLock`] | a word, and a word with what it guards | spinning |
+//! | [`WordLock`] | a word, for each of many objects | sleeping |
 //! | [`PerCpu`], [`Counter`] | a value per CPU | not at all |
 //! | [`Rank`] | each lock's place in the order, checked with debug assertions | |
 //! | [`stats::LockStats`] | what a lock's users cost each other | |
@@ -66,6 +67,7 @@ pub mod stats;
 #[cfg(any(loom, feature = "std-host"))]
 pub mod testing;
 pub mod vma_lock;
+pub mod word_lock;
 
 pub use allocator_api2::alloc::AllocError;
 pub use host::{Host, Killed, RcuHead};
@@ -75,3 +77,4 @@ pub use rank::{LockContext, Rank};
 pub use rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 pub use spin::{RawSpin, RawSpinGuard, SpinGuard, SpinLock};
 pub use vma_lock::{ReadFail, VmaCount, VmaLock, VmaSeq};
+pub use word_lock::{WordGuard, WordLock};

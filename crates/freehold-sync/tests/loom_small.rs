@@ -1,9 +1,9 @@
-//! The spin lock, and reading by speculation, under all schedules and all orders that the memory model allows.
+//! The spin lock, the lock of one word, and reading by speculation, under all schedules and all orders that the memory model allows.
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{Host, MmapLock, Rank, RawSpin, RcuHead, SpinLock};
+use freehold_sync::{Host, MmapLock, Rank, RawSpin, RcuHead, SpinLock, WordLock};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -76,6 +76,60 @@ fn three_spinners() {
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(add(&pair), 4);
         assert!(!pair.lock.is_locked());
+    });
+}
+
+struct Slept {
+    lock: WordLock,
+    value: Watched,
+}
+
+// SAFETY: the value is touched under the lock.
+unsafe impl Sync for Slept {}
+// SAFETY: a number.
+unsafe impl Send for Slept {}
+
+#[test]
+fn sleepers_by_one_word_are_woken() {
+    model_bounded(2, || {
+        let slept = Arc::new(Slept { lock: WordLock::new(), value: Watched::new() });
+        let add = |slept: &Slept| {
+            let _held = slept.lock.lock::<LoomHost>(Rank::Folio);
+            slept.value.add()
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let slept = Arc::clone(&slept);
+                thread::spawn(move || {
+                    add(&slept);
+                })
+            })
+            .collect();
+        add(&slept);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(add(&slept), 4);
+        assert!(!slept.lock.is_locked());
+    });
+}
+
+/// Who waits without wanting the lock sees what its holder did.
+#[test]
+fn a_wait_ends_with_the_hold_it_met() {
+    model(|| {
+        let slept = Arc::new(Slept { lock: WordLock::new(), value: Watched::new() });
+        let flag = Arc::new(AtomicU32::new(0));
+        let held = slept.lock.lock::<LoomHost>(Rank::Folio);
+        let other = {
+            let (slept, flag) = (Arc::clone(&slept), Arc::clone(&flag));
+            thread::spawn(move || {
+                slept.lock.wait::<LoomHost>(Rank::Folio);
+                // Relaxed: the wait has paired with the holder's release.
+                assert_eq!(flag.load(Relaxed), 1);
+            })
+        };
+        flag.store(1, Relaxed);
+        drop(held);
+        other.join().unwrap();
     });
 }
 

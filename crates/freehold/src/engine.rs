@@ -7,6 +7,7 @@ use crate::{
     error::NoMemory,
     frame::cache::FrameCache,
     platform::Platform,
+    rmap::FileRmap,
     vma::{AnonId, slab::Slab},
 };
 use freehold_pagetable::Level;
@@ -43,7 +44,9 @@ pub struct Config {
     pub commit_pages: u64,
     /// Where anonymous memory gets huge pages.
     pub huge_pages: HugePages,
-    /// Keep statistics of the mmap locks of all address spaces together.
+    /// How the VMAs of a file are locked by who leaves their tree alone.
+    pub file_rmap: FileRmap,
+    /// Keep statistics of the mmap locks of all address spaces together, and of the i_mmap locks of all files.
     pub lock_stats: bool,
 }
 
@@ -55,6 +58,7 @@ impl Default for Config {
             stack_gap: 256 * PAGE_SIZE,
             commit_pages: u64::MAX,
             huge_pages: HugePages::default(),
+            file_rmap: FileRmap::default(),
             lock_stats: false,
         }
     }
@@ -71,6 +75,8 @@ pub struct Engine<P: Platform> {
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
+    /// Likewise, of the i_mmap locks.
+    pub(crate) file_stats: Option<Counted<LockStats<P>>>,
     config: Config,
     /// Last: whatever the fields above give back goes to it.
     platform: P,
@@ -86,10 +92,13 @@ impl<P: Platform> Engine<P> {
         let frames = FrameCache::try_new()?;
         let slab = Slab::try_new()?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
-        let lock_stats = match config.lock_stats {
-            true => Some(Counted::try_new(LockStats::try_new()?)?),
-            false => None,
+        let stats = || -> Result<_, NoMemory> {
+            match config.lock_stats {
+                true => Ok(Some(Counted::try_new(LockStats::try_new()?)?)),
+                false => Ok(None),
+            }
         };
+        let (lock_stats, file_stats) = (stats()?, stats()?);
         let zero = frames.alloc(&platform)?;
         platform.zero_frame(zero);
         match Counted::try_new(Engine {
@@ -99,6 +108,7 @@ impl<P: Platform> Engine<P> {
             huge_zero: AtomicU64::new(0),
             serials,
             lock_stats,
+            file_stats,
             config,
             platform,
         }) {
@@ -115,6 +125,11 @@ impl<P: Platform> Engine<P> {
     /// How the mmap locks of all address spaces were used, if [asked for](Config::lock_stats).
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.lock_stats.as_deref().map(LockStats::snapshot)
+    }
+
+    /// How the i_mmap locks of all files were used, if [asked for](Config::lock_stats).
+    pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
+        self.file_stats.as_deref().map(LockStats::snapshot)
     }
 
     /// System-wide settings.

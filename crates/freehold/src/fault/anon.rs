@@ -5,7 +5,7 @@ use crate::{
     VirtAddr,
     error::NoMemory,
     platform::Platform,
-    rmap::home::Home,
+    rmap::{FileRmap, home::Home},
     space::{
         AddressSpace, RssKind,
         locking::{ReadGuard, WriteGuard},
@@ -88,7 +88,10 @@ impl<P: Platform> AddressSpace<P> {
         let usable = |vma: &&Vma<P>| vma.anon().is_some() && !vma.anon().is_forked();
         match next.filter(usable).or(prev.filter(usable)) {
             Some(neighbour) => vma.adopt(neighbour.family()),
-            None => vma.adopt(Family { id: self.engine.new_anon(), tree: Some(&*Home::try_new()?) }),
+            None => vma.adopt(Family {
+                id: self.engine.new_anon(),
+                tree: Some(&*Home::try_new(FileRmap::Shared, None)?),
+            }),
         }
         Ok(())
     }

@@ -13,9 +13,12 @@ pub(crate) mod cache;
 pub(crate) mod lock;
 pub(crate) mod run;
 
-use freehold_sync::atomic::{
-    AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+use freehold_sync::{
+    WordLock,
+    atomic::{
+        AtomicU32, AtomicU64, AtomicUsize,
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    },
 };
 
 /// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free.
@@ -27,7 +30,7 @@ pub struct Frame {
     /// Kind and flags, below.
     word: AtomicU32,
     /// See [`lock`].
-    lock: AtomicU32,
+    lock: WordLock,
     /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its file. Written while the
     /// frame is its maker's alone; what it means later is for [`rmap`](crate::rmap) to say.
     home: AtomicUsize,
@@ -51,7 +54,7 @@ impl Frame {
             refs: AtomicU32::new(0),
             maps: AtomicU32::new(0),
             word: AtomicU32::new(0),
-            lock: AtomicU32::new(0),
+            lock: WordLock::new(),
             home: AtomicUsize::new(0),
             index: AtomicU64::new(0),
         }

@@ -165,7 +165,7 @@ impl<P: Platform> Mapping<P> {
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
-            home: Home::try_new()?,
+            home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
             regions: FileRegions::new(),
             engine: engine.clone(),
         })?;

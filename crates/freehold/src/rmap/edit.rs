@@ -32,6 +32,13 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         Self::new(vma.object(), vma.tree())
     }
 
+    /// Whether an edit for one of them serves for the other, too.
+    pub fn serves_both(a: &Vma<P>, b: &Vma<P>) -> bool {
+        let mapping = |vma: &Vma<P>| vma.object().file().map(|file| core::ptr::from_ref(&**file.mapping()));
+        let tree = |vma: &Vma<P>| vma.tree().map(core::ptr::from_ref);
+        mapping(a) == mapping(b) && (tree(a) == tree(b) || tree(b).is_none())
+    }
+
     /// Links a VMA.
     pub fn insert(&mut self, vma: &Vma<P>) {
         if let Some(file) = &mut self.file {

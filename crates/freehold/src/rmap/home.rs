@@ -14,7 +14,7 @@
 //! after a grace period: who finds the address in the record of such a frame, within a read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
-use super::tree::{Lookups, VmaTree, Which};
+use super::tree::{FileRmap, Lookups, VmaTree, Which};
 use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform};
 use allocator_api2::boxed::Box;
 use core::{
@@ -29,6 +29,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
         fence,
     },
+    stats::LockStats,
 };
 
 /// See the module.
@@ -58,11 +59,14 @@ impl<P: Platform, W: Which> Home<P, W> {
     /// # Errors
     ///
     /// No memory.
-    pub fn try_new() -> Result<HomeRef<P, W>, NoMemory> {
+    pub fn try_new(
+        readers: FileRmap,
+        stats: Option<Counted<LockStats<P>>>,
+    ) -> Result<HomeRef<P, W>, NoMemory> {
         let home = Home {
             refs: AtomicU32::new(1),
             mapping: AtomicPtr::new(null_mut()),
-            vmas: VmaTree::new(),
+            vmas: VmaTree::new(readers, stats),
             head: RcuHead::new(),
         };
         Ok(HomeRef(NonNull::from(Box::leak(Box::try_new(home)?))))

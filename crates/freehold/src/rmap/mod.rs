@@ -11,3 +11,4 @@ pub(crate) mod walk;
 
 pub use migrate::MigrateError;
 pub(crate) use migrate::{MOVING, Moving};
+pub use tree::FileRmap;

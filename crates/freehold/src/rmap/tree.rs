@@ -9,10 +9,10 @@
 //! entry that maps a page. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
-use crate::{platform::Platform, space::AddressSpace, vma::Vma};
+use crate::{counted::Counted, platform::Platform, space::AddressSpace, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
+use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, stats::LockStats};
 
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
 pub(crate) trait Which: 'static {
@@ -59,6 +59,16 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     }
 }
 
+/// How those take the lock over a file's VMAs who leave the tree alone: truncation, write-back, every walk from a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FileRmap {
+    /// For themselves (Linux before 3.19, when it was a mutex).
+    Exclusive,
+    /// Together (seed 002, Linux today).
+    #[default]
+    Shared,
+}
+
 /// The tree and its lock.
 ///
 /// # Invariants
@@ -66,6 +76,7 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
 /// The tree is read only with the lock held, and changed only with it held for writing.
 pub(crate) struct VmaTree<P: Platform, W: Which> {
     lock: RwSem<P>,
+    readers: FileRmap,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
@@ -77,7 +88,14 @@ unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
 /// The lock held for reading.
 pub(crate) struct Lookups<'m, P: Platform, W: Which> {
     tree: &'m IntervalTree<ByLink<P, W>>,
-    _lock: RwSemReadGuard<'m, P>,
+    _lock: Held<'m, P>,
+}
+
+/// However a reader holds it.
+#[expect(dead_code, reason = "kept for their ends")]
+enum Held<'m, P: Platform> {
+    Shared(RwSemReadGuard<'m, P>),
+    Exclusive(RwSemWriteGuard<'m, P>),
 }
 
 /// The lock held for writing.
@@ -95,13 +113,21 @@ pub(crate) struct Mapper<'t, P: Platform> {
 }
 
 impl<P: Platform, W: Which> VmaTree<P, W> {
-    pub fn new() -> Self {
-        VmaTree { lock: RwSem::new(W::RANK), tree: UnsafeCell::new(IntervalTree::new()) }
+    /// An empty one, with the statistics that its lock counts in.
+    pub fn new(readers: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
+        let lock = match stats {
+            Some(stats) => RwSem::with_stats(W::RANK, stats),
+            None => RwSem::new(W::RANK),
+        };
+        VmaTree { lock, readers, tree: UnsafeCell::new(IntervalTree::new()) }
     }
 
     /// Takes the lock for reading.
     pub fn read(&self) -> Lookups<'_, P, W> {
-        let lock = self.lock.read();
+        let lock = match self.readers {
+            FileRmap::Shared => Held::Shared(self.lock.read()),
+            FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
+        };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }

@@ -444,9 +444,19 @@ impl<P: Platform> Unmapped<'_, P> {
     }
 }
 
+/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that nobody waits long.
+const UNLINK: usize = 8;
+
+/// Takes VMAs out of the trees that they are linked in, those that follow each other and share them under one hold.
 fn unlink<P: Platform>(list: &VmaList<P>) {
-    for vma in list.iter() {
-        RmapEdit::of(vma).remove(vma);
+    let mut rest = list.iter().peekable();
+    while let Some(first) = rest.next() {
+        let mut edit = RmapEdit::of(first);
+        edit.remove(first);
+        for _ in 1..UNLINK {
+            let Some(vma) = rest.next_if(|vma| RmapEdit::serves_both(first, vma)) else { break };
+            edit.remove(vma);
+        }
     }
 }
 

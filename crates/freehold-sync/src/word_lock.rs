@@ -1,0 +1,115 @@
+//! A lock of one word by which tasks sleep: for objects of which there are too many for more.
+//!
+//! | word | meaning | leaves it by |
+//! | --- | --- | --- |
+//! | 0 | free | exchange to 1 or 2, by whoever becomes the holder |
+//! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by who is about to sleep |
+//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, who then wakes all |
+//!
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. Who sleeps does so while the word is 2, and
+//! the holder wakes whenever it finds 2: a sleep is never forgotten ([`Host::wait`]). Who was woken takes the word as 2, since
+//! others may still sleep. No order among waiters is promised: the lock is rarely wanted by two.
+
+use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
+use crate::host::Host;
+use crate::rank::{self, Rank};
+use core::fmt;
+use core::marker::PhantomData;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const WANTED: u32 = 2;
+
+/// A lock that guards what its owner says it guards. Four bytes; all zero is unlocked.
+#[repr(transparent)]
+pub struct WordLock {
+    /// See the [module's table](self).
+    word: AtomicU32,
+}
+
+/// The right that a [`WordLock`] gives. Dropping it releases the lock.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct WordGuard<'a, H: Host> {
+    lock: &'a WordLock,
+    rank: Rank,
+    host: PhantomData<fn() -> H>,
+    /// Not `Send`: the task's record of held locks is its own.
+    task: PhantomData<*const ()>,
+}
+
+impl WordLock {
+    const_unless_loom! {
+        /// An unlocked lock.
+        pub fn new() -> Self {
+            WordLock { word: AtomicU32::new(FREE) }
+        }
+    }
+
+    /// Takes the lock, sleeping until it is free.
+    ///
+    /// # Panics
+    /// With debug assertions, when `rank` is out of order.
+    pub fn lock<H: Host>(&self, rank: Rank) -> WordGuard<'_, H> {
+        rank::will_wait::<H>(rank);
+        // Acquire: see the module. Relaxed on failure: the word is looked at again.
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.word.swap(WANTED, Ordering::Acquire) != FREE {
+                H::wait(&self.word, WANTED);
+            }
+        }
+        rank::acquired::<H>(rank);
+        WordGuard { lock: self, rank, host: PhantomData, task: PhantomData }
+    }
+
+    /// Waits until the one who holds the lock now, if anybody does, has let it go; others may hold it by then.
+    ///
+    /// # Panics
+    /// As [`lock`](Self::lock).
+    pub fn wait<H: Host>(&self, rank: Rank) {
+        rank::will_wait::<H>(rank);
+        // Acquire, here and below, pairs with the holder's release: what it did is seen, also if the next one holds it by now.
+        let mut seen = self.word.load(Ordering::Acquire);
+        while seen != FREE {
+            if seen == HELD {
+                // Relaxed: only the sleep depends on it.
+                let wanted = self.word.compare_exchange(HELD, WANTED, Ordering::Relaxed, Ordering::Acquire);
+                if let Err(now) = wanted {
+                    seen = now;
+                    continue;
+                }
+            }
+            H::wait(&self.word, WANTED);
+            seen = self.word.load(Ordering::Acquire);
+            if seen == HELD {
+                return;
+            }
+        }
+    }
+
+    /// Whether somebody holds it at this moment.
+    pub fn is_locked(&self) -> bool {
+        // Relaxed: a hint.
+        self.word.load(Ordering::Relaxed) != FREE
+    }
+}
+
+impl Default for WordLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for WordLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WordLock").field("locked", &self.is_locked()).finish()
+    }
+}
+
+impl<H: Host> Drop for WordGuard<'_, H> {
+    fn drop(&mut self) {
+        rank::released::<H>(self.rank);
+        if self.lock.word.swap(FREE, Ordering::Release) == WANTED {
+            H::wake_all(&self.lock.word);
+        }
+    }
+}
