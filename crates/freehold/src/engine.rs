@@ -159,10 +159,10 @@ impl<P: Platform> Shared for Engine<P> {}
 
 impl<P: Platform> Drop for Engine<P> {
     fn drop(&mut self) {
-        self.frames.free_now(&self.platform, self.zero);
+        self.free_frame(self.zero);
         if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
             for n in 0..Level::Pmd.frames() {
-                self.frames.free_now(&self.platform, Pfn::new(huge + n));
+                self.free_frame(Pfn::new(huge + n));
             }
         }
         self.frames.drain(&self.platform);

@@ -202,7 +202,12 @@ impl<'e, P: Platform> HugePage<'e, P> {
 
 impl<P: Platform> Drop for HugePage<'_, P> {
     fn drop(&mut self) {
-        (0..FRAMES).for_each(|n| self.engine.discard_anon(self.first.add(n)));
+        for frame in (0..FRAMES).map(|n| self.first.add(n)) {
+            self.engine.platform().frame(frame).sub_map();
+            let last = self.engine.platform().frame(frame).put();
+            debug_assert!(last, "nobody else has seen the frames");
+            self.engine.free_frame(frame);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{Pfn, engine::Engine, error::NoMemory, object::Mapping, platform::Platform, vma::Vma};
 use arrayvec::ArrayVec;
-use freehold_pagetable::Unmapped;
+use freehold_pagetable::{Level, Unmapped};
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
@@ -72,14 +72,17 @@ impl<P: Platform> FrameCache<P> {
 
     /// Frames whose last reference is gone.
     fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
-        self.magazines.with(|magazine| magazine.fill(frames));
+        if !frames.is_empty() {
+            self.magazines.with(|magazine| magazine.fill(frames));
+        }
         self.give_back(platform, frames);
         frames.clear();
     }
 
-    /// One frame, past the caches.
-    pub fn free_now(&self, platform: &P, frame: Pfn) {
-        self.give_back(platform, &[frame]);
+    /// Frames whose last reference is gone, past the caches.
+    fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+        self.give_back(platform, frames);
+        frames.clear();
     }
 
     fn give_back(&self, platform: &P, frames: &[Pfn]) {
@@ -93,7 +96,7 @@ impl<P: Platform> FrameCache<P> {
     pub fn flush(&self, platform: &P) -> bool {
         let mut any = false;
         while let Some(frame) = self.magazines.with(Magazine::pop) {
-            self.free_now(platform, frame);
+            self.give_back(platform, &[frame]);
             any = true;
         }
         any
@@ -103,7 +106,7 @@ impl<P: Platform> FrameCache<P> {
     pub fn drain(&self, platform: &P) {
         for magazine in self.magazines.iter() {
             while let Some(frame) = magazine.pop() {
-                self.free_now(platform, frame);
+                self.give_back(platform, &[frame]);
             }
         }
     }
@@ -141,9 +144,9 @@ impl<P: Platform> Engine<P> {
         unsafe { self.platform().free_table(table) }
     }
 
-    /// A frame that was never counted.
+    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece goes so.
     pub(crate) fn free_frame(&self, frame: Pfn) {
-        self.frames.free_now(self.platform(), frame);
+        self.frames.give_back(self.platform(), &[frame]);
     }
 
     /// One reference less.
@@ -163,6 +166,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn release(&self, unmapped: &[Unmapped]) {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         for leaf in unmapped {
+            // The frames of a huge page stay together, for the next one.
+            let huge = leaf.level() != Level::Pte;
+            if huge {
+                self.frames.free(self.platform(), &mut free);
+            }
             for n in 0..leaf.level().frames() {
                 let frame = leaf.pfn().add(n);
                 if leaf.is_dirty() {
@@ -171,13 +179,16 @@ impl<P: Platform> Engine<P> {
                 if self.platform().frame(frame).put() {
                     free.push(frame);
                 }
-                if free.is_full() {
+                if free.is_full() && huge {
+                    self.frames.free_now(self.platform(), &mut free);
+                } else if free.is_full() {
                     self.frames.free(self.platform(), &mut free);
                 }
             }
+            if huge {
+                self.frames.free_now(self.platform(), &mut free);
+            }
         }
-        if !free.is_empty() {
-            self.frames.free(self.platform(), &mut free);
-        }
+        self.frames.free(self.platform(), &mut free);
     }
 }
