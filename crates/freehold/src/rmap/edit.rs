@@ -7,6 +7,9 @@ use super::{
 use crate::{object::Object, platform::Platform, vma::Vma};
 use core::ops::Range;
 
+/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that nobody waits long.
+const BATCH: usize = 8;
+
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree, several of
 /// them in one step for whoever walks. Of what there is no tree of, nothing is locked.
 pub(crate) struct RmapEdit<'e, P: Platform> {
@@ -76,6 +79,19 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     pub fn remove_pages(&mut self, vma: &Vma<P>) {
         if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
             pages.remove(vma);
+        }
+    }
+
+    /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under one hold.
+    pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
+        let mut rest = vmas.peekable();
+        while let Some(first) = rest.next() {
+            let mut edit = RmapEdit::of(first);
+            edit.remove(first);
+            for _ in 1..BATCH {
+                let Some(vma) = rest.next_if(|vma| RmapEdit::serves_both(first, vma)) else { break };
+                edit.remove(vma);
+            }
         }
     }
 

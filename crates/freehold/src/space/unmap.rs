@@ -226,7 +226,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             Settling::Nothing => {
                 // The addresses may be somebody else's as soon as the lock is gone.
-                unlink(&detached.owned.list);
+                RmapEdit::unlink(detached.owned.list.iter());
                 drop(self);
                 detached.without_pages().retire();
             }
@@ -444,28 +444,12 @@ impl<P: Platform> Unmapped<'_, P> {
     }
 }
 
-/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that nobody waits long.
-const UNLINK: usize = 8;
-
-/// Takes VMAs out of the trees that they are linked in, those that follow each other and share them under one hold.
-fn unlink<P: Platform>(list: &VmaList<P>) {
-    let mut rest = list.iter().peekable();
-    while let Some(first) = rest.next() {
-        let mut edit = RmapEdit::of(first);
-        edit.remove(first);
-        for _ in 1..UNLINK {
-            let Some(vma) = rest.next_if(|vma| RmapEdit::serves_both(first, vma)) else { break };
-            edit.remove(vma);
-        }
-    }
-}
-
 /// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
 ///
 /// The VMAs are unlinked first: from then on nobody can come to these entries, neither through the address space nor
 /// through the reverse map, and the gather has the range to itself.
 fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
-    unlink(list);
+    RmapEdit::unlink(list.iter());
     let tlb = SpaceTlb { space };
     let mut gather = Gather::exclusive(&tlb);
     for vma in list.iter() {
