@@ -2,10 +2,11 @@
 
 use crate::{
     explore::{explore, thread},
-    scene::{OLD, PAGE, Scene, Vcpu, page, unmap, unmapped, value},
+    scene::{ANON, OLD, PAGE, Scene, TABLE, Vcpu, map, page, unmap, unmapped, value},
 };
 use freehold::{rmap::MigrateError, space::RemapFlags};
 use freehold_machine::Process;
+use std::ops::Range;
 
 /// Moves the page at `number` if there is one. Others may have it just then, or have it no more.
 fn migrate(scene: &Scene, process: &Process, number: u64) {
@@ -152,6 +153,85 @@ fn splits_and_merges_beside_a_walk_hide_no_page() {
         });
         let mut cpu = scene.machine.cpu(2);
         scene.process.store(&mut cpu, page(1) + 8, 5u64).unwrap();
+        assert_eq!(look(&scene.process, &mut cpu, 1), value(1));
+        drop(cpu);
+        end(scene);
+    });
+}
+
+/// Nobody but the one entry has a reference: a walk that did not meet it would say that there is no page.
+fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, to: &'static [u64]) {
+    explore(name, share, move |locking| {
+        let scene = Scene::new(locking);
+        let len = (from.end - from.start) * PAGE;
+        map(&scene.process, from.clone(), ANON);
+        let mut cpu = scene.machine.cpu(OLD);
+        for number in [from.start, fill] {
+            scene.process.store(&mut cpu, page(number), value(number)).unwrap();
+        }
+        drop(cpu);
+        let old = scene.process.frame_at(page(fill)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut at = from.start;
+                for &to in to {
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    scene.process.mremap(page(at), len, len, flags, page(to)).unwrap();
+                    at = to;
+                }
+            });
+            scope.spawn(|| {
+                let new = scene.engine.migrate(old).unwrap();
+                assert_eq!(scene.engine.entries_of(new), 1);
+            });
+            // Uses what its TLB knows; the machine notices if that has gone to others.
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                let offset = fill - from.start;
+                let mut meanwhile =
+                    |number| _ = scene.process.store(&mut cpu, page(number + offset) + 8, 1u64);
+                to.iter().for_each(|&to| (0..2).for_each(|_| meanwhile(to)));
+            });
+        });
+        let at = *to.last().unwrap();
+        let mut cpu = scene.machine.cpu(2);
+        assert_eq!(look(&scene.process, &mut cpu, at + fill - from.start), value(fill));
+        drop(cpu);
+        scene.process.check();
+        unmap(&scene.process, 0..8 * TABLE);
+        scene.end();
+    });
+}
+
+#[test]
+fn c39_entries_that_move_to_and_fro_are_never_missed() {
+    move_beside_migration("a page moved to and fro beside its migration", 50, 5, 4..6, &[8, 2, 6]);
+}
+
+#[test]
+fn c40_tables_that_move_are_never_missed() {
+    const TO: [u64; 2] = [2 * TABLE, 4 * TABLE];
+    move_beside_migration("whole tables moved beside a migration", 30, 3, 0..TABLE, &TO);
+}
+
+#[test]
+fn c39_a_page_that_moves_into_the_vma_before_is_never_missed() {
+    explore("mremap into a merge with what lies before, beside a migration", 50, |locking| {
+        let scene = Scene::new(locking);
+        // One VMA of three pages, the middle taken out to elsewhere; back again it merges on both sides.
+        scene.fill(0..3);
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let go = |from: u64, to: u64| scene.process.mremap(page(from), PAGE, PAGE, flags, page(to)).unwrap();
+        go(1, 6);
+        let old = scene.process.frame_at(page(6)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| go(6, 1));
+            scope.spawn(|| {
+                let new = scene.engine.migrate(old).unwrap();
+                assert_eq!(scene.engine.entries_of(new), 1);
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
         assert_eq!(look(&scene.process, &mut cpu, 1), value(1));
         drop(cpu);
         end(scene);
