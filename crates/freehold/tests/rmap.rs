@@ -1,12 +1,12 @@
 //! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that remember: every
-//! scenario under every design of the locks.
+//! scenario under every design of the locks, a file's included.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use freehold::{
     engine::HugePages,
-    rmap::MigrateError,
+    rmap::{FileRmap, MigrateError},
     space::{Advice, RemapFlags},
 };
 use freehold_machine::FailingAllocator;
@@ -21,8 +21,10 @@ use support::*;
 static HEAP: FailingAllocator = FailingAllocator;
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for locking in Locking::ALL {
-        let world = World::with(24 << 20, Config { huge_pages: HugePages::Madvise, ..Config::default() });
+    let designs = [FileRmap::Exclusive, FileRmap::Shared];
+    for (file_rmap, locking) in designs.into_iter().flat_map(|file| Locking::ALL.map(|space| (file, space))) {
+        let config = Config { huge_pages: HugePages::Madvise, file_rmap, ..Config::default() };
+        let world = World::with(24 << 20, config);
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         scenario(&world, &process, &mut cpu);
