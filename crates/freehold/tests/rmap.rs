@@ -163,6 +163,31 @@ fn a_page_of_a_file_moves_with_its_contents() {
 }
 
 #[test]
+fn a_long_walk_lets_others_have_the_lock() {
+    let world = World::with(24 << 20, Config { lock_stats: true, ..Config::default() });
+    let process = world.process(Locking::default());
+    let file = world.file(1 << 20);
+    let mut cpu = world.machine.cpu(0);
+    let at = process.mmap(0, PAGE << 20, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+    let touched = [0u64, 511, 512, 70_000, (1 << 20) - 1];
+    let holds = || world.engine().file_lock_stats().unwrap().read.held.count();
+    touched.iter().for_each(|n| process.store(&mut cpu, at + n * PAGE, 7u64).unwrap());
+    let before = holds();
+    file.mapping().write_back(0..1 << 20).unwrap();
+    assert!(holds() - before > 100, "{} holds", holds() - before);
+    assert!(touched.iter().all(|n| process.load(&mut cpu, at + n * PAGE) == Ok(7u64)));
+    let before = holds();
+    file.mapping().truncate(PAGE).unwrap();
+    assert!(holds() - before > 100, "{} holds", holds() - before);
+    assert_eq!(process.load(&mut cpu, at), Ok(7u64));
+    assert!(touched[1..].iter().all(|n| process.load::<u64>(&mut cpu, at + n * PAGE).is_err()));
+    assert_eq!(process.rss().file, 1);
+    process.check();
+    drop((process, cpu, file));
+    world.end();
+}
+
+#[test]
 fn what_cannot_move_stays() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 1);

@@ -119,9 +119,7 @@ impl<P: Platform> Mapping<P> {
         }
         let _pages_stay = self.invalidate.read();
         // First the rights to write go, so that a store after this makes its page dirty again.
-        for mapper in self.mappers().mappers(pages.clone()) {
-            clean(&mapper);
-        }
+        self.home().each_mapper(pages.clone(), clean);
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(pages, |index| {
             if let Some(page) = self.get_page(index) {

@@ -137,16 +137,15 @@ impl<P: Platform> Mapping<P> {
 
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
     pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
-        let mappers = self.mappers();
-        for mapper in mappers.mappers(pages) {
+        self.home().each_mapper(pages, |mapper| {
             let zap = match copies {
                 Copies::Go => Zap::of(mapper.vma).keep_guards(),
                 Copies::Stay => Zap::of(mapper.vma).file_pages_only(),
             };
             // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
             // entry it finds empty is in no TLB either (hazard C-58).
-            mapper.space.discard(mapper.range, zap);
-        }
+            mapper.space.discard(mapper.range.clone(), zap);
+        });
     }
 }
 

@@ -12,7 +12,7 @@
 use crate::{counted::Counted, platform::Platform, space::AddressSpace, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, stats::LockStats};
+use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
 pub(crate) trait Which: 'static {
@@ -40,6 +40,11 @@ impl Which for ByPages {
         offset_of!(Vma<P>, anon_link)
     }
 }
+
+/// Entries that a walk over many pages looks at before it lets others have the lock: some tens of microseconds of work.
+const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
+/// Pages of the first part, when nobody knows yet by how many VMAs they are mapped.
+const PART: u64 = if CHECKED { 1 } else { 512 };
 
 /// Finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
@@ -130,6 +135,27 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
+    }
+
+    /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages at a time. The lock
+    /// is let go of between parts: who waits to link or unlink a VMA waits for a bounded number of entries, however many pages
+    /// there are. Each page is met in every VMA that maps it; what need not be met is a mapping that comes meanwhile.
+    ///
+    /// # Locks
+    ///
+    /// The lock for reading, again and again.
+    pub fn each_mapper(&self, pages: Range<u64>, mut f: impl FnMut(&Mapper<'_, P>)) {
+        let (mut at, mut part) = (pages.start, PART);
+        while at < pages.end {
+            let end = pages.end.min(at + part);
+            let mut met = 0;
+            self.read().mappers(at..end).for_each(|mapper| {
+                f(&mapper);
+                met += 1;
+            });
+            part = (ENTRIES / met.max(1)).max(1);
+            at = end;
+        }
     }
 
     /// Takes the lock for writing.
