@@ -28,24 +28,31 @@ const PLAIN: &[Suite] = &[Suite {
     args: &["test", "--workspace", "--quiet"],
 }];
 
-const LOOM: &[Suite] = &[Suite {
-    name: "loom: every interleaving of the lock words, the range map, the page tables",
-    cfg: Some("loom"),
-    args: &[
-        "test",
-        "--profile",
-        "checked",
-        "--quiet",
-        "--package",
-        "freehold-sync",
-        "--package",
-        "freehold-range",
-        "--package",
-        "freehold-pagetable",
-        "--test",
-        "loom*",
-    ],
-}];
+const LOOM: &[Suite] = &[
+    Suite {
+        name: "loom: every interleaving of the lock words, the range map, the page tables",
+        cfg: Some("loom"),
+        args: &[
+            "test",
+            "--profile",
+            "checked",
+            "--quiet",
+            "--package",
+            "freehold-sync",
+            "--package",
+            "freehold-range",
+            "--package",
+            "freehold-pagetable",
+            "--test",
+            "loom*",
+        ],
+    },
+    Suite {
+        name: "loom: the records of frames",
+        cfg: Some("loom"),
+        args: &["test", "--profile", "checked", "--quiet", "--package", "freehold", "--lib"],
+    },
+];
 
 const SHUTTLE: &[Suite] = &[Suite {
     name: "shuttle: random interleavings of the whole engine",

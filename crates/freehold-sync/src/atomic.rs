@@ -16,6 +16,8 @@ use loom::sync::atomic as imp;
 use shuttle::sync::atomic as imp;
 
 /// Declares functions that are `const` except under loom, whose atomics must be made at run time.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! const_unless_loom {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty $body:block)*) => {$(
         #[cfg(not(loom))]
@@ -26,7 +28,7 @@ macro_rules! const_unless_loom {
         $vis fn $name($($arg: $type),*) -> $out $body
     )*};
 }
-pub(crate) use const_unless_loom;
+pub use const_unless_loom;
 
 /// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that what is freed is free
 /// at once, and who still uses it is found out.

@@ -11,6 +11,8 @@
 
 pub(crate) mod cache;
 pub(crate) mod lock;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub(crate) mod run;
 
 use freehold_sync::{
@@ -18,6 +20,7 @@ use freehold_sync::{
     atomic::{
         AtomicU32, AtomicU64, AtomicUsize,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
+        const_unless_loom,
     },
 };
 
@@ -48,15 +51,17 @@ const SHMEM: u32 = 1 << 2;
 const DIRTY: u32 = 1 << 3;
 
 impl Frame {
-    /// The record of a free frame.
-    pub const fn new() -> Self {
-        Frame {
-            refs: AtomicU32::new(0),
-            maps: AtomicU32::new(0),
-            word: AtomicU32::new(0),
-            lock: WordLock::new(),
-            home: AtomicUsize::new(0),
-            index: AtomicU64::new(0),
+    const_unless_loom! {
+        /// The record of a free frame.
+        pub fn new() -> Self {
+            Frame {
+                refs: AtomicU32::new(0),
+                maps: AtomicU32::new(0),
+                word: AtomicU32::new(0),
+                lock: WordLock::new(),
+                home: AtomicUsize::new(0),
+                index: AtomicU64::new(0),
+            }
         }
     }
 
@@ -70,7 +75,8 @@ impl Frame {
 
     pub(crate) fn init_anon(&self, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
-        self.maps.store(1, Relaxed);
+        // Release: as in `add_map`.
+        self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
         self.index.store(index, Relaxed);
         // Release pairs with the acquire in `home`: who finds the address finds what is there.
@@ -134,7 +140,9 @@ impl Frame {
 
     /// One more entry maps it.
     pub(crate) fn add_map(&self) {
-        self.maps.fetch_add(1, Relaxed);
+        // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier life, which that
+        // life's end has struck out.
+        self.maps.fetch_add(1, Release);
     }
 
     /// One entry less maps it.
@@ -157,7 +165,8 @@ impl Frame {
         if self.refs.load(Acquire) == 1 {
             // The entry that is being copied holds the only reference: whoever wants another has to wait for its table.
             self.refs.store(2, Relaxed);
-            self.maps.store(2, Relaxed);
+            // Release: as in `add_map`.
+            self.maps.store(2, Release);
         } else {
             self.get();
             self.add_map();
@@ -169,7 +178,8 @@ impl Frame {
 
     /// Entries that map it.
     pub(crate) fn maps(&self) -> u32 {
-        self.maps.load(Relaxed)
+        // Acquire: as `add_map` says.
+        self.maps.load(Acquire)
     }
 
     /// Whether it is anonymous memory.
