@@ -2,7 +2,7 @@
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;
-use freehold_sync::atomic::{AtomicU64, Ordering};
+use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use freehold_sync::{Host, RawSpin};
 
 /// No memory for a table.
@@ -63,12 +63,19 @@ pub struct TableMeta {
     /// Written under `lock`. The first of the tables kept for splitting leaves of this one, by its number plus one; 0: none.
     /// Of a table that is kept: the next one, under the same lock.
     pub(crate) spare: AtomicU64,
+    /// Spaces beside the first that use the table; see `crate::share`.
+    pub(crate) shares: AtomicU32,
 }
 
 impl TableMeta {
     /// The record of an empty, unlocked table.
     pub fn new() -> Self {
-        TableMeta { lock: RawSpin::new(), filled: AtomicU64::new(0), spare: AtomicU64::new(0) }
+        TableMeta {
+            lock: RawSpin::new(),
+            filled: AtomicU64::new(0),
+            spare: AtomicU64::new(0),
+            shares: AtomicU32::new(0),
+        }
     }
 
     /// Makes the record that of an empty table again.
@@ -82,6 +89,7 @@ impl TableMeta {
             0,
             "a table went away with tables kept for its leaves"
         );
+        debug_assert_eq!(self.shares.load(Ordering::Relaxed), 0, "a table went away that somebody shares");
     }
 }
 
