@@ -6,8 +6,8 @@ mod common;
 
 use common::Memory;
 use freehold_pagetable::{
-    Access, Flush, Gather, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Tlb, Unmapped, VaRange, VirtAddr,
-    WalkFault, X86_4, hw_walk,
+    Access, FaultCode, Flush, Gather, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Tlb, Unmapped,
+    VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
 };
 use freehold_sync::atomic::{AtomicBool, Ordering};
 use loom::sync::Arc;
@@ -18,8 +18,8 @@ type Tables = PageTable<X86_4, Memory>;
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 const PAGE: Pfn = Pfn::new(0);
 
-/// Two spaces, and whether a processor is walking the tables of the first. A flush waits for it, if it says that tables were
-/// freed.
+/// Two spaces, and whether a processor is walking the tables of the first. A flush of that space waits for it, if it says that
+/// tables were freed.
 struct World {
     memory: Memory,
     spaces: [Tables; 2],
@@ -48,9 +48,12 @@ impl World {
     }
 }
 
-impl Tlb for &World {
+/// What the processors know that run one of the spaces.
+struct SpaceTlb<'w>(&'w World, usize);
+
+impl Tlb for SpaceTlb<'_> {
     fn flush(&self, what: &Flush) {
-        while what.tables_freed && self.walking.load(Ordering::Acquire) {
+        while self.1 == 0 && what.tables_freed && self.0.walking.load(Ordering::Acquire) {
             thread::yield_now();
         }
     }
@@ -60,7 +63,7 @@ impl Tlb for &World {
     fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {
             // SAFETY: the gather was given the table when it was unlinked, and flushed.
-            unsafe { freehold_pagetable::TableMemory::free_table(&self.memory, *table) }
+            unsafe { freehold_pagetable::TableMemory::free_table(&self.0.memory, *table) }
         }
     }
 
@@ -84,7 +87,7 @@ fn two_who_share_count_once() {
         share(&world);
         thread.join().unwrap();
         assert_eq!(world.walk(0), Ok(PAGE));
-        let tlb = &*world;
+        let tlb = SpaceTlb(&world, 0);
         let mut gather = Gather::<_, 2>::exclusive(&tlb);
         assert!(world.spaces[0].unshare(&world.memory, at(), &mut gather));
         assert!(!world.spaces[1].unshare(&world.memory, at(), &mut gather));
@@ -107,12 +110,13 @@ fn c13_who_still_walks_is_waited_for() {
             );
             other.walking.store(false, Ordering::Release);
         });
-        let tlb = &*world;
+        let tlb = SpaceTlb(&world, 0);
         let mut gather = Gather::<_, 2>::exclusive(&tlb);
         assert!(world.spaces[0].unshare(&world.memory, at(), &mut gather));
         gather.finish();
         drop(gather);
-        // The other space's munmap.
+        // The other space's munmap, which has no business with the processors of the first.
+        let tlb = SpaceTlb(&world, 1);
         let mut gather = Gather::<_, 2>::exclusive(&tlb);
         world.spaces[1].pmd_table(&world.memory, at()).unwrap().lock().take(at(), &mut NotCached);
         let span = VaRange::of(0, Level::Pud.span());
