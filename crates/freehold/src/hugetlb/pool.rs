@@ -1,0 +1,351 @@
+//! Huge pages of one size, set aside for who asks for them by name (Linux: hstate).
+//!
+//! ```text
+//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
+//! ```
+//!
+//! A reservation is the promise of a page to who has mapped memory and not touched it yet: as long as it stands, nobody else
+//! gets the page. It names no page, only a number. Pages beyond what was asked for, the *surplus*, are made when a
+//! reservation or a fault needs them, and go back to the platform as soon as nobody does.
+//!
+//! | call | free | reserved | total | surplus |
+//! | --- | --- | --- | --- | --- |
+//! | [`reserve`](HugePool::reserve) n | those missing are made | + n | + those | + those |
+//! | [`unreserve`](HugePool::unreserve) n | surplus that nobody needs goes | - n | - those | - those |
+//! | [`take`](HugePool::take) with a reservation | - 1 | - 1 | | |
+//! | `take` without | - 1, or one is made | | + 1 if made | + 1 if made |
+//! | [`give`](HugePool::give) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
+//! | `give` back unused, with its reservation | + 1 | + 1 | | |
+//!
+//! Free pages are listed through the records of their first frames, so nothing here allocates but the list of nodes, once.
+#![expect(unsafe_code, reason = "gives frames back to the platform")]
+
+use crate::{Pfn, error::NoMemory, platform::Platform};
+use allocator_api2::vec::Vec;
+use core::{fmt, ops::Range};
+use freehold_pagetable::Level;
+use freehold_sync::{Rank, SpinGuard, SpinLock};
+
+/// There are not enough huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoHugePages;
+
+impl fmt::Display for NoHugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the pool has not enough huge pages")
+    }
+}
+
+impl core::error::Error for NoHugePages {}
+
+/// Numbers of huge pages, as /sys/kernel/mm/hugepages shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct HugePoolCounts {
+    /// In the pool or in use (nr_hugepages).
+    pub total: u64,
+    /// Not in use (free_hugepages).
+    pub free: u64,
+    /// Promised and not yet in use (resv_hugepages); of all nodes together.
+    pub reserved: u64,
+    /// Beyond what was asked for (surplus_hugepages).
+    pub surplus: u64,
+}
+
+/// The pool of one size.
+pub struct HugePool<P: Platform> {
+    level: Level,
+    books: SpinLock<Books>,
+    host: core::marker::PhantomData<fn(P)>,
+}
+
+/// Guarded by the pool's lock.
+struct Books {
+    nodes: Vec<Node>,
+    reserved: u64,
+    /// Most surplus pages there may be (nr_overcommit_hugepages).
+    overcommit: u64,
+}
+
+/// What a NUMA node has.
+#[derive(Clone, Copy)]
+struct Node {
+    pages: Chain,
+    /// Pages in the chain.
+    free: u64,
+    total: u64,
+    surplus: u64,
+}
+
+impl<P: Platform> HugePool<P> {
+    /// An empty pool of pages as one entry of `level` maps.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
+        let mut nodes = Vec::new();
+        nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
+        nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
+        let books = SpinLock::new(Books { nodes, reserved: 0, overcommit: 0 }, Rank::Frames);
+        Ok(HugePool { level, books, host: core::marker::PhantomData })
+    }
+
+    /// Bytes of one page.
+    pub fn page_bytes(&self) -> u64 {
+        self.level.span()
+    }
+
+    /// How many pages there are, of a node or of all.
+    pub fn counts(&self, node: Option<usize>) -> HugePoolCounts {
+        let books = self.lock();
+        let sum = |count: fn(&Node) -> u64| match node {
+            Some(node) => books.nodes.get(node).map_or(0, count),
+            None => books.nodes.iter().map(count).sum(),
+        };
+        HugePoolCounts {
+            total: sum(|node| node.total),
+            free: sum(|node| node.free),
+            reserved: books.reserved,
+            surplus: sum(|node| node.surplus),
+        }
+    }
+
+    /// Allows so many pages beyond those asked for. Those that are there stay until they are given back.
+    pub fn set_overcommit(&self, pages: u64) {
+        self.lock().overcommit = pages;
+    }
+
+    fn lock(&self) -> SpinGuard<'_, Books, P> {
+        self.books.lock()
+    }
+
+    /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus excepted. Fewer: no
+    /// memory. What is in use or promised stays beyond that, as surplus.
+    ///
+    /// # Locks
+    ///
+    /// The pool's, not held while the platform allocates or takes back.
+    pub fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
+        let nodes = node.map_or(0..P::NODES, |node| node..(node + 1).min(P::NODES));
+        // From surplus or fresh, a node after the other, until all in turn had none.
+        let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
+        while failed < nodes.len() && self.lock().asked(nodes.clone()) < pages {
+            let n = turns.next().unwrap_or_default();
+            let more = self.lock().adopt_surplus(n) || self.make(platform, n, |_| true);
+            failed = if more { 0 } else { failed + 1 };
+        }
+        let mut books = self.lock();
+        let mut gone = Chain::EMPTY;
+        while books.asked(nodes.clone()) > pages {
+            books.ask_less(platform, nodes.clone(), &mut gone);
+        }
+        let asked = books.asked(nodes);
+        drop(books);
+        self.free(platform, gone);
+        asked
+    }
+
+    /// Promises `pages` pages.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many, nor may so many be made; nothing is promised.
+    pub(crate) fn reserve(&self, platform: &P, pages: u64) -> Result<(), NoHugePages> {
+        loop {
+            let mut books = self.lock();
+            if books.available() >= pages {
+                books.reserved += pages;
+                return Ok(());
+            }
+            let missing = pages - books.available();
+            let possible = books.surplus() + missing <= books.overcommit;
+            drop(books);
+            if !possible || !self.make_surplus(platform) {
+                // Those that were made in vain.
+                self.settle(platform, |_| ());
+                return Err(NoHugePages);
+            }
+        }
+    }
+
+    /// Takes promises back.
+    pub(crate) fn unreserve(&self, platform: &P, pages: u64) {
+        self.settle(platform, |books| {
+            debug_assert!(books.reserved >= pages, "more reservations are given back than there are");
+            books.reserved -= pages;
+        });
+    }
+
+    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody has a promise of.
+    ///
+    /// # Errors
+    ///
+    /// None is left. Not with a reservation.
+    pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NoHugePages> {
+        loop {
+            let mut books = self.lock();
+            if reserved || books.available() > 0 {
+                let page = books.pop(platform, node).ok_or(NoHugePages)?;
+                books.reserved -= u64::from(reserved);
+                return Ok(page);
+            }
+            let possible = books.surplus() < books.overcommit;
+            drop(books);
+            if !possible || !self.make_surplus(platform) {
+                return Err(NoHugePages);
+            }
+        }
+    }
+
+    /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands again.
+    pub(crate) fn give(&self, platform: &P, page: Pfn, restore: bool) {
+        self.settle(platform, |books| {
+            books.push(platform, page);
+            books.reserved += u64::from(restore);
+        });
+    }
+
+    /// Changes the books, and gives back what surplus nobody needs then.
+    fn settle(&self, platform: &P, change: impl FnOnce(&mut Books)) {
+        let mut books = self.lock();
+        change(&mut books);
+        let mut gone = Chain::EMPTY;
+        books.drop_unused_surplus(platform, &mut gone);
+        drop(books);
+        self.free(platform, gone);
+    }
+
+    /// A fresh page for the free list, as surplus, on whatever node has memory.
+    fn make_surplus(&self, platform: &P) -> bool {
+        (0..P::NODES).any(|n| {
+            self.make(platform, n, |books| {
+                let allowed = books.surplus() < books.overcommit;
+                books.nodes[n].surplus += u64::from(allowed);
+                allowed
+            })
+        })
+    }
+
+    /// A fresh page of node `n` for the free list, if `allowed` says so when it is there.
+    fn make(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut Books) -> bool) -> bool {
+        let Some(page) = platform.alloc_huge_on(self.level, n) else { return false };
+        let mut books = self.lock();
+        if !allowed(&mut books) {
+            drop(books);
+            let mut gone = Chain::EMPTY;
+            gone.push(platform, page);
+            self.free(platform, gone);
+            return false;
+        }
+        books.nodes[n].total += 1;
+        books.push(platform, page);
+        true
+    }
+
+    /// Gives pages back to the platform.
+    fn free(&self, platform: &P, mut pages: Chain) {
+        while let Some(page) = pages.pop(platform) {
+            for n in 0..self.level.frames() {
+                // SAFETY: the page was free in the pool, or is fresh: nobody refers to its frames, and every translation was
+                // flushed before it became free.
+                unsafe { platform.free_frames(&[page.add(n)]) };
+            }
+        }
+    }
+}
+
+/// Free pages, each naming the next in the record of its first frame; changed by who has the list to himself.
+#[derive(Clone, Copy)]
+struct Chain {
+    /// The first by its number plus one, or 0.
+    first: u64,
+}
+
+impl Chain {
+    const EMPTY: Chain = Chain { first: 0 };
+
+    fn push<P: Platform>(&mut self, platform: &P, page: Pfn) {
+        platform.frame(page).set_next(self.first);
+        self.first = page.get() + 1;
+    }
+
+    fn pop<P: Platform>(&mut self, platform: &P) -> Option<Pfn> {
+        let page = Pfn::new(self.first.checked_sub(1)?);
+        self.first = platform.frame(page).next();
+        platform.frame(page).set_next(0);
+        Some(page)
+    }
+}
+
+impl Books {
+    fn sum(&self, count: impl Fn(&Node) -> u64) -> u64 {
+        self.nodes.iter().map(count).sum()
+    }
+
+    fn surplus(&self) -> u64 {
+        self.sum(|node| node.surplus)
+    }
+
+    /// Free pages that nobody has a promise of.
+    fn available(&self) -> u64 {
+        self.sum(|node| node.free) - self.reserved
+    }
+
+    /// Pages of these nodes that were asked for.
+    fn asked(&self, nodes: Range<usize>) -> u64 {
+        self.nodes[nodes].iter().map(|node| node.total - node.surplus).sum()
+    }
+
+    /// Whether a surplus page of node `n` became one that was asked for.
+    fn adopt_surplus(&mut self, n: usize) -> bool {
+        let surplus = &mut self.nodes[n].surplus;
+        let any = *surplus > 0;
+        *surplus -= u64::from(any);
+        any
+    }
+
+    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not promised.
+    fn ask_less<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, gone: &mut Chain) {
+        let spare = self.available() > 0;
+        let asked = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;
+        let with_free = |n: &usize| spare && self.nodes[*n].free > 0 && asked(n) > 0;
+        if let Some(n) = nodes.clone().filter(with_free).max_by_key(asked) {
+            self.drop_free(platform, n, gone);
+        } else if let Some(n) = nodes.max_by_key(asked) {
+            self.nodes[n].surplus += 1;
+        }
+    }
+
+    /// A free page of node `n`, which has one, leaves the pool.
+    fn drop_free<P: Platform>(&mut self, platform: &P, n: usize, gone: &mut Chain) {
+        let node = &mut self.nodes[n];
+        if let Some(page) = node.pages.pop(platform) {
+            node.free -= 1;
+            node.total -= 1;
+            gone.push(platform, page);
+        }
+    }
+
+    /// Surplus that is free and not promised leaves the pool.
+    fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, gone: &mut Chain) {
+        while self.available() > 0 {
+            let Some(n) = self.nodes.iter().position(|node| node.surplus > 0 && node.free > 0) else { break };
+            self.nodes[n].surplus -= 1;
+            self.drop_free(platform, n, gone);
+        }
+    }
+
+    fn push<P: Platform>(&mut self, platform: &P, page: Pfn) {
+        let node = &mut self.nodes[platform.node_of(page)];
+        node.pages.push(platform, page);
+        node.free += 1;
+    }
+
+    /// A free page, of `node` if it has one.
+    fn pop<P: Platform>(&mut self, platform: &P, node: Option<usize>) -> Option<Pfn> {
+        let preferred = node.filter(|n| self.nodes.get(*n).is_some_and(|node| node.free > 0));
+        let n = preferred.or_else(|| self.nodes.iter().position(|node| node.free > 0))?;
+        self.nodes[n].free -= 1;
+        self.nodes[n].pages.pop(platform)
+    }
+}
