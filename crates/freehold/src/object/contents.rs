@@ -103,7 +103,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
+    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at). Of a direct
+    /// file, whose stores are in the storage already, it makes them lasting.
     ///
     /// # Errors
     ///
@@ -121,6 +122,9 @@ impl<P: Platform> Mapping<P> {
         // First the rights to write go, so that a store after this makes its page dirty again.
         for mapper in self.mappers().mappers(pages.clone()) {
             clean(&mapper);
+        }
+        if self.is_direct() {
+            return self.persist(pages);
         }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(pages, |index| {

@@ -1,10 +1,11 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
+//! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
 //! for those who have no page tables). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
+mod direct;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
@@ -79,6 +80,11 @@ impl<P: Platform> Object<P> {
             Object::File(file) => Some(file),
             Object::Anonymous | Object::Special(_) => None,
         }
+    }
+
+    /// Whether it is a file whose pages are the storage itself: those can be neither locked nor read ahead.
+    pub fn is_direct(&self) -> bool {
+        self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
     /// How reports call it; empty for anonymous memory.

@@ -57,7 +57,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut marker = Marker { start: part.start, out };
         let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
         debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
-        let Some(file) = vma.object().file() else { return };
+        // A direct file has no cache.
+        let Some(file) = vma.object().file().filter(|file| !file.mapping().is_direct()) else { return };
         let first = vma.pgoff_of(part.start);
         for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));

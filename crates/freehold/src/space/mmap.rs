@@ -451,7 +451,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let replaced = gathered.commit_replaced();
         space.counters.account(self, request.vm_flags, pages as i64);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && request.vm_flags.contains(VmFlags::DROPPABLE) {
+        if locked && (request.vm_flags.contains(VmFlags::DROPPABLE) || request.object.is_direct()) {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
             // were mapped before, as on Linux; and it is populated all the same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
