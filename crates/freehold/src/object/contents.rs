@@ -50,7 +50,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The first page could not be had, or the file would become larger than any may be.
+    /// The first page could not be had, a seal forbids it, or the file would become larger than any may be.
     ///
     /// # Locks
     ///
@@ -61,6 +61,7 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let _content = self.content.write();
+        self.may_change()?;
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -78,6 +79,7 @@ impl<P: Platform> Mapping<P> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
         let (size, end) = (self.size(), at + len as u64);
+        self.may_resize(end.max(size))?;
         if at > size {
             self.zero_behind(size, at)?;
         }

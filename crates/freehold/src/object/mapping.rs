@@ -19,7 +19,7 @@
 //!
 //! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
 
-use super::{Pager, radix::Radix};
+use super::{Pager, Zeroes, radix::Radix, seals::Sealing};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
@@ -79,6 +79,8 @@ pub enum FillError {
     Io,
     /// No memory.
     NoMemory,
+    /// The file is sealed against it.
+    Sealed,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -89,6 +91,7 @@ impl core::fmt::Display for FillError {
             FillError::BeyondEnd => "beyond the end of the file",
             FillError::Io => "input or output failed",
             FillError::NoMemory => "out of memory",
+            FillError::Sealed => "sealed",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
@@ -113,6 +116,8 @@ pub struct Mapping<P: Platform> {
     pub(super) cache: Radix,
     /// Fixed.
     kind: Kind,
+    /// What is sealed, and who can write.
+    pub(super) sealing: Sealing,
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
@@ -170,7 +175,16 @@ impl<P: Platform> Mapping<P> {
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached })
+        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, false)
+    }
+
+    /// Shared memory of `size` bytes that can be sealed: a memfd.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, Zeroes, size, Kind::Memory, true)
     }
 
     pub(super) fn of_kind(
@@ -178,12 +192,14 @@ impl<P: Platform> Mapping<P> {
         pager: impl Pager<P>,
         size: u64,
         kind: Kind,
+        sealable: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
         let mapping = Counted::try_new(Mapping {
             size: AtomicU64::new(size),
             cache: Radix::new(),
             kind,
+            sealing: Sealing::new(sealable),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
