@@ -3,7 +3,7 @@
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, LargeGuard, Level, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, LargeGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -85,7 +85,11 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            if matches!(pte.kind(Level::Pte), Kind::Leaf { .. }) {
+            // A page that is being moved is in memory all the same.
+            if matches!(
+                pte.kind(Level::Pte),
+                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration, .. }
+            ) {
                 self.mark(VaRange::entry(address, Level::Pte));
             }
             ControlFlow::Continue(())
