@@ -53,7 +53,8 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Each frame came from `alloc_frames`, `alloc_huge` or `alloc_run`, nothing refers to it, and every translation to it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
-    /// The engine's record of a frame; all zero while the frame is free.
+    /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly
+    /// ([`Pager::direct_access`](crate::object::Pager::direct_access)) has one as well.
     fn frame(&self, pfn: Pfn) -> &Frame;
 
     /// Fills a frame with zeroes.

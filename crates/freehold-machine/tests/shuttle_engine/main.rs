@@ -8,9 +8,11 @@
 //! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_LONG=1` means ten times the
 //! schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
 
+mod direct;
 mod discard;
 mod explore;
 mod files;
+mod files_shared;
 mod forced;
 mod fork;
 mod huge;
@@ -19,8 +21,10 @@ mod mprotect;
 mod mremap;
 mod munmap;
 mod nommu;
+mod pinned;
 mod readers;
 mod reuse;
 mod rmap;
 mod scene;
 mod stack;
+mod waiting;

@@ -62,7 +62,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> (Rss, Step<P>) {
         let (mapping, mut rss) = (file.mapping(), Rss::default());
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
-        let window = window(vma, page, &table);
+        // As on Linux, nothing is mapped around a page of a direct file.
+        let window = if mapping.is_direct() { page..page + PAGE_SIZE } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {

@@ -199,7 +199,9 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn fill(&self, file: &File<P>, index: u64, addr: u64) -> Result<(), FaultError> {
         file.mapping().fill(index).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
-            FillError::BeyondEnd | FillError::Io | FillError::Busy => FaultError::Bus { addr },
+            FillError::BeyondEnd | FillError::Io | FillError::Sealed | FillError::Busy => {
+                FaultError::Bus { addr }
+            }
         })
     }
 

@@ -50,7 +50,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The first page could not be had, or the file would become larger than any may be.
+    /// The first page could not be had, a seal forbids it, or the file would become larger than any may be.
     ///
     /// # Locks
     ///
@@ -61,6 +61,7 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let _content = self.content.write();
+        self.may_change()?;
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -78,6 +79,7 @@ impl<P: Platform> Mapping<P> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
         let (size, end) = (self.size(), at + len as u64);
+        self.may_resize(end.max(size))?;
         if at > size {
             self.zero_behind(size, at)?;
         }
@@ -103,7 +105,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
+    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at). Of a direct
+    /// file, whose stores are in the storage already, it makes them lasting.
     ///
     /// # Errors
     ///
@@ -120,6 +123,9 @@ impl<P: Platform> Mapping<P> {
         let _pages_stay = self.invalidate.read();
         // First the rights to write go, so that a store after this makes its page dirty again.
         self.home().each_mapper(pages.clone(), clean);
+        if self.is_direct() {
+            return self.persist(pages);
+        }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(pages, |index| {
             if let Some(page) = self.get_page(index) {

@@ -16,8 +16,10 @@
 //!
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
 //! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+//!
+//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
 
-use super::{Pager, radix::Radix};
+use super::{Pager, Zeroes, radix::Radix, seals::Sealing};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
@@ -77,6 +79,8 @@ pub enum FillError {
     Io,
     /// No memory.
     NoMemory,
+    /// The file is sealed against it.
+    Sealed,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -87,6 +91,7 @@ impl core::fmt::Display for FillError {
             FillError::BeyondEnd => "beyond the end of the file",
             FillError::Io => "input or output failed",
             FillError::NoMemory => "out of memory",
+            FillError::Sealed => "sealed",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
@@ -109,8 +114,10 @@ pub struct Mapping<P: Platform> {
     size: AtomicU64,
     /// See the module's table.
     pub(super) cache: Radix,
-    /// Shared memory, which no store is behind. Fixed.
-    shmem: bool,
+    /// Fixed.
+    kind: Kind,
+    /// What is sealed, and who can write.
+    pub(super) sealing: Sealing,
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
@@ -123,6 +130,17 @@ pub struct Mapping<P: Platform> {
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
     engine: Counted<Engine<P>>,
+}
+
+/// Whose the frames are, and what is behind them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The engine's; they hold copies of what a store has.
+    Cached,
+    /// The engine's; nothing is behind them.
+    Memory,
+    /// The store's own.
+    Direct,
 }
 
 /// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
@@ -157,11 +175,31 @@ impl<P: Platform> Mapping<P> {
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, false)
+    }
+
+    /// Shared memory of `size` bytes that can be sealed: a memfd.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, Zeroes, size, Kind::Memory, true)
+    }
+
+    pub(super) fn of_kind(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        kind: Kind,
+        sealable: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
         let mapping = Counted::try_new(Mapping {
             size: AtomicU64::new(size),
             cache: Radix::new(),
-            shmem,
+            kind,
+            sealing: Sealing::new(sealable),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
@@ -194,7 +232,12 @@ impl<P: Platform> Mapping<P> {
 
     /// Whether it is shared memory.
     pub fn is_shmem(&self) -> bool {
-        self.shmem
+        self.kind == Kind::Memory
+    }
+
+    /// Whether its frames are the storage itself (DAX).
+    pub fn is_direct(&self) -> bool {
+        self.kind == Kind::Direct
     }
 
     /// The size in bytes at this moment.
@@ -273,6 +316,9 @@ impl<P: Platform> Mapping<P> {
         if index >= size.div_ceil(PAGE_SIZE) {
             return Err(FillError::BeyondEnd);
         }
+        if self.is_direct() {
+            return self.fill_direct(index, size - (index << PAGE_SHIFT));
+        }
         self.fill_page(index, |platform, pfn| {
             self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
             // The last page reads as zeroes beyond the end of the file.
@@ -288,6 +334,9 @@ impl<P: Platform> Mapping<P> {
     /// about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
         let _pages_stay = self.invalidate.read();
+        if self.is_direct() {
+            return self.fill_direct(index, 0);
+        }
         self.fill_page(index, |platform, pfn| {
             platform.zero_frame(pfn);
             Ok(())
@@ -343,8 +392,12 @@ impl<P: Platform> Mapping<P> {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
             if let Some(pfn) = Word(word.load(Relaxed)).held() {
                 word.store(0, Relaxed);
-                self.engine.platform().frame(pfn).leave_home();
-                self.engine.put_frame(pfn);
+                if self.is_direct() {
+                    self.let_go_of(pfn);
+                } else {
+                    self.engine.platform().frame(pfn).leave_home();
+                    self.engine.put_frame(pfn);
+                }
             }
             ControlFlow::Continue(())
         });

@@ -46,7 +46,34 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         None
     }
 
-    /// These whole pages were cut off or punched out: from now on they read as zeroes.
+    /// The frame of the storage that *is* the page `index` (DAX), for a [direct](crate::object::Mapping::direct) file; a page
+    /// that the storage does not have yet gets one, filled with zeroes. May be called twice for one page at the same time, and
+    /// again after [`discard`](Self::discard).
+    ///
+    /// The frame is one that [`Platform::frame`] has a record of, not one of the engine's, and no other page's. It stays the page's until
+    /// `discard`, or until the pager is dropped. Its record is the engine's meanwhile, and is all zero again then.
+    ///
+    /// # Errors
+    ///
+    /// The storage failed, or is full.
+    fn direct_access(&self, platform: &P, index: u64) -> Result<Pfn, IoError> {
+        let _ = (platform, index);
+        Err(IoError)
+    }
+
+    /// Makes what was stored to these pages of a direct file last, whatever happens to the machine. Nobody may write to them
+    /// through a mapping meanwhile: the next store faults.
+    ///
+    /// # Errors
+    ///
+    /// The storage failed; the pages stay dirty.
+    fn persist(&self, platform: &P, pages: Range<u64>) -> Result<(), IoError> {
+        let _ = (platform, pages);
+        Ok(())
+    }
+
+    /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no page table, TLB or
+    /// transfer has any of their frames any more, so the storage may use them for something else.
     fn discard(&self, pages: Range<u64>) {
         let _ = pages;
     }

@@ -32,7 +32,7 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page of which the file
-    /// would lose bytes; nothing happened.
+    /// would lose bytes, or a seal forbids it; nothing happened.
     ///
     /// # Locks
     ///
@@ -43,6 +43,7 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let _content = self.content.write();
+        self.may_resize(size)?;
         let old = self.size();
         if size >= old {
             self.zero_behind(old, size)?;
@@ -70,13 +71,14 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// A page at the edge could not be read; the hole may be there in part. Or a shared mapping without an MMU has one of the
-    /// whole pages; they stay.
+    /// whole pages; they stay. Or a seal forbids it.
     ///
     /// # Locks
     ///
     /// As [`truncate`](Self::truncate).
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
         let _content = self.content.write();
+        self.may_change()?;
         let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
         if start >= end {
             return Ok(());

@@ -72,7 +72,10 @@ impl<P: Platform> Engine<P> {
     /// Takes a reference beside that of the cache.
     fn keep_cached(&self, pfn: Pfn, home: &Home<P, ByFile>, index: u64) -> bool {
         let lookups = home.read();
-        let Some(mapping) = home.mapping(&lookups) else { return false };
+        // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none is given out by number.
+        let Some(mapping) = home.mapping(&lookups).filter(|mapping| !mapping.is_direct()) else {
+            return false;
+        };
         let rcu = P::rcu_read();
         let found = mapping.lookup(&rcu, index) == Some(pfn);
         if found {

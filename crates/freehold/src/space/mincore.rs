@@ -3,7 +3,7 @@
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, LargeGuard, Level, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, LargeGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -57,7 +57,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut marker = Marker { start: part.start, out };
         let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
         debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
-        let Some(file) = vma.object().file() else { return };
+        // A direct file has no cache.
+        let Some(file) = vma.object().file().filter(|file| !file.mapping().is_direct()) else { return };
         let first = vma.pgoff_of(part.start);
         for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
@@ -84,7 +85,11 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            if matches!(pte.kind(Level::Pte), Kind::Leaf { .. }) {
+            // A page that is being moved is in memory all the same.
+            if matches!(
+                pte.kind(Level::Pte),
+                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration, .. }
+            ) {
                 self.mark(VaRange::entry(address, Level::Pte));
             }
             ControlFlow::Continue(())

@@ -9,7 +9,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    object::{File, Object},
+    object::{File, Mapping, Object, Writing},
     platform::Platform,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
@@ -101,7 +101,7 @@ impl From<MunmapError> for MmapError {
 }
 
 /// Arguments in the form the steps need them.
-struct Request<P: Platform> {
+pub(super) struct Request<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
     addr: u64,
     /// Whole pages, not zero.
@@ -110,6 +110,8 @@ struct Request<P: Platform> {
     vm_flags: VmFlags,
     object: Object<P>,
     pgoff: u64,
+    /// Keeps the file from being sealed.
+    writing: Option<Writing<P>>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -155,7 +157,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Step 1: what can be said without looking at the address space.
-    fn decode_mmap(
+    pub(super) fn decode_mmap(
         &self,
         addr: u64,
         len: u64,
@@ -186,7 +188,15 @@ impl<P: Platform> AddressSpace<P> {
         }
         let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr) };
         let object = file.map_or(Object::Anonymous, |file| Object::File(file.clone()));
-        Ok(Request { addr, len, flags, vm_flags: vm_flags(prot, flags), object, pgoff: offset >> PAGE_SHIFT })
+        Ok(Request {
+            addr,
+            len,
+            flags,
+            vm_flags: vm_flags(prot, flags),
+            object,
+            pgoff: offset >> PAGE_SHIFT,
+            writing: None,
+        })
     }
 
     /// A hint in whole pages, not below the minimum address.
@@ -217,7 +227,10 @@ pub(super) fn access_flags(prot: Prot) -> VmFlags {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 to 4. Returns the range, whether it wants populating, and what it replaced.
-    fn map(&self, mut request: Request<P>) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
+    pub(super) fn map(
+        &self,
+        mut request: Request<P>,
+    ) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
         let space = self.space;
         if space.counters.counts().map_count > space.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
@@ -392,6 +405,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::GROWSDOWN) {
             return Err(MmapError::Invalid);
         }
+        let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
+        request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
         Ok(())
     }
 
@@ -451,7 +466,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let replaced = gathered.commit_replaced();
         space.counters.account(self, request.vm_flags, pages as i64);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && request.vm_flags.contains(VmFlags::DROPPABLE) {
+        if locked && (request.vm_flags.contains(VmFlags::DROPPABLE) || request.object.is_direct()) {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
             // were mapped before, as on Linux; and it is populated all the same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
