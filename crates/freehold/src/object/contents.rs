@@ -4,7 +4,8 @@ use super::IoError;
 use super::mapping::{CachedPage, FillError, Mapping};
 use crate::{PAGE_SIZE, platform::Platform, rmap::tree::Mapper, space::zap::SpaceTlb, vma::flags::VmFlags};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Gather, Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Gather, Kind, LargeGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> Mapping<P> {
     /// A page inside the file, brought into the cache if need be.
@@ -107,7 +108,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Some page could not be written; it stays dirty, and the rest was written.
+    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been written, of whatever part
+    /// of the file, was lost with its memory since this was last asked; who asks first is told.
     ///
     /// # Locks
     ///
@@ -129,7 +131,8 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
-        result
+        // Relaxed: set and asked under the invalidate lock.
+        if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
     }
 
     fn write_back_page(&self, index: u64, page: &CachedPage<'_, P>) -> Result<(), IoError> {
@@ -160,6 +163,16 @@ fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
     cleaner.gather.finish();
 }
 
+/// What becomes of an entry by which stores reach a page of a file, so that the next store faults; that the page is dirty is for
+/// its frame to say. Whoever wants its contents flushes before.
+pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
+    if flags.contains(PteFlags::DIRTY) {
+        platform.frame(pfn).set_dirty();
+    }
+    pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
+}
+
 struct Cleaner<'s, P: Platform> {
     platform: &'s P,
     gather: Gather<'s, SpaceTlb<'s, P>, 1>,
@@ -168,13 +181,7 @@ struct Cleaner<'s, P: Platform> {
 impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let platform = self.platform;
-        table.change_each(range, &mut self.gather, |_, pte| {
-            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
-            if flags.contains(PteFlags::DIRTY) {
-                platform.frame(pfn).set_dirty();
-            }
-            pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
-        });
+        table.change_each(range, &mut self.gather, |_, pte| cleaned(platform, pte));
         ControlFlow::Continue(())
     }
 

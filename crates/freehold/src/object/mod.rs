@@ -1,19 +1,21 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
+//! one operation that takes pages away from under page tables), `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages
 //! for those who have no page tables). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
+mod lose;
 mod mapping;
 mod pager;
 mod radix;
 mod special;
 mod truncate;
 
+pub(crate) use contents::cleaned;
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};

@@ -58,7 +58,7 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
     let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
     file.mapping().punch(bytes).map_err(|error| match error {
         FillError::NoMemory => MadviseError::OutOfMemory,
-        FillError::BeyondEnd | FillError::Io | FillError::Busy => MadviseError::Io,
+        FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost => MadviseError::Io,
     })
 }
 
