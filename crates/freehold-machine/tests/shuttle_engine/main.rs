@@ -10,6 +10,7 @@
 
 mod discard;
 mod explore;
+mod failure;
 mod files;
 mod forced;
 mod fork;

@@ -15,7 +15,7 @@ mod radix;
 mod special;
 mod truncate;
 
-pub(crate) use contents::cleaned;
+pub(crate) use contents::{cleaned, keep_dirty};
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Pfn, VirtAddr,
     engine::Engine,
-    object::cleaned,
+    object::{cleaned, keep_dirty},
     platform::Platform,
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::flags::VmFlags,
@@ -151,6 +151,10 @@ impl<P: Platform> AddressSpace<P> {
             frame.sub_map();
             let what = Unmapped::new(pfn, Level::Pte);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
+            if written {
+                // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
+                frame.set_dirty();
+            }
             gather.unmapped(if written { what.dirty() } else { what });
         });
         gather.finish();
@@ -163,6 +167,9 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         let changed = self.with_entry(address, pfn, |guard, address| {
             let (old, new) = guard.change(address, &mut gather, |pte| cleaned(self.platform(), pte));
+            if old.flags().contains(PteFlags::DIRTY) {
+                keep_dirty(self.platform(), pfn, &mut gather);
+            }
             old != new
         });
         gather.finish();

@@ -178,6 +178,10 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 if !zap.shared {
                     slot.clear();
                 } else if slot.take().flags().contains(PteFlags::DIRTY) {
+                    // For who writes the page back before the flush, which it is said after again. Nearly always it is known.
+                    if !frame.is_dirty() {
+                        frame.set_dirty();
+                    }
                     what = what.dirty();
                 }
                 rss.add(RssKind::of(frame), -1);
