@@ -5,7 +5,9 @@ mod support;
 
 use freehold::{
     engine::HugePages,
-    rmap::{FileRmap, PageError},
+    nommu::{NoMmuSpace, Regions},
+    object::{FillError, Zeroes},
+    rmap::{FileRmap, MigrateError, OfflineError, PageError},
     space::{Advice, RemapFlags, SyncFlags},
 };
 use std::{
@@ -189,5 +191,37 @@ fn a_huge_page_is_asked_as_one() {
         );
         let usage = process.smaps(at).next().unwrap().usage;
         assert_eq!((usage.anonymous_huge, usage.referenced), (512 * PAGE, 0), "it was split");
+    });
+}
+
+/// C-27: the page is unmapped for its move, and back in its place when that fails; what then cuts it off finds it mapped again.
+#[test]
+fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
+        mapping.lay_out().unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();
+        let at = map(process, &file, MapFlags::SHARED);
+        fill(process, cpu, at, 2, 1);
+        let pages = [0, 1].map(|page| process.frame_at(at + page * PAGE).unwrap());
+        // Who maps the frames themselves has references that no reverse map knows.
+        let regions = Regions::new(world.engine()).unwrap();
+        let flat = NoMmuSpace::new(&regions).unwrap();
+        let borrowed = flat.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        for _ in 0..2 {
+            assert_eq!(world.engine().migrate(pages[0]), Err(MigrateError::Busy));
+            assert_eq!(world.engine().soft_offline(pages[0]), Err(OfflineError::Busy));
+            assert_eq!(world.engine().memory_failure(pages[0]), Err(OfflineError::Busy));
+            assert!(mapping.has_page(0));
+            assert_eq!((process.load(cpu, at), world.engine().entries_of(pages[0])), (Ok(1u64), 1));
+            assert_eq!(mapping.punch(0..PAGE), Err(FillError::Busy));
+        }
+        flat.munmap(borrowed, 4 * PAGE).unwrap();
+        mapping.punch(0..PAGE).unwrap();
+        assert_eq!((world.engine().entries_of(pages[0]), process.frame_at(at)), (0, None));
+        assert_eq!((process.load(cpu, at), process.load(cpu, at + PAGE)), (Ok(0u64), Ok(2u64)));
+        mapping.truncate(PAGE).unwrap();
+        assert_eq!((world.engine().entries_of(pages[1]), mapping.has_page(1)), (0, false));
+        assert!(process.load::<u64>(cpu, at + PAGE).is_err());
     });
 }

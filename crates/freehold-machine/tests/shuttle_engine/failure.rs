@@ -17,10 +17,8 @@ use freehold::{
 };
 use freehold_machine::{Machine, Process};
 use freehold_pagetable::Pfn;
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering::SeqCst},
-};
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 type Opened = Counted<File<Machine>>;
 
@@ -298,27 +296,36 @@ fn write_back_ends_when_every_store_before_it_is_written() {
 /// The same, where the store was made through a mapping that is just going.
 #[test]
 fn what_a_mapping_stored_is_written_while_it_goes() {
-    explore("write-back after a store, beside munmap of the mapping that stored", 60, |locking| {
-        let (scene, store) = (Scene::new(locking), Store::default());
-        let (file, other) = (opened(&scene, &store), scene.another());
-        map_file(&other, &file);
-        let mut cpu = scene.machine.cpu(OLD);
-        other.store(&mut cpu, page(0), 1u64).unwrap();
-        file.mapping().write_back(0..1).unwrap();
-        // The entry is dirty again, and so is the frame; then, by another's hand, only the entry.
-        for stored in 2..4u64 {
-            other.store(&mut cpu, page(0) + 8, stored).unwrap();
-        }
-        thread::scope(|scope| {
-            scope.spawn(|| unmap(&other, 0..2));
-            scope.spawn(|| {
-                file.mapping().write_back(0..1).unwrap();
-                assert_eq!(store.kept(0), [1, 3, 0], "written back, and not there");
+    explore(
+        "write-back after a store, beside another and munmap of the mapping that stored",
+        150,
+        |locking| {
+            let (scene, store) = (Scene::new(locking), Store::default());
+            let (file, other) = (opened(&scene, &store), scene.another());
+            map_file(&other, &file);
+            let mut cpu = scene.machine.cpu(OLD);
+            assert_eq!(look(&other, &mut cpu, 0), Ok(value(0)));
+            let stored = AtomicBool::new(false);
+            thread::scope(|scope| {
+                // It may take the frame's dirty bit when the entry has just become dirty.
+                scope.spawn(|| file.mapping().write_back(0..1).unwrap());
+                scope.spawn(|| {
+                    other.store(&mut scene.machine.cpu(0), page(0) + 8, 5u64).unwrap();
+                    stored.store(true, SeqCst);
+                    unmap(&other, 0..2);
+                });
+                scope.spawn(|| {
+                    let before = stored.load(SeqCst);
+                    file.mapping().write_back(0..1).unwrap();
+                    assert!(!before || store.kept(0)[1] == 5, "written back, and not there");
+                });
             });
-        });
-        drop((cpu, file, other));
-        end(scene);
-    });
+            file.mapping().write_back(0..1).unwrap();
+            assert_eq!(store.kept(0), [value(0), 5, 0]);
+            drop((cpu, file, other));
+            end(scene);
+        },
+    );
 }
 
 #[test]

@@ -56,10 +56,10 @@ impl<P: Platform> Engine<P> {
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         let page = self.page_of_file(pfn)?;
         let _identity = self.lock_frame(pfn);
-        let mut taken = 0;
         if !page.is_at_home() {
             return Err(PageError::NoPage);
         }
+        let mut taken = 0;
         page.each_place(|place| {
             if !place.vma.flags().contains(VmFlags::LOCKED) {
                 let address = VirtAddr::new(place.range.start);
@@ -83,10 +83,10 @@ impl<P: Platform> Engine<P> {
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
         let page = self.page_of_file(pfn)?;
         let _identity = self.lock_frame(pfn);
-        let mut changed = 0;
         if !page.is_at_home() {
             return Err(PageError::NoPage);
         }
+        let mut changed = 0;
         page.each_place(|place| {
             if place.vma.flags().contains(VmFlags::SHARED) {
                 let address = VirtAddr::new(place.range.start);
