@@ -33,6 +33,7 @@ errnos! {
     EIDRM = 43, "Identifier removed";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
+    EHWPOISON = 133, "The memory failed";
 }
 
 /// The engine's own records could not be allocated.
@@ -94,6 +95,7 @@ impl FillError {
             FillError::NoMemory => Errno::ENOMEM,
             FillError::Sealed => Errno::EPERM,
             FillError::Busy => Errno::ETXTBSY,
+            FillError::Lost => Errno::EIO,
         }
     }
 }
@@ -245,8 +247,14 @@ verb_error! {
         Sealed => EPERM,
         /// A hole cannot be punched through a private or read-only mapping.
         AccessDenied => EACCES,
-        /// A page to populate cannot be accessed.
+        /// A page to populate, or whose memory is to fail, cannot be accessed.
         BadAccess => EFAULT,
+        /// The memory of a page to populate failed.
+        MemoryFailed => EHWPOISON,
+        /// A page whose memory is to fail is in use in a way that forbids it.
+        Busy => EBUSY,
+        /// Memory is to fail, and no privilege.
+        NotPermitted => EPERM,
         /// The file failed.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.
@@ -287,6 +295,8 @@ verb_error! {
         NotPermitted => EINVAL,
         /// No access allowed, a guard, or beyond the end of a file.
         BadAccess => EFAULT,
+        /// The memory of a page failed.
+        MemoryFailed => EHWPOISON,
         /// No memory for pages or tables.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.

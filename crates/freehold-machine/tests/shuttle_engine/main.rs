@@ -11,6 +11,7 @@
 mod direct;
 mod discard;
 mod explore;
+mod failure;
 mod files;
 mod files_shared;
 mod forced;

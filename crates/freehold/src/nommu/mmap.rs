@@ -50,7 +50,7 @@ impl From<FillError> for MmapError {
     fn from(error: FillError) -> Self {
         match error {
             FillError::NoMemory => MmapError::OutOfMemory,
-            FillError::Io => MmapError::Io,
+            FillError::Io | FillError::Lost => MmapError::Io,
             FillError::BeyondEnd | FillError::Sealed | FillError::Busy => MmapError::NotMappable,
         }
     }

@@ -6,7 +6,8 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost |
+//! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
 //! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
@@ -38,7 +39,7 @@ use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{
     Rank, RwSem,
     atomic::{
-        AtomicU64,
+        AtomicBool, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -48,6 +49,8 @@ const PRESENT: u64 = 1 << 0;
 /// The page is going away.
 const LEAVING: u64 = 1 << 1;
 const FRAME_SHIFT: u32 = 2;
+/// See the module's table.
+pub(super) const LOST: u64 = LEAVING;
 
 /// A word as it says where a page is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub enum FillError {
     NoMemory,
     /// The file is sealed against it.
     Sealed,
+    /// The memory that held the page failed, and there is no other copy.
+    Lost,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -92,6 +97,7 @@ impl core::fmt::Display for FillError {
             FillError::Io => "input or output failed",
             FillError::NoMemory => "out of memory",
             FillError::Sealed => "sealed",
+            FillError::Lost => "lost with the memory that held it",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
@@ -118,6 +124,8 @@ pub struct Mapping<P: Platform> {
     kind: Kind,
     /// What is sealed, and who can write.
     pub(super) sealing: Sealing,
+    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
+    pub(super) lost: AtomicBool,
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
@@ -200,6 +208,7 @@ impl<P: Platform> Mapping<P> {
             cache: Radix::new(),
             kind,
             sealing: Sealing::new(sealable),
+            lost: AtomicBool::new(false),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
@@ -349,9 +358,11 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
         let word = self.cache.make(index).map_err(NoMemory::from)?;
-        // Relaxed: a hint that saves work; the compare-and-swap below decides.
-        if word.load(Relaxed) != 0 {
-            return Ok(());
+        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
+        match word.load(Relaxed) {
+            0 => {}
+            LOST => return Err(FillError::Lost),
+            _ => return Ok(()),
         }
         let platform = self.engine.platform();
         let pfn = self.engine.alloc_cache(self, index)?;
@@ -390,8 +401,11 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn drop_leaving(&self, range: Range<u64>) {
         let _: ControlFlow<()> = self.cache.each(range, |_, word| {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
-            if let Some(pfn) = Word(word.load(Relaxed)).held() {
+            let old = Word(word.load(Relaxed));
+            if old != Word(0) {
                 word.store(0, Relaxed);
+            }
+            if let Some(pfn) = old.held() {
                 if self.is_direct() {
                     self.let_go_of(pfn);
                 } else {

@@ -1,15 +1,17 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
-//! for those who have no page tables), `seals.rs` and
-//! `segment.rs` (who counts the VMAs of memfds and of System V shared memory). Who maps a file: [`rmap`](crate::rmap).
+//! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself),
+//! `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages for those who have
+//! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory). Who maps a file:
+//! [`rmap`](crate::rmap).
 
 mod contents;
 mod direct;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
+mod lose;
 mod mapping;
 mod pager;
 mod radix;
@@ -18,6 +20,7 @@ mod segment;
 mod special;
 mod truncate;
 
+pub(crate) use contents::{cleaned, keep_dirty};
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};

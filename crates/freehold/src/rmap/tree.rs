@@ -2,7 +2,7 @@
 //!
 //! | held | gives |
 //! | --- | --- |
-//! | for reading ([`VmaTree::read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
+//! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
 //! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
 //!
 //! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the tree meets every
@@ -135,6 +135,16 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
+    }
+
+    /// Takes the lock for reading if that is possible at once: the seed's trylock helper, for who would rather do something else.
+    pub fn try_read(&self) -> Option<Lookups<'_, P, W>> {
+        let lock = match self.readers {
+            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
+            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
+        };
+        // SAFETY: as in `read`.
+        Some(Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
 
     /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages at a time. The lock

@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// What the record names, with a reference.
-fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
+pub(super) fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
     let rcu = P::rcu_read();
     // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this section.
     let mapped = frame.maps() != 0;
@@ -114,6 +114,16 @@ impl<P: Platform> Page<'_, P> {
     /// The frame's record.
     pub fn frame(&self) -> &Frame {
         self.engine.platform().frame(self.pfn)
+    }
+
+    /// The frame's number.
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// By which page offset it is known at home.
+    pub fn index(&self) -> u64 {
+        self.index
     }
 
     /// The record still names the home by which the page was found.

@@ -11,7 +11,7 @@ const BATCH: usize = 4096;
 impl<P: Platform> AddressSpace<P> {
     /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a byte a page.
     ///
-    /// In memory is what is mapped, and of a file also what its page cache holds.
+    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page cache holds.
     ///
     /// # Errors
     ///
@@ -85,11 +85,12 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            // A page that is being moved is in memory all the same.
-            if matches!(
+            // Of the markers these stand for a page that no file is waited for.
+            let present = matches!(
                 pte.kind(Level::Pte),
-                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration, .. }
-            ) {
+                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
+            );
+            if present {
                 self.mark(VaRange::entry(address, Level::Pte));
             }
             ControlFlow::Continue(())

@@ -57,9 +57,10 @@ impl From<PopulateError> for MlockError {
         match error {
             PopulateError::OutOfMemory => MlockError::OutOfFrames,
             PopulateError::Killed => MlockError::Killed,
-            PopulateError::NotMapped | PopulateError::NotPermitted | PopulateError::BadAccess => {
-                MlockError::NotAccessible
-            }
+            PopulateError::NotMapped
+            | PopulateError::NotPermitted
+            | PopulateError::BadAccess
+            | PopulateError::MemoryFailed => MlockError::NotAccessible,
         }
     }
 }
