@@ -18,6 +18,7 @@ pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};
 pub use special::Special;
+pub(crate) use truncate::grace_period;
 
 use crate::{
     counted::{Counted, Shared},
