@@ -19,6 +19,7 @@ mod mprotect;
 mod mremap;
 mod munmap;
 mod nommu;
+mod probes;
 mod readers;
 mod reuse;
 mod rmap;
