@@ -9,7 +9,7 @@ use crate::{
 use freehold::{
     access::Manner,
     rmap::MigrateError,
-    space::{MapFlags, Prot, RemapFlags},
+    space::{Advice, MapFlags, Prot, RemapFlags},
 };
 use freehold_machine::Process;
 
@@ -95,6 +95,58 @@ fn a_probe_comes_beside_faults_fork_and_munmap() {
             assert_eq!(process.load(&mut cpu, page(0)), Ok(7u8));
         }
         drop((cpu, child, other));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_fault_that_copies_for_one_probe_beside_another() {
+    explore("a fault that copies a page for one probe while others come and go", 60, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (file(&scene), scene.another());
+        let probes = file.mapping();
+        probes.add_probe(PLACE + 4, &[TRAP]).unwrap();
+        probes.add_probe(PLACE + 8, &[TRAP]).unwrap();
+        map_text(&scene.process, &file, RX);
+        map_text(&other, &file, RX);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                add(&file);
+                probes.remove_probe(PLACE + 4).unwrap();
+            });
+            for (cpu, process) in [&scene.process, &other].into_iter().enumerate() {
+                let mut cpu = scene.machine.cpu(cpu);
+                scope.spawn(move || look(process, &mut cpu, 0));
+            }
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for process in [&scene.process, &other] {
+            assert_shows(process, &mut cpu, 0, true);
+            let shown = [4, 8].map(|offset| process.load::<u8>(&mut cpu, page(0) + PLACE + offset).unwrap());
+            assert_eq!(shown, [0, TRAP]);
+            assert_eq!(process.rss().anon, 1);
+        }
+        drop((cpu, other));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn c4_a_probe_comes_where_a_flush_is_owed() {
+    explore("a probe comes beside DONTNEED of the page", 40, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.madvise(page(1), PAGE, Advice::DontNeed).unwrap());
+            scope.spawn(|| {
+                add(&file);
+                // The entry was gone, perhaps; what this CPU remembers of it may not be there any more either.
+                assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
+            });
+        });
+        assert_shows(&scene.process, &mut scene.machine.cpu(2), 0, true);
         end(scene, file);
     });
 }

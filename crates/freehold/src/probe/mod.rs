@@ -103,7 +103,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> Mapping<P> {
     /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies of all who map it as
-    /// text (see the module). When this returns, no processor executes what was there before.
+    /// text (see the module). When this returns, no processor executes what was there before, but in a range that is just being unmapped.
     ///
     /// A copy that shows something else than the file at that place is another program's text, and is left alone; so is the page of
     /// every process once the file itself is overwritten there. There is one probe at a place: who has several uses for it

@@ -153,27 +153,34 @@ struct Page<'a, P: Platform> {
 
 impl<P: Platform> Page<'_, P> {
     fn settle(&self, mut guard: PteGuard<'_, P::Format, P>, spare: &mut Spare<'_, P>) -> Outcome {
-        let (space, platform) = (self.space, self.space.platform());
-        let pfn = match guard.get(self.address).kind(Level::Pte) {
-            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => pfn,
-            Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                return Outcome::Moving(Moving::of(payload).pfn);
+        let tlb = SpaceTlb { space: self.space };
+        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the lock is let go of.
+        let mut gather = Gather::<_, 1>::new(&tlb, &self.space.gathers);
+        let outcome = match guard.get(self.address).kind(Level::Pte) {
+            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) && self.is_wrong(pfn) => {
+                self.change(pfn, &mut guard, &mut gather, spare)
             }
-            // Whatever a fault puts there will be right.
-            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => {
-                return Outcome::Settled;
-            }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => Outcome::Moving(Moving::of(payload).pfn),
+            // Right, or whatever a fault puts there will be.
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Outcome::Settled,
         };
+        drop(guard);
+        gather.finish();
+        outcome
+    }
+
+    /// The entry maps `pfn`, which shows something else than it is to show.
+    fn change<'s>(
+        &self,
+        pfn: Pfn,
+        guard: &mut PteGuard<'_, P::Format, P>,
+        gather: &mut Gather<'_, SpaceTlb<'s, P>, 1>,
+        spare: &mut Spare<'_, P>,
+    ) -> Outcome {
+        let (space, platform) = (self.space, self.space.platform());
         let frame = platform.frame(pfn);
-        if !self.is_wrong(pfn) {
-            return Outcome::Settled;
-        }
-        let tlb = SpaceTlb { space };
-        // Nobody else's gather can see the entry empty without a flush: it comes before the lock is let go of.
-        let mut gather = Gather::<_, 1>::exclusive(&tlb);
-        let old = guard.take(self.address, &mut gather);
+        let old = guard.take(self.address, gather);
         gather.flush();
-        let mut outcome = Outcome::Settled;
         // One reference is this entry's: nobody can come to have another but through this table.
         let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
         if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
@@ -197,25 +204,23 @@ impl<P: Platform> Page<'_, P> {
             gather.frame(pfn, Level::Pte);
         } else {
             guard.set(self.address, old);
-            outcome = Outcome::NeedsFrame;
+            return Outcome::NeedsFrame;
         }
-        drop(guard);
-        gather.finish();
-        outcome
+        Outcome::Settled
     }
 
     /// Whether the page shows something else than it is to show.
     fn is_wrong(&self, pfn: Pfn) -> bool {
         let anon = self.space.platform().frame(pfn).is_anon();
         self.probes.iter().any(|probe| match anon {
-            true => self.change(probe, pfn).is_some(),
+            true => self.correction(probe, pfn).is_some(),
             // As the fault sees it: a copy, whatever the file has there by now.
             false => self.put && !probe.is_leaving(),
         })
     }
 
     /// What is to be written at the place of a probe in a private copy.
-    fn change<'p>(&self, probe: &'p Probe, pfn: Pfn) -> Option<&'p [u8]> {
+    fn correction<'p>(&self, probe: &'p Probe, pfn: Pfn) -> Option<&'p [u8]> {
         let (from, to) = match probe.is_leaving() {
             true => (probe.breakpoint(), probe.replaced()),
             false if self.put => (probe.replaced(), probe.breakpoint()),
@@ -226,7 +231,7 @@ impl<P: Platform> Page<'_, P> {
 
     fn write(&self, pfn: Pfn) {
         for probe in self.probes {
-            if let Some(bytes) = self.change(probe, pfn) {
+            if let Some(bytes) = self.correction(probe, pfn) {
                 self.space.platform().write_frame(pfn, probe.start(), bytes);
             }
         }
