@@ -17,6 +17,7 @@ macro_rules! errnos {
 
 errnos! {
     EPERM = 1, "Operation not permitted";
+    ENOENT = 2, "Nothing there";
     EINTR = 4, "Interrupted by a fatal signal";
     EIO = 5, "Input or output failed";
     EBADF = 9, "Bad file descriptor";
@@ -54,7 +55,8 @@ impl From<AllocError> for NoMemory {
     }
 }
 
-macro_rules! verb_error {
+/// An error of a verb that no signal ends.
+macro_rules! unkillable_error {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +78,18 @@ macro_rules! verb_error {
 
         impl core::error::Error for $name {}
 
-        impl From<Killed> for $name {
-            fn from(_: Killed) -> Self { Self::Killed }
-        }
-
         impl From<NoMemory> for $name {
             fn from(_: NoMemory) -> Self { Self::OutOfMemory }
+        }
+    };
+}
+
+macro_rules! verb_error {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
+        unkillable_error! { $(#[$doc])* $name { $($(#[$vdoc])* $variant => $errno,)* } }
+
+        impl From<Killed> for $name {
+            fn from(_: Killed) -> Self { Self::Killed }
         }
     };
 }
@@ -456,5 +464,25 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
+    }
+}
+
+unkillable_error! {
+    /// Why a probe was not added or taken away.
+    ProbeError {
+        /// No bytes or more than sixteen, or bytes of two pages.
+        Invalid => EINVAL,
+        /// Beyond the end of the file.
+        BeyondEnd => EINVAL,
+        /// There is a probe already, at this place or overlapping it.
+        Taken => EEXIST,
+        /// The file itself has these bytes there.
+        Unchanged => EOPNOTSUPP,
+        /// No probe begins there.
+        NotThere => ENOENT,
+        /// The file could not be read.
+        Io => EIO,
+        /// No memory for the engine's own records, or for a process's copy of the page.
+        OutOfMemory => ENOMEM,
     }
 }

@@ -23,6 +23,7 @@ mod mremap;
 mod munmap;
 mod nommu;
 mod pinned;
+mod probes;
 mod readers;
 mod reuse;
 mod rmap;

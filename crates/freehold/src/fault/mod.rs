@@ -192,12 +192,12 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether the fault will make an anonymous page, or huge zeroes, whose first write is to find a family.
+    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find a family.
     fn wants_family(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || {
             self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
         };
-        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge())
+        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge() || self.is_probed(vma, page))
     }
 
     /// Brings a page of a file into its cache; no lock is held.

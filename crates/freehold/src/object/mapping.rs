@@ -28,6 +28,7 @@ use crate::{
     error::NoMemory,
     nommu::FileRegions,
     platform::Platform,
+    probe::Registry,
     rmap::{
         home::{Home, HomeRef},
         tree::{ByFile, Edit, Lookups},
@@ -129,11 +130,13 @@ pub struct Mapping<P: Platform> {
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
-    pub(super) content: RwSem<P>,
+    pub(crate) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(super) invalidate: RwSem<P>,
     /// The i_mmap lock, and who maps the file.
     home: HomeRef<P, ByFile>,
+    /// Breakpoints in private copies of the pages.
+    pub(crate) probes: Registry,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
@@ -213,6 +216,7 @@ impl<P: Platform> Mapping<P> {
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
             home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
+            probes: Registry::new(),
             regions: FileRegions::new(),
             engine: engine.clone(),
         })?;

@@ -28,6 +28,7 @@ pub use seals::Seals;
 pub(crate) use seals::Writing;
 pub use segment::Segment;
 pub use special::Special;
+pub(crate) use truncate::grace_period;
 
 use crate::{
     counted::{Counted, Shared},

@@ -152,7 +152,7 @@ impl<P: Platform> Mapping<P> {
 }
 
 /// Waits until every read section that exists now is over.
-pub(super) fn grace_period<P: Platform>() {
+pub(crate) fn grace_period<P: Platform>() {
     unsafe fn nothing(_: NonNull<RcuHead>) {}
     let head = RcuHead::new();
     // SAFETY: the head stays here, untouched, until the barrier has seen the function run.
