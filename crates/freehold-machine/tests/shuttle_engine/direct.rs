@@ -102,11 +102,11 @@ impl Pager<Machine> for Device {
         }
     }
 
-    fn persist(&self, _: &Machine, pages: Range<u64>) -> Result<(), IoError> {
-        for index in pages {
-            let word = self.0.word(index as usize);
-            self.0.state.lasting[index as usize].store(word, SeqCst);
-        }
+    fn write_page(&self, _: &Machine, index: u64, _: Pfn) -> Result<(), IoError> {
+        let word = self.0.word(index as usize);
+        // It takes a while, in which somebody else may ask for the same.
+        thread::yield_now();
+        self.0.state.lasting[index as usize].store(word, SeqCst);
         Ok(())
     }
 
@@ -140,6 +140,9 @@ fn no_store_is_clean_and_not_lasting() {
                 let mut cpu = scene.machine.cpu(0);
                 for number in 1..4u64 {
                     scene.process.store(&mut cpu, page(number % 2), number).unwrap();
+                    file.mapping().write_back(0..PAGES as u64).unwrap();
+                    // Though another may have begun to write the page back, and be at it still.
+                    assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
                 }
             });
             scope.spawn(|| {

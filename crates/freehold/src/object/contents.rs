@@ -112,7 +112,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at). Of a direct
-    /// file, whose stores are in the storage already, it makes them lasting.
+    /// file, whose stores are in the storage already, it makes them last.
     ///
     /// # Errors
     ///
@@ -130,9 +130,6 @@ impl<P: Platform> Mapping<P> {
         let _pages_stay = self.invalidate.read();
         // First the rights to write go, so that a store after this makes its page dirty again.
         self.home().each_mapper(pages.clone(), clean);
-        if self.is_direct() {
-            return self.persist(pages);
-        }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(pages, |index| {
             if let Some(page) = self.get_page(index) {

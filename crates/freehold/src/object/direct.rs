@@ -6,8 +6,8 @@
 //! ```text
 //! comes       the pager names the frame; its record is the file's from now on, with one reference
 //! dirty       the first store faults, and makes page and entry dirty, as for every file
-//! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then what dirty pages hold is
-//!             made to last. A store after that faults again, and makes the page dirty again
+//! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then the pager makes each dirty
+//!             page last, with the frame locked. A store after that faults again, and makes the page dirty again
 //! goes        hidden, waited for, zapped as by every truncation; then everybody else's reference is waited for; the record is
 //!             clean; the pager may free the frame
 //! ```
@@ -21,12 +21,11 @@
 //! takes the entry away, makes the page what its entry was, after the flush.
 
 use super::{
-    IoError, Mapping, Pager,
+    Mapping, Pager,
     mapping::{FillError, Kind, Word, zero},
     truncate::grace_period,
 };
 use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
-use core::ops::{ControlFlow, Range};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 
 impl<P: Platform> Mapping<P> {
@@ -74,37 +73,6 @@ impl<P: Platform> Mapping<P> {
             frame.put();
         }
         Ok(())
-    }
-
-    /// Makes the dirty pages of `pages` last. Under the invalidate lock, after the right to write was taken from every entry.
-    pub(super) fn persist(&self, pages: Range<u64>) -> Result<(), IoError> {
-        let mut result = Ok(());
-        let mut run = pages.start..pages.start;
-        let _: ControlFlow<()> = self.each_page(pages, |index| {
-            let dirty =
-                self.get_page(index).is_some_and(|page| self.engine().platform().frame(*page).take_dirty());
-            if dirty && run.end != index {
-                result = result.and(self.persist_run(core::mem::replace(&mut run, index..index)));
-            }
-            run.end += u64::from(dirty);
-            ControlFlow::Continue(())
-        });
-        result.and(self.persist_run(run))
-    }
-
-    /// Makes pages last that were dirty; they are again if it fails.
-    fn persist_run(&self, run: Range<u64>) -> Result<(), IoError> {
-        if run.is_empty() {
-            return Ok(());
-        }
-        let platform = self.engine().platform();
-        let done = self.pager().persist(platform, run.clone());
-        if done.is_err() {
-            for page in run.filter_map(|index| self.get_page(index)) {
-                platform.frame(*page).set_dirty();
-            }
-        }
-        done
     }
 
     /// Gives a frame back to the storage, once nobody else has a reference. No entry maps it, and nobody finds it any more.

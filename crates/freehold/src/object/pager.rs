@@ -27,7 +27,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// The page could not be read; `frame` may hold anything.
     fn read_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError>;
 
-    /// Keeps the contents of `frame` as the page `index`.
+    /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::object::Mapping::direct) file, whose frame is the
+    /// storage's: makes what was stored there last, whatever happens to the machine.
     ///
     /// # Errors
     ///
@@ -59,17 +60,6 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     fn direct_access(&self, platform: &P, index: u64) -> Result<Pfn, IoError> {
         let _ = (platform, index);
         Err(IoError)
-    }
-
-    /// Makes what was stored to these pages of a direct file last, whatever happens to the machine. Nobody may write to them
-    /// through a mapping meanwhile: the next store faults.
-    ///
-    /// # Errors
-    ///
-    /// The storage failed; the pages stay dirty.
-    fn persist(&self, platform: &P, pages: Range<u64>) -> Result<(), IoError> {
-        let _ = (platform, pages);
-        Ok(())
     }
 
     /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no page table, TLB or

@@ -14,8 +14,8 @@ pub struct State {
     pub frames: BTreeMap<u64, Pfn>,
     /// The first words of pages, as they are after a failure of the power.
     pub lasting: BTreeMap<u64, u64>,
-    /// The pages that were made to last, from and to, in order.
-    pub persisted: Vec<(u64, u64)>,
+    /// The pages that were made to last, in order.
+    pub persisted: Vec<u64>,
     /// Frames that were given back when their pages were cut off.
     pub freed: usize,
     /// Nothing can be had, or be made to last.
@@ -67,7 +67,7 @@ impl Storage {
     }
 
     /// What was made to last since the last time this was asked.
-    pub fn persisted(&self) -> Vec<(u64, u64)> {
+    pub fn persisted(&self) -> Vec<u64> {
         std::mem::take(&mut self.state().persisted)
     }
 
@@ -105,15 +105,15 @@ impl Pager<Machine> for Device {
         Ok(frame[0])
     }
 
-    fn persist(&self, _: &Machine, pages: Range<u64>) -> Result<(), IoError> {
+    fn write_page(&self, _: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
         if self.0.state().broken {
             return Err(IoError);
         }
-        for index in pages.clone() {
-            let word = self.0.word(index);
-            self.0.state().lasting.insert(index, word);
-        }
-        self.0.state().persisted.push((pages.start, pages.end));
+        assert_eq!(self.0.frame(index), Some(frame));
+        let word = self.0.word(index);
+        let mut state = self.0.state();
+        state.lasting.insert(index, word);
+        state.persisted.push(index);
         Ok(())
     }
 
