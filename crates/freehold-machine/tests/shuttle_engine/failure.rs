@@ -42,6 +42,8 @@ impl Pager<Machine> for Store {
             platform.read_frame(frame, offset * 8, &mut bytes);
             u64::from_le_bytes(bytes)
         });
+        // A store takes its time.
+        thread::yield_now();
         self.0.lock().unwrap()[index as usize] = words;
         Ok(())
     }
