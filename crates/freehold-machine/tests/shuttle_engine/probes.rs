@@ -185,6 +185,26 @@ fn a_probe_goes_beside_fork_and_faults() {
 }
 
 #[test]
+fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
+    explore("a debugger's store into a copy that is nothing but a probe's, beside its end", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| remove(&file));
+            scope.spawn(|| scene.process.write_memory(page(1), &[5], Manner::Forced).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(5u8));
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
 fn a_debuggers_store_beside_a_probe_is_not_lost() {
     explore("a debugger's stores beside a probe that comes and goes", 60, |locking| {
         let scene = Scene::new(locking);
