@@ -185,6 +185,52 @@ fn a_probe_goes_beside_fork_and_faults() {
 }
 
 #[test]
+fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
+    explore("a debugger's store into a copy that is nothing but a probe's, beside its end", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| remove(&file));
+            scope.spawn(|| scene.process.write_memory(page(1), &[5], Manner::Forced).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(5u8));
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_store_by_rights_that_are_going_is_not_lost() {
+    explore("a store by rights that mprotect takes, into a copy that goes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        scene.process.mprotect(page(1), PAGE, RW).unwrap();
+        // The copy is as a fault would make it, and this CPU remembers that it may be written.
+        let mut cpu = scene.machine.cpu(1);
+        scene.process.store(&mut cpu, page(1), 0u8).unwrap();
+        let stored = thread::scope(|scope| {
+            scope.spawn(|| scene.process.mprotect(page(1), PAGE, R).unwrap());
+            scope.spawn(|| remove(&file));
+            let process = &scene.process;
+            scope.spawn(move || process.store(&mut cpu, page(1), 3u8).is_ok()).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(if stored { 3u8 } else { 0 }));
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
 fn a_debuggers_store_beside_a_probe_is_not_lost() {
     explore("a debugger's stores beside a probe that comes and goes", 60, |locking| {
         let scene = Scene::new(locking);

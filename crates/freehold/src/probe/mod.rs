@@ -77,16 +77,16 @@ impl<P: Platform> Hit<P> {
         self.offset
     }
 
-    /// What the file had there when the probe was added: sixteen bytes, beyond the end of the page too, or as many as it had; enough for
-    /// any instruction of x86, to be carried out elsewhere.
+    /// What the file had there when the probe was added: sixteen bytes, beyond the end of the page too, or as many as it had;
+    /// enough for any instruction of x86, to be carried out elsewhere.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more; if memory at `addr`
-    /// does not hold a breakpoint now, the program goes on at `addr` as if nothing had happened.
+    /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more; if memory at
+    /// `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing had happened.
     ///
     /// # Locks
     ///
@@ -102,18 +102,19 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies of all who map it as
-    /// text (see the module). When this returns, no processor executes what was there before, but in a range that is just being unmapped.
+    /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies of all who map it
+    /// as text (see the module). When this returns, no processor executes what was there before, but in a range that is just
+    /// being unmapped.
     ///
-    /// A copy that shows something else than the file at that place is another program's text, and is left alone; so is the page of
-    /// every process once the file itself is overwritten there. There is one probe at a place: who has several uses for it
+    /// A copy that shows something else than the file at that place is another program's text, and is left alone; so is the page
+    /// of every process once the file itself is overwritten there. There is one probe at a place: who has several uses for it
     /// counts them. Probes last as long as the `Mapping`, of which their owner keeps a reference. Without an MMU nobody has
     /// copies of his own, and nothing is put anywhere.
     ///
     /// # Errors
     ///
-    /// See [`ProbeError`]; there is no probe. After `OutOfMemory` some breakpoints may be left, if the memory to take them back was
-    /// missing too: [`probe_at`](AddressSpace::probe_at) still knows them, and [`remove_probe`](Self::remove_probe) finishes.
+    /// See [`ProbeError`]; there is no probe. After `OutOfMemory` some breakpoints may be left, if the memory to take them back
+    /// was missing too: [`probe_at`](AddressSpace::probe_at) still knows them, and [`remove_probe`](Self::remove_probe) finishes.
     ///
     /// # Locks
     ///
@@ -142,8 +143,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// There is none; or no memory for a copy of a page that was written and is shared by fork: then the breakpoint is left there,
-    /// in no new copy, and known to [`probe_at`](AddressSpace::probe_at), until this is called again with success.
+    /// There is none; or no memory for a copy of a page that was written and is shared by fork: then the breakpoint is left
+    /// there, in no new copy, and known to [`probe_at`](AddressSpace::probe_at), until this is called again with success.
     ///
     /// # Locks
     ///
@@ -187,8 +188,8 @@ impl<P: Platform> Mapping<P> {
         if probe.original.starts_with(breakpoint) { Err(ProbeError::Unchanged) } else { Ok(probe) }
     }
 
-    /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a grace period after the
-    /// registry changed.
+    /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a grace period after
+    /// the registry changed.
     fn settle_all(&self, index: u64) -> Result<(), NoMemory> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));

@@ -154,7 +154,8 @@ struct Page<'a, P: Platform> {
 impl<P: Platform> Page<'_, P> {
     fn settle(&self, mut guard: PteGuard<'_, P::Format, P>, spare: &mut Spare<'_, P>) -> Outcome {
         let tlb = SpaceTlb { space: self.space };
-        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the lock is let go of.
+        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the lock is let
+        // go of.
         let mut gather = Gather::<_, 1>::new(&tlb, &self.space.gathers);
         let outcome = match guard.get(self.address).kind(Level::Pte) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) && self.is_wrong(pfn) => {
@@ -237,8 +238,8 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by breakpoints, and by
-    /// nothing else. A copy that does not differ at all was perhaps made by a store, and stays.
+    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by breakpoints, and
+    /// by nothing else. A copy that does not differ at all was perhaps made by a store, and stays.
     fn is_made_anew(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
         let platform = self.space.platform();
