@@ -1,6 +1,7 @@
 //! What tasks run in, and how far they are.
 
 use super::contents::Lineage;
+use super::files::Proven;
 use freehold_machine::Process;
 use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
@@ -13,12 +14,18 @@ const AROUND: usize = 3;
 pub(super) struct Image {
     process: Process,
     pub(super) lineage: Lineage,
+    pub(super) proven: Proven,
     totals: Arc<Totals>,
 }
 
 impl Image {
-    pub(super) fn new(totals: &Arc<Totals>, process: Process, lineage: Lineage) -> Arc<Image> {
-        Arc::new(Image { process, lineage, totals: Arc::clone(totals) })
+    pub(super) fn new(
+        totals: &Arc<Totals>,
+        process: Process,
+        lineage: Lineage,
+        proven: Proven,
+    ) -> Arc<Image> {
+        Arc::new(Image { process, lineage, proven, totals: Arc::clone(totals) })
     }
 
     pub(super) fn process(&self) -> &Process {

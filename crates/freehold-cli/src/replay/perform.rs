@@ -3,6 +3,7 @@
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
+use super::files::{self, Proven};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
@@ -73,9 +74,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
-                let ended = self.touch(image, task.number, step.line, *address, *code);
-                let ns = self.lap();
-                self.found.time_other(Other::Fault, ns);
+                let ended = self.fault(image, task.number, step.line, *address, *code);
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
             }
             What::Call(planned) => {
@@ -83,6 +82,8 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let answer = self.call(image.process(), planned);
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
+                image.proven.called(image.process(), &planned.call);
+                self.lap();
                 self.check_call(task, step.line, planned, answer);
             }
             What::Clone { child, shares } => {
@@ -102,8 +103,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Compare(snapshot) => {
                 let image = task.image.as_deref()?;
-                let findings = compare::compare(self.world, image, snapshot);
-                compare::report(self.found, task.number, snapshot, step.line, findings);
+                let compared = compare::compare(self.world, image, snapshot);
+                compare::report(self.found, task.number, snapshot, step.line, compared);
                 let ns = self.lap();
                 self.found.checking += Duration::from_nanos(ns);
             }
@@ -116,33 +117,51 @@ impl<'w, 'c> Performer<'w, 'c> {
         None
     }
 
-    /// Touches memory as the recorded program did. How that ended.
-    fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
-        let process = image.process();
+    /// Takes a recorded fault, with the page cache of a file as it is taken to have been. How that ended.
+    fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,
         };
-        let faulted = &mut false;
+        let process = image.process();
+        let around = files::read_ahead(self.world, process, address, access);
+        self.lap();
+        let (ended, mut faulted) = self.touch(image, task, line, address, access);
+        let ns = self.lap();
+        self.found.time_other(Other::Fault, ns);
+        if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
+            faulted = faulted || around.map_rest(process, self.cpu, address);
+            if around.maps() {
+                image.proven.add(address);
+            }
+        }
+        self.found.already_there += u64::from(!faulted);
+        ended
+    }
+
+    /// Touches memory as the recorded program did. How that ended, and whether the engine was needed.
+    fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, access: Access) -> (Ends, bool) {
+        let process = image.process();
+        let mut faulted = false;
         let result = self.cpu.touch(process.mmu(), address, access, |at, access| {
-            *faulted = true;
+            faulted = true;
             process.handle_fault(at.get(), access)
         });
-        self.found.already_there += u64::from(!*faulted);
-        let result = match self.world.options.backed && code.write() {
+        let result = match self.world.options.backed && access.write {
             true => {
                 result.and_then(|()| contents::store(process, self.cpu, address, task, &image.lineage, line))
             }
             false => result,
         };
-        match result {
+        let ended = match result {
             Ok(()) => Ends::Resolved,
             Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
             Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
             Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
             Err(_) => Ends::Interrupted,
-        }
+        };
+        (ended, faulted)
     }
 
     fn check_fault(
@@ -232,7 +251,9 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.found.time_other(Other::Fork, ns);
         match forked {
             Ok(space) => {
-                Some(Image::new(&self.world.totals, Process::of(space), parent.lineage.forked(line)))
+                let child = Process::of(space);
+                let proven = parent.proven.forked(&child);
+                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), proven))
             }
             Err(error) => {
                 self.found.differ(|| Difference {
@@ -263,7 +284,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                         let _ = process.touch(self.cpu, page * PAGE, access);
                     }
                 }
-                let image = Image::new(&self.world.totals, process, Lineage::fresh());
+                let image = Image::new(&self.world.totals, process, Lineage::fresh(), Proven::default());
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+const PAGE: u64 = 4096;
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
 pub(super) const MEMORY: u64 = 64 << 30;
 /// Memory with contents that there is on any host.
@@ -34,6 +35,8 @@ pub(super) struct World {
     pub(super) options: Options,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
+    /// Pages of files by their names, where the recording tells.
+    lengths: HashMap<String, u64>,
     /// Counts of address spaces that are gone.
     pub(super) totals: Arc<Totals>,
     /// Who runs in what: the image that a task had when it was made or did an exec.
@@ -84,6 +87,7 @@ impl World {
             options: options.clone(),
             files: HashMap::new(),
             names: HashMap::new(),
+            lengths: HashMap::new(),
             totals: Arc::default(),
             images: Mutex::default(),
             newborn: Mutex::default(),
@@ -118,6 +122,9 @@ impl World {
                     })
                 }
             };
+            if let Some(bytes) = file.size {
+                self.lengths.insert(file.path.clone(), bytes.div_ceil(PAGE));
+            }
             self.names.insert(file.path.clone(), file.id);
             self.files.insert(file.id, mapped);
         }
@@ -136,6 +143,11 @@ impl World {
     /// What is mapped under this number.
     pub(super) fn mapped(&self, id: u32) -> Option<&Mapped> {
         self.files.get(&id)
+    }
+
+    /// The pages of the file that has this name, as it was found after the run; none where the recording does not tell.
+    pub(super) fn length(&self, name: &str) -> Option<u64> {
+        self.lengths.get(name).copied()
     }
 
     /// What a list of VMAs calls by this name; none for anonymous memory.

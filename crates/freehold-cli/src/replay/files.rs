@@ -1,0 +1,145 @@
+//! Pages of files: what is taken to be in the page cache, and what recorded faults prove to be mapped.
+//!
+//! A read fault on a file maps, with its page, those around it that are in the page cache. No recording tells what was there:
+//! taken is that everything was, up to the file's end, but of shared memory, of which only that is there what somebody
+//! touched. So the engine has what Linux had or more. What Linux had at least is known, too: the page of each recorded fault.
+
+use super::world::World;
+use freehold::fault::Access;
+use freehold::space::pagemap::PageKind;
+use freehold_machine::{Cpu, Process};
+use freehold_pagetable::X86_4;
+use freehold_trace::Call;
+use freehold_trace::CallName::{Madvise, Mmap, Mremap, Munmap, Shmat, Shmdt};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGE: u64 = 4096;
+/// Bytes that a read fault maps at most.
+pub(super) const AROUND: u64 = 16 * PAGE;
+/// Bytes that a page table maps.
+const TABLE: u64 = 512 * PAGE;
+
+/// Where a fault on a file will look for more pages to map.
+pub(super) struct Around {
+    /// What a read fault maps, as far as the file is long; empty for others.
+    window: Range<u64>,
+    /// The fault's page will be the file's own, not a copy.
+    maps: bool,
+}
+
+/// Brings what is around `at` into the page cache, if that is a file. Before the fault, so that its time is the engine's.
+pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Access) -> Option<Around> {
+    let page = at & !(PAGE - 1);
+    let vma = process.find_vma(page)?;
+    let file = vma.object().file()?.clone();
+    let maps = !access.write || vma.flags().contains(freehold::vma::flags::VmFlags::SHARED);
+    let start = (page & !(AROUND - 1)).max(vma.start());
+    let table_end = (page & !(TABLE - 1)) + TABLE;
+    let mut window = start..(start + AROUND).min(vma.end()).min(table_end);
+    let first = vma.pgoff_of(start);
+    drop(vma);
+    if access.write {
+        return Some(Around { window: 0..0, maps });
+    }
+    let length = world.length(file.name()).unwrap_or(u64::MAX).max(first);
+    window.end = window.end.min(start.saturating_add((length - first).saturating_mul(PAGE)));
+    let mapping = file.mapping();
+    if !mapping.is_shmem() {
+        for index in first..first + (window.end - start) / PAGE {
+            // What cannot be filled is absent, which the comparison shows.
+            if !mapping.has_page(index) {
+                let _ = mapping.fill(index);
+            }
+        }
+    }
+    Some(Around { window, maps })
+}
+
+impl Around {
+    /// The page of a recorded read fault at `at` was there: an earlier fault here had mapped it with its own, where Linux did
+    /// not find it in the page cache. What this fault maps around it comes by a fault on the next page that is missing.
+    /// Whether there was one.
+    pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
+        // Beyond that a fault would have another window.
+        let block = at & !(AROUND - 1);
+        let range = self.window.start.max(block)..self.window.end.min(block + AROUND);
+        let mut missing = range.start;
+        process.pagemap(range.clone(), |present| {
+            if present.range.start <= missing {
+                missing = present.range.end.max(missing);
+            }
+        });
+        missing < range.end && process.touch(cpu, missing, Access::READ).is_ok()
+    }
+
+    /// The fault maps a page of the file.
+    pub(super) fn maps(&self) -> bool {
+        self.maps
+    }
+}
+
+/// The pages of files of one address space that Linux must have mapped: a recorded fault ended well there, and nothing has
+/// taken the page since. By their numbers. The plan keeps calls and the faults around them in order.
+#[derive(Default)]
+pub(super) struct Proven(Mutex<BTreeSet<u64>>);
+
+impl Proven {
+    /// A fault on the file's page at `at` ended well.
+    pub(super) fn add(&self, at: u64) {
+        self.pages().insert(at / PAGE);
+    }
+
+    /// A call was made: what it took away is not proven any more.
+    pub(super) fn called(&self, process: &Process, call: &Call) {
+        let args = &call.args;
+        match call.name {
+            Munmap | Madvise => self.keep_present(process, args[0], args[1]),
+            Mmap | Mremap => {
+                self.keep_present(process, args[0], args[1]);
+                let len = if call.name == Mmap { args[1] } else { args[2] };
+                self.keep_present(process, call.returned.value().unwrap_or(args[4]), len);
+            }
+            Shmat | Shmdt => self.keep_present(process, 0, u64::MAX),
+            _ => {}
+        }
+    }
+
+    /// Of `len` bytes from `at` on, keeps what is still there.
+    fn keep_present(&self, process: &Process, at: u64, len: u64) {
+        let range = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
+        let proven: Vec<u64> = self.within(range);
+        let gone: Vec<u64> = proven.into_iter().filter(|page| !is_of_file(process, *page)).collect();
+        if !gone.is_empty() {
+            let mut pages = self.pages();
+            pages.retain(|page| gone.binary_search(page).is_err());
+        }
+    }
+
+    /// What of it a child has that was just forked.
+    pub(super) fn forked(&self, child: &Process) -> Proven {
+        let pages = self.pages().iter().copied().filter(|page| is_of_file(child, *page)).collect();
+        Proven(Mutex::new(pages))
+    }
+
+    /// Those of `pages`, ascending.
+    pub(super) fn within(&self, pages: Range<u64>) -> Vec<u64> {
+        match pages.is_empty() {
+            true => Vec::new(),
+            false => self.pages().range(pages).copied().collect(),
+        }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        // Whoever panicked takes the whole run down.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a page of a file is mapped at page number `page`.
+fn is_of_file(process: &Process, page: u64) -> bool {
+    let mut found = false;
+    process.pagemap(page * PAGE..(page + 1) * PAGE, |present| found |= present.kind == PageKind::File);
+    found
+}
