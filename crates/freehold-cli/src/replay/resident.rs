@@ -222,9 +222,7 @@ impl Judge<'_> {
     fn judge(&self) -> (Verdict, Option<Difference>) {
         let (least, ours) = (self.proven().count() as u64, self.ours.count());
         let Some(list) = self.linux.list else {
-            let pages = self.linux.kilobytes / PAGE_KB;
-            let verdict = Verdict { fewer: pages < ours, more: pages > ours };
-            return (verdict, self.size_outside(least..=self.vma.end - self.vma.start));
+            return (self.by_size(), self.size_outside(least..=self.vma.end - self.vma.start));
         };
         let theirs: Runs = list.files.within(self.vma.clone()).collect();
         let absent = self.proven().find(|page| !theirs.contains(*page));
@@ -233,9 +231,19 @@ impl Judge<'_> {
         let unexplained = more.iter().find(|page| !self.is_explained(**page, &list));
         let unexplained =
             unexplained.map(|page| self.difference(*page, "present", "absent: no fault maps it"));
-        let verdict = Verdict { fewer: self.ours.not_in(&theirs).next().is_some(), more: !more.is_empty() };
+        let Verdict { fewer, more: larger } = self.by_size();
+        let verdict = Verdict {
+            fewer: fewer || self.ours.not_in(&theirs).next().is_some(),
+            more: larger || !more.is_empty(),
+        };
         let size = self.size_outside(least..=ours + more.len() as u64);
         (verdict, absent.or(unexplained).or(size))
+    }
+
+    /// What the kernel's own sum says.
+    fn by_size(&self) -> Verdict {
+        let ours = self.ours.count() * PAGE_KB;
+        Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours }
     }
 
     /// Pages that must be there. The engine may have lost what a write copied.
