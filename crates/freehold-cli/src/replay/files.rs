@@ -1,23 +1,27 @@
-//! Pages of files: what is taken to be in the page cache, and what recorded faults prove to be mapped.
+//! Pages of files: what is taken to be in the page cache, and what recorded faults say of what is mapped.
 //!
 //! A read fault on a file maps, with its page, those around it that are in the page cache. No recording tells what was there:
 //! taken is that everything was, up to the file's end, but of shared memory, of which only that is there what somebody
-//! touched. So the engine has what Linux had or more. What Linux had at least is known, too: the page of each recorded fault.
+//! touched. So the engine has what Linux had or more. What Linux had at least is known, too, the page of each recorded fault;
+//! and what at most: what is around them.
 
 use super::world::World;
 use freehold::fault::Access;
+use freehold::space::TASK_SIZE;
 use freehold::space::pagemap::PageKind;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::Call;
-use freehold_trace::CallName::{Madvise, Mmap, Mremap, Munmap, Shmat, Shmdt};
-use std::collections::BTreeSet;
+use freehold_trace::CallName::{Madvise, Mlock, Mlock2, Mlockall, Mmap, Mremap, Munmap, Shmat, Shmdt};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: u64 = 4096;
 /// Bytes that a read fault maps at most.
 pub(super) const AROUND: u64 = 16 * PAGE;
+/// Advice that takes pages or brings them: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE, DONTNEED_LOCKED, GUARD_INSTALL.
+const TAKES_OR_BRINGS: [u64; 7] = [4, 9, 21, 22, 23, 24, 102];
 /// Bytes that a page table maps.
 const TABLE: u64 = 512 * PAGE;
 
@@ -73,65 +77,85 @@ impl Around {
         });
         missing < range.end && process.touch(cpu, missing, Access::READ).is_ok()
     }
-
-    /// The fault maps a page of the file.
-    pub(super) fn maps(&self) -> bool {
-        self.maps
-    }
 }
 
-/// The pages of files of one address space that Linux must have mapped: a recorded fault ended well there, and nothing has
-/// taken the page since. By their numbers. The plan keeps calls and the faults around them in order.
-#[derive(Default)]
-pub(super) struct Proven(Mutex<BTreeSet<u64>>);
+/// How a page of a file came to be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// A recorded fault ended there: Linux had mapped it.
+    Faulted,
+    /// It came along with one, if it was in the page cache; or a call brought it.
+    Along,
+}
 
-impl Proven {
-    /// A fault on the file's page at `at` ended well.
-    pub(super) fn add(&self, at: u64) {
-        self.pages().insert(at / PAGE);
+/// The pages of files that an address space may have mapped, by their numbers: what recorded faults explain, until something
+/// takes the page. The plan keeps calls and the faults around them in order.
+#[derive(Default)]
+pub(super) struct Reached(Mutex<BTreeMap<u64, How>>);
+
+impl Reached {
+    /// A fault on a file's page at `at` ended well.
+    pub(super) fn fault(&self, at: u64, around: &Around) {
+        let mut pages = self.pages();
+        for page in around.window.start / PAGE..around.window.end / PAGE {
+            pages.entry(page).or_insert(How::Along);
+        }
+        if around.maps {
+            pages.insert(at / PAGE, How::Faulted);
+        }
     }
 
-    /// A call was made: what it took away is not proven any more.
+    /// A call was made: what it took away is not reached any more, and what it brought is.
     pub(super) fn called(&self, process: &Process, call: &Call) {
         let args = &call.args;
         match call.name {
-            Munmap | Madvise => self.keep_present(process, args[0], args[1]),
+            Munmap | Mlock | Mlock2 => self.follow(process, args[0], args[1]),
+            Madvise if TAKES_OR_BRINGS.contains(&args[2]) => self.follow(process, args[0], args[1]),
             Mmap | Mremap => {
-                self.keep_present(process, args[0], args[1]);
+                self.follow(process, args[0], args[1]);
                 let len = if call.name == Mmap { args[1] } else { args[2] };
-                self.keep_present(process, call.returned.value().unwrap_or(args[4]), len);
+                self.follow(process, call.returned.value().unwrap_or(args[4]), len);
             }
-            Shmat | Shmdt => self.keep_present(process, 0, u64::MAX),
+            Shmat | Shmdt | Mlockall => self.follow(process, 0, TASK_SIZE),
             _ => {}
         }
     }
 
-    /// Of `len` bytes from `at` on, keeps what is still there.
-    fn keep_present(&self, process: &Process, at: u64, len: u64) {
-        let range = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
-        let proven: Vec<u64> = self.within(range);
-        let gone: Vec<u64> = proven.into_iter().filter(|page| !is_of_file(process, *page)).collect();
-        if !gone.is_empty() {
-            let mut pages = self.pages();
-            pages.retain(|page| gone.binary_search(page).is_err());
-        }
+    /// As far as `len` bytes from `at` on go, only what the engine has is reached, and all of that.
+    pub(super) fn follow(&self, process: &Process, at: u64, len: u64) {
+        let range = at & !(PAGE - 1)..at.saturating_add(len).min(TASK_SIZE);
+        let mut there = BTreeSet::new();
+        process.pagemap(range.clone(), |present| {
+            if present.kind == PageKind::File {
+                there.extend(present.range.start / PAGE..present.range.end / PAGE);
+            }
+        });
+        let mut pages = self.pages();
+        let known = range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE);
+        let gone: Vec<u64> =
+            pages.range(known).map(|(page, _)| *page).filter(|page| !there.contains(page)).collect();
+        gone.iter().for_each(|page| {
+            pages.remove(page);
+        });
+        there.into_iter().for_each(|page| {
+            pages.entry(page).or_insert(How::Along);
+        });
     }
 
     /// What of it a child has that was just forked.
-    pub(super) fn forked(&self, child: &Process) -> Proven {
-        let pages = self.pages().iter().copied().filter(|page| is_of_file(child, *page)).collect();
-        Proven(Mutex::new(pages))
+    pub(super) fn forked(&self, child: &Process) -> Reached {
+        let pages = self.pages();
+        let kept =
+            pages.iter().filter(|(page, _)| is_of_file(child, **page)).map(|(page, how)| (*page, *how));
+        Reached(Mutex::new(kept.collect()))
     }
 
     /// Those of `pages`, ascending.
-    pub(super) fn within(&self, pages: Range<u64>) -> Vec<u64> {
-        match pages.is_empty() {
-            true => Vec::new(),
-            false => self.pages().range(pages).copied().collect(),
-        }
+    pub(super) fn within(&self, pages: Range<u64>) -> BTreeMap<u64, How> {
+        self.pages().range(pages).map(|(page, how)| (*page, *how)).collect()
     }
 
-    fn pages(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, How>> {
         // Whoever panicked takes the whole run down.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

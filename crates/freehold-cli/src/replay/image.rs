@@ -1,7 +1,7 @@
 //! What tasks run in, and how far they are.
 
 use super::contents::Lineage;
-use super::files::Proven;
+use super::files::Reached;
 use freehold_machine::Process;
 use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const AROUND: usize = 3;
 pub(super) struct Image {
     process: Process,
     pub(super) lineage: Lineage,
-    pub(super) proven: Proven,
+    pub(super) reached: Reached,
     totals: Arc<Totals>,
 }
 
@@ -23,9 +23,9 @@ impl Image {
         totals: &Arc<Totals>,
         process: Process,
         lineage: Lineage,
-        proven: Proven,
+        reached: Reached,
     ) -> Arc<Image> {
-        Arc::new(Image { process, lineage, proven, totals: Arc::clone(totals) })
+        Arc::new(Image { process, lineage, reached, totals: Arc::clone(totals) })
     }
 
     pub(super) fn process(&self) -> &Process {

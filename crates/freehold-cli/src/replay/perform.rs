@@ -3,7 +3,7 @@
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
-use super::files::{self, Proven};
+use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
@@ -11,6 +11,7 @@ use super::start;
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
+use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
@@ -82,7 +83,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let answer = self.call(image.process(), planned);
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
-                image.proven.called(image.process(), &planned.call);
+                image.reached.called(image.process(), &planned.call);
                 self.lap();
                 self.check_call(task, step.line, planned, answer);
             }
@@ -132,9 +133,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.found.time_other(Other::Fault, ns);
         if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
             faulted = faulted || around.map_rest(process, self.cpu, address);
-            if around.maps() {
-                image.proven.add(address);
-            }
+            image.reached.fault(address, &around);
         }
         self.found.already_there += u64::from(!faulted);
         ended
@@ -197,10 +196,13 @@ impl<'w, 'c> Performer<'w, 'c> {
     /// Makes a call. `None`: the engine has no such call.
     fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<Moved> {
         if let Some(transfer) = &planned.call.transfer {
-            let other = transfer.process.and_then(|task| self.world.process(task))?;
+            let other = transfer.process.and_then(|task| self.world.image(task))?;
             return self.cpu.call(|| {
-                planned.assumed.iter().for_each(|range| start::assume(&other, range));
-                transfer::transfer(planned, transfer, &other)
+                let process = other.process();
+                planned.assumed.iter().for_each(|range| start::assume(process, range));
+                let moved = transfer::transfer(planned, transfer, process);
+                other.reached.follow(process, 0, TASK_SIZE);
+                moved
             });
         }
         let returned = self.cpu.call(|| calls::answer(self.world, process, planned))?;
@@ -252,8 +254,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         match forked {
             Ok(space) => {
                 let child = Process::of(space);
-                let proven = parent.proven.forked(&child);
-                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), proven))
+                let reached = parent.reached.forked(&child);
+                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), reached))
             }
             Err(error) => {
                 self.found.differ(|| Difference {
@@ -284,7 +286,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                         let _ = process.touch(self.cpu, page * PAGE, access);
                     }
                 }
-                let image = Image::new(&self.world.totals, process, Lineage::fresh(), Proven::default());
+                let image = Image::new(&self.world.totals, process, Lineage::fresh(), Reached::default());
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }

@@ -6,14 +6,15 @@
 //! | page | on Linux |
 //! | --- | --- |
 //! | a recorded fault ended there, and nothing took it since | present; else a difference |
-//! | the engine has it, with everything in the page cache | present; or it was not in the page cache, locked, or marked for readahead |
+//! | the engine has it, and it lies around a recorded fault, or a call brought it | present; or it was not in the page cache, locked, or marked for readahead |
+//! | the engine has it, and nothing that was recorded brings it | present; else a difference |
 //! | the engine does not have it | absent; or it came with a [large folio](Judge::came_with_a_folio), or [others](Judge::came_from_elsewhere) wrote it; else a difference |
 //!
 //! So pages are compared one by one where the snapshot lists them, and the resident size with the least and the most that
 //! this allows.
 
 use super::compare::{FILE_PAGE, Finding};
-use super::files::AROUND;
+use super::files::{AROUND, How};
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Tally;
@@ -24,6 +25,7 @@ use freehold::object::File;
 use freehold::space::pagemap::PageKind;
 use freehold_machine::{Machine, Process};
 use freehold_trace::{Area, Snapshot};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
@@ -96,7 +98,7 @@ pub(super) fn compare(
                 list: listed.then_some(List { files: &files, present: &present }),
             },
             ours: &mapped.pages(image.process()),
-            proven: &image.proven.within(mapped.vma.clone()),
+            reached: &image.reached.within(mapped.vma.clone()),
             has_part_of: &|pages| mapped.has_part_of(image.process(), pages),
             mapped: &mapped.shape,
             vma: mapped.vma.clone(),
@@ -197,8 +199,8 @@ struct Judge<'j> {
     linux: Linux<'j>,
     /// The file's pages that the engine has, with everything in the page cache.
     ours: &'j Runs,
-    /// Those of which a recorded fault shows that Linux had mapped them.
-    proven: &'j [u64],
+    /// Those that recorded faults and calls explain.
+    reached: &'j BTreeMap<u64, How>,
     /// Whether the engine has one of these pages, or a copy, in the same mapping.
     has_part_of: &'j dyn Fn(Range<u64>) -> bool,
 }
@@ -227,6 +229,8 @@ impl Judge<'_> {
         let theirs: Runs = list.files.within(self.vma.clone()).collect();
         let absent = self.proven().find(|page| !theirs.contains(*page));
         let absent = absent.map(|page| self.difference(page, "absent", "present: it was faulted in"));
+        let beyond = self.ours.not_in(&theirs).find(|page| !self.reached.contains_key(page));
+        let beyond = beyond.map(|page| self.difference(page, "absent", "present: no fault maps it"));
         let more: Vec<u64> = theirs.not_in(self.ours).collect();
         let unexplained = more.iter().find(|page| !self.is_explained(**page, &list));
         let unexplained =
@@ -237,7 +241,7 @@ impl Judge<'_> {
             more: larger || !more.is_empty(),
         };
         let size = self.size_outside(least..=ours + more.len() as u64);
-        (verdict, absent.or(unexplained).or(size))
+        (verdict, absent.or(beyond).or(unexplained).or(size))
     }
 
     /// What the kernel's own sum says.
@@ -246,9 +250,10 @@ impl Judge<'_> {
         Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours }
     }
 
-    /// Pages that must be there. The engine may have lost what a write copied.
+    /// Pages that must be there. What a write has copied since is no page of the file any more.
     fn proven(&self) -> impl Iterator<Item = u64> {
-        self.proven.iter().copied().filter(|page| self.ours.contains(*page))
+        let faulted = self.reached.iter().filter(|(_, how)| **how == How::Faulted).map(|(page, _)| *page);
+        faulted.filter(|page| self.ours.contains(*page))
     }
 
     fn difference(&self, page: u64, linux: &str, freehold: &str) -> Difference {

@@ -4,7 +4,13 @@ use super::*;
 const VMA: Range<u64> = 0x7f004..0x7f02c;
 const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false };
 const OURS: Range<u64> = 0x7f004..0x7f014;
-const PROVEN: [u64; 1] = [0x7f004];
+
+/// What the fault explains.
+fn reached() -> BTreeMap<u64, How> {
+    let mut pages: BTreeMap<u64, How> = OURS.map(|page| (page, How::Along)).collect();
+    pages.insert(0x7f004, How::Faulted);
+    pages
+}
 
 fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Runs {
     runs.into_iter().collect()
@@ -18,7 +24,7 @@ fn judge_sum(shape: Shape, theirs: &[Range<u64>], kilobytes: u64) -> (Verdict, O
         mapped: &shape,
         linux: Linux { kilobytes, list: Some(List { files: &files, present: &files }) },
         ours: &ours,
-        proven: &PROVEN,
+        reached: &reached(),
         has_part_of: &|pages| ours.contains_any(&pages),
     };
     judge.judge()
@@ -80,7 +86,7 @@ fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
             mapped: &SHAPE,
             linux: Linux { kilobytes: 8, list: Some(List { files: &files, present: &files }) },
             ours: &Runs::default(),
-            proven: &[],
+            reached: &BTreeMap::new(),
             // Pages 0 and 1 of the file lie before the VMA.
             has_part_of: &|pages| part && pages == (0x7f002..0x7f006),
         };
@@ -99,6 +105,23 @@ fn pages_may_be_missing_but_not_those_faulted_in() {
         let difference = difference.unwrap_or_else(|| panic!("{theirs:x?}"));
         assert!(verdict.fewer && difference.page == 0x7f004, "{difference:?}");
         assert!(difference.linux.contains("absent") && difference.freehold.contains("present"));
+    }
+}
+
+/// The engine has a page that no fault can have mapped: right only if Linux has it, too.
+#[test]
+fn nothing_comes_along_from_afar() {
+    let (ours, far) = (runs([OURS, 0x7f020..0x7f021]), 0x7f020);
+    for (theirs, page) in [(runs([OURS]), Some(far)), (runs([OURS, far..far + 1]), None)] {
+        let judge = Judge {
+            vma: VMA,
+            mapped: &SHAPE,
+            linux: Linux { kilobytes: 64, list: Some(List { files: &theirs, present: &theirs }) },
+            ours: &ours,
+            reached: &reached(),
+            has_part_of: &|pages| ours.contains_any(&pages),
+        };
+        assert_eq!(judge.judge().1.map(|difference| difference.page), page);
     }
 }
 
@@ -133,7 +156,7 @@ fn without_a_list_the_sum_has_bounds() {
     ] {
         let linux = Linux { kilobytes, list: None };
         let has_part_of = &|_| unreachable!("there are no pages to explain");
-        let judge = Judge { vma: VMA, mapped: &SHAPE, linux, ours: &ours, proven: &PROVEN, has_part_of };
+        let judge = Judge { vma: VMA, mapped: &SHAPE, linux, ours: &ours, reached: &reached(), has_part_of };
         let (found, difference) = judge.judge();
         assert_eq!((found, difference.is_some()), (verdict, wrong), "{kilobytes}");
     }

@@ -10,7 +10,7 @@ use freehold::object::{File, FileAccess, Mapping, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
-use freehold_machine::{Machine, MachineConfig, Memory, Process};
+use freehold_machine::{Machine, MachineConfig, Memory};
 use freehold_trace::plan::PlanFile;
 use std::collections::HashMap;
 use std::io;
@@ -155,10 +155,10 @@ impl World {
         self.files.get(self.names.get(plain_name(name))?)
     }
 
-    /// The process of which `task` was the first.
-    pub(super) fn process(&self, task: u32) -> Option<Process> {
+    /// What the process runs in of which `task` was the first.
+    pub(super) fn image(&self, task: u32) -> Option<Arc<Image>> {
         let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(images.get(&task)?.upgrade()?.process().clone())
+        images.get(&task)?.upgrade()
     }
 
     /// `task` runs in `image` from now on.
