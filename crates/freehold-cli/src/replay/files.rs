@@ -123,7 +123,8 @@ impl Reached {
 
     /// As far as `len` bytes from `at` on go, only what the engine has is reached, and all of that.
     pub(super) fn follow(&self, process: &Process, at: u64, len: u64) {
-        let range = at & !(PAGE - 1)..at.saturating_add(len).min(TASK_SIZE);
+        let end = at.saturating_add(len).min(TASK_SIZE).next_multiple_of(PAGE);
+        let range = (at & !(PAGE - 1)).min(end)..end;
         let mut there = BTreeSet::new();
         process.pagemap(range.clone(), |present| {
             if present.kind == PageKind::File {
@@ -131,7 +132,7 @@ impl Reached {
             }
         });
         let mut pages = self.pages();
-        let known = range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE);
+        let known = range.start / PAGE..range.end / PAGE;
         let gone: Vec<u64> =
             pages.range(known).map(|(page, _)| *page).filter(|page| !there.contains(page)).collect();
         gone.iter().for_each(|page| {
