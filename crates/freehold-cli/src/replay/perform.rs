@@ -136,6 +136,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             image.reached.fault(address, &around);
         }
         self.found.already_there += u64::from(!faulted);
+        self.lap();
         ended
     }
 

@@ -1,3 +1,5 @@
+#![expect(clippy::single_range_in_vec_init, reason = "runs of pages, of which there may be one")]
+
 use super::*;
 
 /// A VMA of 40 pages that maps a file of 64 from its page 2 on, in which a fault on its first page mapped 16.
