@@ -4,18 +4,21 @@
 //! recording -> plan (freehold-trace), a segment at a time
 //!           -> run: tasks side by side on virtual CPUs          run.rs
 //!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
-//!              its answer against Linux's                       perform.rs, compare.rs
+//!              its answer against Linux's                       perform.rs, compare.rs, resident.rs
 //!           -> outcome                                          outcome.rs
 //! ```
 
 mod calls;
 mod compare;
 mod contents;
+mod files;
 mod found;
 mod image;
 pub mod outcome;
 mod perform;
+mod resident;
 mod run;
+mod runs;
 mod start;
 mod transfer;
 mod world;
@@ -154,8 +157,8 @@ impl Replay {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         for Frozen { line, task, snapshot } in &segment.frozen {
             if let Some(image) = self.tasks.image(*task) {
-                let findings = compare::compare(&self.world, image, snapshot);
-                compare::report(&mut self.found[0], *task, snapshot, *line, findings);
+                let compared = compare::compare(&self.world, image, snapshot);
+                compare::report(&mut self.found[0], *task, snapshot, *line, compared);
             }
         }
         Ok(())
@@ -238,6 +241,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
         calls: found.calls,
         faults: found.faults,
         snapshots: found.snapshots,
+        file_vmas: found.file_vmas,
         kinds: kinds(&found, recorded),
         set_aside: aside.map(|(why, count)| ((*why).to_owned(), *count)).collect(),
         rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },

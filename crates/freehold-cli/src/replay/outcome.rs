@@ -22,6 +22,9 @@ pub struct Outcome {
     pub faults: Tally,
     /// Snapshots of address spaces.
     pub snapshots: Tally,
+    /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same pages. The others had
+    /// what recorded faults prove, and no more than they explain, or there is a difference.
+    pub file_vmas: Tally,
     /// The first differences, in the order of the recording.
     pub differences: Vec<Difference>,
     /// How many there were.

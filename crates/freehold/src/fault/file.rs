@@ -16,7 +16,7 @@ use crate::{
 use core::ops::Range;
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
-/// Bytes around a read fault in which pages that are in the cache are mapped with it.
+/// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
@@ -199,10 +199,10 @@ fn shown_probes<'f, P: Platform>(
     probe::are_put(vma.flags()).then(|| file.mapping().probes.read::<P>(rcu))?
 }
 
-/// The aligned window around `page`, as far as the VMA and the table go.
+/// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that
+/// comes later, as far as the VMA and the table go.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> Range<u64> {
-    let (start, span) = (page - page % AROUND, table.span());
-    let low = start.max(vma.start()).max(span.start().get());
-    let high = (start + AROUND).min(vma.end()).min(span.end().get());
-    low..high
+    // A table's span is a multiple, so the window does not start before it.
+    let start = (page - page % AROUND).max(vma.start());
+    start..(start + AROUND).min(vma.end()).min(table.span().end().get())
 }
