@@ -91,7 +91,7 @@ fn a_fault_on_a_file_waits_for_who_changed_what_may_come_along() {
     for (page, waits_for) in [
         ("07", vec![(1, 3)]),
         ("08", vec![(1, 3), (2, 0)]),
-        ("26", vec![(1, 3), (2, 0)]),
+        ("26", vec![(2, 0), (1, 3)]),
         ("27", vec![(1, 3)]),
     ] {
         let segment = threads(&format!(
