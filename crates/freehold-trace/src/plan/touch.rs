@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
 const STACK_LIMIT: u64 = 8 << 20;
-/// Bytes on either side of a fault in which pages of a file may come with it.
-const AROUND: u64 = 16 * PAGE;
+/// Bytes before a fault's page, and behind it, in which pages of a file may come with it.
+const AROUND: u64 = 15 * PAGE;
 /// Free bytes that stay below a stack.
 const STACK_GAP: u64 = 256 * PAGE;
 
@@ -52,7 +52,7 @@ impl Space {
             // Pages around it may come with it.
             Some((range, _, _, _, true)) => {
                 let first = page.saturating_sub(AROUND).max(range.start);
-                waits.extend(self.order.changed(first..page.saturating_add(AROUND).min(range.end)));
+                waits.extend(self.order.changed(first..page.saturating_add(PAGE + AROUND).min(range.end)));
             }
             _ => waits.extend(self.order.changed_at(page)),
         }
