@@ -62,8 +62,14 @@ fn every_recording_on_every_design() {
             for seed in 0..seeds {
                 // In the short run each design gets a seed, and memory with contents or without, of its own.
                 let (seed, backed) = if long { (seed, seed == 0) } else { (number as u64, number % 4 == 0) };
-                let options =
-                    Options { cpus: 2, locking, seed, backed, oracles: !long, ..Options::default() };
+                let options = Options {
+                    cpus: 2,
+                    design: locking.into(),
+                    seed,
+                    backed,
+                    oracles: !long,
+                    ..Options::default()
+                };
                 let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{error}"));
                 assert_as_linux(&outcome, &options);
                 if locking == Locking::default() && !backed {

@@ -44,7 +44,14 @@ fn each_way(mut check: impl FnMut(&Options)) {
     for (number, locking) in Locking::ALL.into_iter().enumerate() {
         for cpus in 1..=3 {
             let (backed, oracles) = (number % 2 == 0, true);
-            check(&Options { cpus, backed, locking, seed: number as u64, oracles, ..Options::default() });
+            check(&Options {
+                cpus,
+                backed,
+                design: locking.into(),
+                seed: number as u64,
+                oracles,
+                ..Options::default()
+            });
         }
     }
 }

@@ -23,8 +23,8 @@ mod start;
 mod transfer;
 mod world;
 
+use crate::locking::Design;
 use found::Found;
-use freehold::space::Locking;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
@@ -45,8 +45,8 @@ pub struct Options {
     pub cpus: usize,
     /// With contents; else on memory that has none.
     pub backed: bool,
-    /// The designs of locking.
-    pub locking: Locking,
+    /// How locks are used.
+    pub design: Design,
     /// What varies the interleaving.
     pub seed: u64,
     /// Look for stale translations all the time, which costs time.
@@ -63,7 +63,7 @@ impl Default for Options {
         Options {
             cpus,
             backed: false,
-            locking: Locking::default(),
+            design: Design::default(),
             seed: 0,
             oracles: false,
             segment: SEGMENT,
@@ -234,7 +234,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     let aside = planner.set_aside().iter().chain(&found.aside);
     Outcome {
         name: planner.recording().name().to_owned(),
-        locking: options.locking,
+        design: options.design,
         cpus: options.cpus,
         backed: options.backed,
         seed: options.seed,

@@ -1,6 +1,6 @@
 //! What a replay found: the numbers and differences that a report shows.
 
-use freehold::space::Locking;
+use crate::locking::Design;
 use std::time::Duration;
 
 /// The outcome of replaying one recording once.
@@ -9,7 +9,7 @@ pub struct Outcome {
     /// The recording's name.
     pub name: String,
     /// The design that ran.
-    pub locking: Locking,
+    pub design: Design,
     /// Virtual CPUs that ran it.
     pub cpus: usize,
     /// With contents.

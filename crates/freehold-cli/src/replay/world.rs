@@ -79,8 +79,11 @@ impl World {
         let config = config.cpus(options.cpus).fast();
         let machine =
             Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
-        let engine = Engine::new(machine.clone(), Config { lock_stats: true, ..Config::default() })
-            .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
+        let engine = Engine::new(
+            machine.clone(),
+            Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
+        )
+        .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
         Ok(World {
             machine,
             engine,
@@ -97,8 +100,14 @@ impl World {
     /// How every address space begins: as root's, as the recordings were made.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig {
-            limits: Limits { memlock: UNLIMITED, may_lock: true, may_map_low: true, ..Limits::default() },
-            locking: self.options.locking,
+            limits: Limits {
+                memlock: UNLIMITED,
+                may_lock: true,
+                may_map_low: true,
+                may_break_memory: true,
+                ..Limits::default()
+            },
+            locking: self.options.design.space,
             ..SpaceConfig::default()
         }
     }

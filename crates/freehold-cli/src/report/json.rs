@@ -86,6 +86,7 @@ struct Different<'a> {
 struct Design {
     unmap: String,
     fault: &'static str,
+    file_rmap: &'static str,
 }
 
 #[derive(Serialize)]
@@ -153,8 +154,9 @@ impl<'a> Recording<'a> {
             differences: outcome.differences.iter().map(Different::of).collect(),
             difference_count: outcome.difference_count,
             locking: Design {
-                unmap: locking::unmap_name(outcome.locking.unmap),
-                fault: locking::fault_name(outcome.locking.fault),
+                unmap: locking::unmap_name(outcome.design.space.unmap),
+                fault: locking::fault_name(outcome.design.space.fault),
+                file_rmap: locking::file_rmap_name(outcome.design.file_rmap),
             },
             cpus: outcome.cpus,
             backed: outcome.backed,

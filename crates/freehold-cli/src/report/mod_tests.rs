@@ -1,4 +1,5 @@
 use super::*;
+use crate::locking::Design;
 use crate::replay::outcome::{Beside, Difference, FlushCount, KindTime, Rungs, Spread};
 use freehold::space::Locking;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn spread(count: u64, p50: u64, p99: u64, max: u64) -> Spread {
 fn redis() -> Outcome {
     Outcome {
         name: "redis".to_owned(),
-        locking: Locking::default(),
+        design: Design::default(),
         cpus: 2,
         backed: false,
         seed: 1,
@@ -141,7 +142,10 @@ fn side_by_side() {
     let outcomes: Vec<Outcome> = Locking::ALL
         .into_iter()
         .enumerate()
-        .map(|(index, locking)| Outcome { locking, ..if index == 5 { different() } else { redis() } })
+        .map(|(index, locking)| Outcome {
+            design: locking.into(),
+            ..if index == 5 { different() } else { redis() }
+        })
         .collect();
     insta::assert_snapshot!(compare(&outcomes));
 }

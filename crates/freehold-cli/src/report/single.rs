@@ -57,7 +57,7 @@ fn planned(outcome: &Outcome) -> String {
 
 fn design(outcome: &Outcome) -> String {
     let memory = if outcome.backed { "memory with contents" } else { "phantom memory" };
-    format!("{}; {memory}; seed {}", locking::name(outcome.locking), outcome.seed)
+    format!("{}; {memory}; seed {}", locking::name(outcome.design), outcome.seed)
 }
 
 fn rungs(outcome: &Outcome) -> String {
