@@ -156,7 +156,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Registry { list: AtomicPtr::new(null_mut()) }
     }
 
