@@ -5,11 +5,11 @@ mod support;
 
 use freehold::{
     access::Manner,
-    error::MsyncError,
+    error::{MadviseError, MsyncError},
     fault::FaultError,
     object::FillError,
     rmap::MigrateError,
-    space::{Advice, LockAllFlags, SyncFlags},
+    space::{Advice, Limits, LockAllFlags, SpaceConfig, SyncFlags},
     vma::flags::VmFlags,
 };
 use std::{
@@ -309,4 +309,34 @@ fn the_file_may_go_before_its_storage() {
     process.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     drop((process, cpu));
     world.end();
+}
+
+/// Frames of storage are not the engine's to move or to take out of use, however they are found.
+#[test]
+fn advice_to_fail_leaves_storage_alone() {
+    everywhere(|world, _, cpu| {
+        let storage = Storage::new(&world.machine);
+        let file = storage.file(world, PAGES);
+        let limits = Limits { may_break_memory: true, ..Limits::default() };
+        let process =
+            Process::new(world.engine(), &SpaceConfig { limits, ..SpaceConfig::default() }).unwrap();
+        let at = map(&process, MapFlags::SHARED, &file);
+        process.store(cpu, at, 5u64).unwrap();
+        let frame = storage.frame(0);
+        for advice in [Advice::SoftOffline, Advice::HwPoison] {
+            assert_eq!(process.madvise(at, PAGE, advice), Err(MadviseError::Busy), "{advice:?}");
+            assert_eq!((storage.frame(0), storage.word(0)), (frame, 5));
+            process.store(cpu, at, 5u64).unwrap();
+            assert_eq!(process.frame_at(at), frame);
+        }
+        assert_eq!(world.engine().failed_frames(), 0);
+        // A private copy is memory like any other.
+        let private = map(&process, MapFlags::PRIVATE, &file);
+        process.store(cpu, private, 6u64).unwrap();
+        let copy = process.frame_at(private);
+        world.engine().migrate(copy.unwrap()).unwrap();
+        assert_ne!(process.frame_at(private), copy);
+        assert_eq!((process.load(cpu, private), storage.word(0)), (Ok(6u64), 5));
+        process.check();
+    });
 }

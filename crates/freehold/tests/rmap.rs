@@ -274,3 +274,43 @@ fn random_lives_with_moves() {
         world.end();
     }
 }
+
+/// What goes, or is written back, is far more than is mapped: the walk does not count through it.
+#[test]
+fn the_largest_file_is_cut_and_written_back() {
+    everywhere(|world, process, cpu| {
+        const LARGEST: u64 = i64::MAX as u64;
+        let mapping = Mapping::new(world.engine(), Disk, LARGEST, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let last = LARGEST / PAGE;
+        // Pages at the start, in the midst and at the end; two VMAs begin where others end, and one lies over three of them.
+        let places = [0, 1, 5, 1 << 20, (1 << 20) + 1, last - 1];
+        for (n, index) in (0..).zip(places) {
+            process
+                .mmap(
+                    BASE + n * PAGE,
+                    PAGE,
+                    RW,
+                    MapFlags::SHARED | MapFlags::FIXED,
+                    Some(&file),
+                    index * PAGE,
+                )
+                .unwrap();
+            process.store(cpu, BASE + n * PAGE, n + 1).unwrap();
+        }
+        let over = process.mmap(0, 16 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        assert_eq!((process.load(cpu, over), process.load(cpu, over + 5 * PAGE)), (Ok(1u64), Ok(3u64)));
+        mapping.write_back(0..u64::MAX).unwrap();
+        for n in 0..places.len() as u64 {
+            let frame = process.frame_at(BASE + n * PAGE).unwrap();
+            assert_eq!(world.engine().mkclean(frame), Ok(0), "the right to write went");
+        }
+        mapping.punch(PAGE..LARGEST).unwrap();
+        assert_eq!(process.rss().file, 2, "the first page, twice");
+        for (n, index) in (0..).zip(places).skip(1) {
+            assert_eq!(process.load(cpu, BASE + n * PAGE), Ok(Disk::number(index)));
+        }
+        mapping.truncate(0).unwrap();
+        assert_eq!(process.rss().file, 0);
+    });
+}

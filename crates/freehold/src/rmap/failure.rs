@@ -171,11 +171,16 @@ impl<P: Platform> Engine<P> {
         self.failed_frames.fetch_add(1, Relaxed);
     }
 
-    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it is just changing.
+    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it is just changing, or a
+    /// frame of storage, which does not move and is not the engine's to take out of use.
+    ///
+    /// # Locks
+    ///
+    /// The home's lock for reading.
     pub(crate) fn page_of_kept(&self, pfn: Pfn) -> Option<Page<'_, P>> {
         match find_home(self.platform().frame(pfn)) {
-            Some((home, index)) => Some(Page { engine: self, pfn, home, index }),
-            None => {
+            Some((home, index)) if !home.is_storage() => Some(Page { engine: self, pfn, home, index }),
+            _ => {
                 self.put_frame(pfn);
                 None
             }

@@ -156,10 +156,16 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// The lock for reading, again and again.
     pub fn each_mapper(&self, pages: Range<u64>, mut f: impl FnMut(&Mapper<'_, P>)) {
         let (mut at, mut part) = (pages.start, PART);
-        while at < pages.end {
-            let end = pages.end.min(at + part);
+        loop {
+            let lookups = self.read();
+            // A file may be larger than can be counted through; only where VMAs are is there anything to be met.
+            let Some(first) = lookups.mappers(at..pages.end).next() else { return };
+            if first.vma.pgoff() > at {
+                (at, part) = (first.vma.pgoff(), part.min(PART));
+            }
+            let end = pages.end.min(at.saturating_add(part));
             let mut met = 0;
-            self.read().mappers(at..end).for_each(|mapper| {
+            lookups.mappers(at..end).for_each(|mapper| {
                 f(&mapper);
                 met += 1;
             });

@@ -26,6 +26,17 @@ pub(crate) struct Page<'e, P: Platform> {
     pub(super) index: u64,
 }
 
+impl<P: Platform> AnyHome<P> {
+    /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so nobody with one may
+    /// wait for him.
+    pub(super) fn is_storage(&self) -> bool {
+        match self {
+            AnyHome::Anon(_) => false,
+            AnyHome::File(home) => home.mapping(&home.read()).is_some_and(|mapping| mapping.is_direct()),
+        }
+    }
+}
+
 impl<P: Platform> Engine<P> {
     /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page of a program or
     /// file. A huge page that the frame is part of is split.
