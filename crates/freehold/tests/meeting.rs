@@ -588,18 +588,21 @@ fn a_storm_where_parts_meet() {
             for locking in Locking::ALL {
                 let mut run = Run::new(locking, file_rmap, seed);
                 run.cpus.iter_mut().for_each(Vcpu::idle);
-                thread::scope(|scope| {
-                    for thread in 0..3 {
-                        let run = &run;
-                        let blow = move || {
-                            let rng = Pcg64Mcg::seed_from_u64(seed << 8 | thread);
-                            let cpu = run.world.machine.cpu(4 + thread as usize);
-                            let mut storm = Storm { run, rng, cpu, children: Vec::new() };
-                            (0..STEPS).for_each(|_| storm.step());
-                        };
-                        scope.spawn(blow);
-                    }
+                let left = thread::scope(|scope| {
+                    let run = &run;
+                    let blow = |thread: u64| {
+                        let rng = Pcg64Mcg::seed_from_u64(seed << 8 | thread);
+                        let cpu = run.world.machine.cpu(4 + thread as usize);
+                        let mut storm = Storm { run, rng, cpu, children: Vec::new() };
+                        (0..STEPS).for_each(|_| storm.step());
+                        storm.children
+                    };
+                    let threads: Vec<_> = (0..3).map(|thread| scope.spawn(move || blow(thread))).collect();
+                    threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
                 });
+                // Only now: walks from pages come to every process.
+                left.iter().for_each(|process| process.check());
+                drop(left);
                 run.family[0].0.check();
                 run.failed = run.world.engine().failed_frames();
                 run.end();
@@ -650,11 +653,7 @@ impl Storm<'_> {
                 let child = Process::of(process.fork().unwrap());
                 self.children.push(child);
             }
-            9 if who > 0 => {
-                process.check();
-                drop(self.children.swap_remove(who - 1));
-            }
-            9 => process.check(),
+            9 if who > 0 => drop(self.children.swap_remove(who - 1)),
             10 => {
                 let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 let _ = process.mremap(at, len, len, flags, to);
