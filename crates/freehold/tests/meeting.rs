@@ -236,7 +236,7 @@ impl Run {
             }
             return;
         }
-        let shared = which < 4 && KINDS[which] != Kind::Text && self.rng.next_u64() % 2 == 0;
+        let shared = which < 4 && KINDS[which] != Kind::Text && self.rng.next_u64().is_multiple_of(2);
         let prot = match KINDS.get(which) {
             Some(Kind::Text) => R,
             _ => RW,
@@ -521,7 +521,7 @@ impl Run {
     fn look(&mut self) {
         for who in 0..self.family.len() {
             for at in (0..WINDOW).map(|n| BASE + n * PAGE).chain([HUGE, HUGE + PAGE, HUGE + 7 * PAGE]) {
-                if self.rng.next_u64() % 3 != 0 {
+                if !self.rng.next_u64().is_multiple_of(3) {
                     continue;
                 }
                 let cpu = &mut self.cpus[(self.rng.next_u64() % 2) as usize];
