@@ -43,8 +43,6 @@ impl Which for ByPages {
 
 /// Entries that a walk over many pages looks at before it lets others have the lock: some tens of microseconds of work.
 const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
-/// Pages of the first part, when nobody knows yet by how many VMAs they are mapped.
-const PART: u64 = if CHECKED { 1 } else { 512 };
 
 /// Finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
@@ -155,21 +153,14 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     ///
     /// The lock for reading, again and again.
     pub fn each_mapper(&self, pages: Range<u64>, mut f: impl FnMut(&Mapper<'_, P>)) {
-        let (mut at, mut part) = (pages.start, PART);
+        let mut at = pages.start;
         loop {
             let lookups = self.read();
             // A file may be larger than can be counted through; only where VMAs are is there anything to be met.
             let Some(first) = lookups.mappers(at..pages.end).next() else { return };
-            if first.vma.pgoff() > at {
-                (at, part) = (first.vma.pgoff(), part.min(PART));
-            }
-            let end = pages.end.min(at.saturating_add(part));
-            let mut met = 0;
-            lookups.mappers(at..end).for_each(|mapper| {
-                f(&mapper);
-                met += 1;
-            });
-            part = (ENTRIES / met.max(1)).max(1);
+            at = at.max(first.vma.pgoff());
+            let end = lookups.part_end(at..pages.end);
+            lookups.mappers(at..end).for_each(|mapper| f(&mapper));
             at = end;
         }
     }
@@ -198,6 +189,20 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
             // SAFETY: an address space exposes its address to its VMAs and unlinks them before it goes away.
             Mapper { space: unsafe { &*space }, vma, range: addresses(vma, &pages) }
         })
+    }
+
+    /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at least.
+    fn part_end(&self, pages: Range<u64>) -> u64 {
+        let mut part = ENTRIES;
+        loop {
+            let end = pages.end.min(pages.start.saturating_add(part));
+            let most = (ENTRIES / part) as usize;
+            // No more of them are counted than decide it.
+            if part == 1 || self.mappers(pages.start..end).take(most + 1).count() <= most {
+                return end;
+            }
+            part /= 2;
+        }
     }
 
     /// Whether a VMA, which is linked with no other tree of this kind, is in it.
