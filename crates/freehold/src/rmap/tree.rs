@@ -193,12 +193,12 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
 
     /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at least.
     fn part_end(&self, pages: Range<u64>) -> u64 {
-        let mut part = ENTRIES;
+        let mut part = ENTRIES.min(pages.end - pages.start);
         loop {
             let end = pages.end.min(pages.start.saturating_add(part));
             let most = (ENTRIES / part) as usize;
             // No more of them are counted than decide it.
-            if part == 1 || self.mappers(pages.start..end).take(most + 1).count() <= most {
+            if part <= 1 || self.mappers(pages.start..end).take(most + 1).count() <= most {
                 return end;
             }
             part /= 2;
