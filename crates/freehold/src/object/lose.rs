@@ -1,15 +1,11 @@
 //! A page of a file whose memory failed.
 
-use super::{
-    Mapping,
-    mapping::{LOST, Word},
-    truncate::grace_period,
-};
+use super::{Mapping, mapping::LOST, truncate::grace_period};
 use crate::{
     platform::Platform,
-    rmap::{Stays, walk::Page},
+    rmap::{MigrateError, walk::Page},
 };
-use freehold_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use freehold_sync::atomic::Ordering::{Relaxed, Release};
 
 impl<P: Platform> Mapping<P> {
     /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns whether anything is lost: not
@@ -25,15 +21,12 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// As for a page that [moves](Self::exchange).
-    pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, Stays> {
+    pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (page.index(), page.pfn());
         let _pages_go = self.invalidate.write();
         let _identity = self.engine().lock_frame(pfn);
-        let word = self.word(index).ok_or(Stays::Gone)?;
-        if Word(word.load(Acquire)).visible() != Some(pfn) {
-            return Err(Stays::Gone);
-        }
-        self.regions.may_lose(index..index + 1).map_err(|_| Stays::Busy)?;
+        let word = self.word_of(index, pfn).ok_or(MigrateError::NoPage)?;
+        self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
         self.mark_leaving(index..index + 1);
         grace_period::<P>();
         page.poison_entries();

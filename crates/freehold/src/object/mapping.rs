@@ -386,6 +386,12 @@ impl<P: Platform> Mapping<P> {
         self.cache.get(index)
     }
 
+    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for writing.
+    pub(super) fn word_of(&self, index: u64, pfn: Pfn) -> Option<&AtomicU64> {
+        // Acquire pairs with the release of who put it there.
+        self.word(index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
+    }
+
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
     pub(super) fn mark_leaving(&self, range: Range<u64>) -> bool {
         let mut any = false;

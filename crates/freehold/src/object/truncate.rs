@@ -11,10 +11,10 @@
 //! lock on each page would call for two (before and after removal), because the wait comes first.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
-use super::mapping::{FillError, Mapping, Word, zero};
-use crate::{PAGE_SIZE, Pfn, platform::Platform, space::zap::Zap};
+use super::mapping::{FillError, Mapping, zero};
+use crate::{PAGE_SIZE, platform::Platform, space::zap::Zap};
 use core::{ops::Range, ptr::NonNull};
-use freehold_sync::{RcuHead, atomic::Ordering::Acquire};
+use freehold_sync::RcuHead;
 
 /// What a cut takes besides pages of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl<P: Platform> Mapping<P> {
             let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
             let pages_go = self.invalidate.write();
             // Its memory may have failed meanwhile, and another page have come.
-            if last.as_ref().is_none_or(|last| self.is_cached(size / PAGE_SIZE, **last)) {
+            if last.as_ref().is_none_or(|last| self.word_of(size / PAGE_SIZE, **last).is_some()) {
                 break (last, pages_go);
             }
         };
@@ -121,11 +121,6 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
         let end = new.min(old.next_multiple_of(PAGE_SIZE));
         if old < end { self.zero_part(old..end) } else { Ok(()) }
-    }
-
-    /// Whether the page `index` is in this frame. It stays so under `invalidate` held for writing.
-    fn is_cached(&self, index: u64, pfn: Pfn) -> bool {
-        self.word(index).and_then(|word| Word(word.load(Acquire)).visible()) == Some(pfn)
     }
 
     /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was published.

@@ -4,8 +4,8 @@
 //! then there is nothing to be done.
 
 use super::{
-    tree::{VmaTree, Which},
-    walk::{AnyHome, Page, find_home},
+    tree::{Mapper, VmaTree, Which},
+    walk::{AnyHome, find_home},
 };
 use crate::{
     Pfn, VirtAddr,
@@ -54,19 +54,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// The frame's lock; the i_mmap lock for reading; tables' locks one at a time. The caller holds none.
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
-        let page = self.page_of_file(pfn)?;
-        let _identity = self.lock_frame(pfn);
-        if !page.is_at_home() {
-            return Err(PageError::NoPage);
-        }
-        let mut taken = 0;
-        page.each_place(|place| {
-            if !place.vma.flags().contains(VmFlags::LOCKED) {
-                let address = VirtAddr::new(place.range.start);
-                taken += u64::from(place.space.take_entry(address, pfn, Pte::NONE));
-            }
-        });
-        Ok(taken)
+        self.count_file_places(pfn, |place, address| {
+            !place.vma.flags().contains(VmFlags::LOCKED) && place.space.take_entry(address, pfn, Pte::NONE)
+        })
     }
 
     /// Takes the right to write from every entry by which stores reach the page of a file that `pfn` holds: the next store faults,
@@ -81,19 +71,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// As [`try_to_unmap`](Self::try_to_unmap).
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
-        let page = self.page_of_file(pfn)?;
-        let _identity = self.lock_frame(pfn);
-        if !page.is_at_home() {
-            return Err(PageError::NoPage);
-        }
-        let mut changed = 0;
-        page.each_place(|place| {
-            if place.vma.flags().contains(VmFlags::SHARED) {
-                let address = VirtAddr::new(place.range.start);
-                changed += u64::from(place.space.clean_entry(address, pfn));
-            }
-        });
-        Ok(changed)
+        self.count_file_places(pfn, |place, address| {
+            place.vma.flags().contains(VmFlags::SHARED) && place.space.clean_entry(address, pfn)
+        })
     }
 
     /// How many of the entries that map the page in `pfn` were used since this was last asked. A huge page is asked as one.
@@ -119,12 +99,21 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
-    fn page_of_file(&self, pfn: Pfn) -> Result<Page<'_, P>, PageError> {
+    /// For how many of the places where the page of a file in `pfn` may be mapped `f` says yes, with the frame locked.
+    fn count_file_places(
+        &self,
+        pfn: Pfn,
+        f: impl Fn(&Mapper<'_, P>, VirtAddr) -> bool,
+    ) -> Result<u64, PageError> {
         let page = self.page(pfn).ok_or(PageError::NoPage)?;
-        match page.home {
-            AnyHome::File(_) => Ok(page),
-            AnyHome::Anon(_) => Err(PageError::Anonymous),
+        let AnyHome::File(_) = page.home else { return Err(PageError::Anonymous) };
+        let _identity = self.lock_frame(pfn);
+        if !page.is_at_home() {
+            return Err(PageError::NoPage);
         }
+        let mut count = 0;
+        page.each_place(|place| count += u64::from(f(place, VirtAddr::new(place.range.start))));
+        Ok(count)
     }
 }
 

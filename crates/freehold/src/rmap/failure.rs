@@ -73,27 +73,6 @@ impl core::fmt::Display for OfflineError {
 
 impl core::error::Error for OfflineError {}
 
-/// Why a page is where it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stays {
-    /// It is not: somebody took it from there meanwhile. To be looked up again.
-    Gone,
-    /// It cannot be taken away.
-    Busy,
-    /// No frame to move it to.
-    OutOfMemory,
-}
-
-impl From<MigrateError> for Stays {
-    fn from(error: MigrateError) -> Self {
-        match error {
-            MigrateError::NoPage => Stays::Gone,
-            MigrateError::Busy => Stays::Busy,
-            MigrateError::OutOfMemory => Stays::OutOfMemory,
-        }
-    }
-}
-
 /// The marker in place of an entry whose frame failed.
 fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
     // 0 is no frame: memory that failed in other ways.
@@ -139,7 +118,7 @@ impl<P: Platform> Engine<P> {
     fn retire<R>(
         &self,
         pfn: Pfn,
-        how: impl Fn(&Page<'_, P>) -> Result<R, Stays>,
+        how: impl Fn(&Page<'_, P>) -> Result<R, MigrateError>,
     ) -> Result<Option<R>, OfflineError> {
         loop {
             if self.platform().frame(pfn).has_failed() {
@@ -148,9 +127,9 @@ impl<P: Platform> Engine<P> {
             let Some(page) = self.page(pfn) else { return self.retire_free(pfn).map(|()| None) };
             match how(&page) {
                 Ok(done) => return Ok(Some(done)),
-                Err(Stays::Gone) => {}
-                Err(Stays::Busy) => return Err(OfflineError::Busy),
-                Err(Stays::OutOfMemory) => return Err(OfflineError::OutOfMemory),
+                Err(MigrateError::NoPage) => {}
+                Err(MigrateError::Busy) => return Err(OfflineError::Busy),
+                Err(MigrateError::OutOfMemory) => return Err(OfflineError::OutOfMemory),
             }
         }
     }
@@ -190,17 +169,17 @@ impl<P: Platform> Engine<P> {
 
 impl<P: Platform> Page<'_, P> {
     /// Its memory has failed.
-    pub(crate) fn fail(&self) -> Result<Damage, Stays> {
+    pub(crate) fn fail(&self) -> Result<Damage, MigrateError> {
         let AnyHome::File(home) = &self.home else { return self.fail_anon() };
-        let mapping = home.hold_mapping().ok_or(Stays::Gone)?;
+        let mapping = home.hold_mapping().ok_or(MigrateError::NoPage)?;
         let lost = mapping.lose(self)?;
         Ok(if lost { Damage::Lost } else { Damage::Dropped })
     }
 
-    fn fail_anon(&self) -> Result<Damage, Stays> {
+    fn fail_anon(&self) -> Result<Damage, MigrateError> {
         let _identity = self.engine.lock_frame(self.pfn);
         if !self.is_at_home() {
-            return Err(Stays::Gone);
+            return Err(MigrateError::NoPage);
         }
         self.poison_entries();
         self.settle_poison(true);
@@ -209,7 +188,7 @@ impl<P: Platform> Page<'_, P> {
     }
 
     /// Moves it, and takes the frame out of use.
-    pub(crate) fn offline(&self) -> Result<(), Stays> {
+    pub(crate) fn offline(&self) -> Result<(), MigrateError> {
         self.migrate()?;
         self.retire_frame();
         Ok(())

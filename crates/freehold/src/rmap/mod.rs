@@ -13,8 +13,8 @@ pub(crate) mod tree;
 pub(crate) mod walk;
 
 pub use entries::PageError;
+pub(crate) use failure::failed_frame;
 pub use failure::{Damage, OfflineError};
-pub(crate) use failure::{Stays, failed_frame};
 pub use migrate::MigrateError;
 pub(crate) use migrate::{MOVING, Moving};
 pub use tree::FileRmap;

@@ -146,14 +146,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
-        let (range, populate, replaced) = guard.map(request)?;
-        drop(guard);
-        replaced.retire();
-        if populate {
-            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
-            let _ = self.populate(range.clone());
-        }
-        Ok(range.start)
+        guard.map_and_populate(request)
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -226,11 +219,21 @@ pub(super) fn access_flags(prot: Prot) -> VmFlags {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Steps 2 to 5, the lock let go of after the fourth; then populates, if that is asked for. Returns the address.
+    pub(super) fn map_and_populate(self, request: Request<P>) -> Result<u64, MmapError> {
+        let space = self.space;
+        let (range, populate, replaced) = self.map(request)?;
+        drop(self);
+        replaced.retire();
+        if populate {
+            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            let _ = space.populate(range.clone());
+        }
+        Ok(range.start)
+    }
+
     /// Steps 2 to 4. Returns the range, whether it wants populating, and what it replaced.
-    pub(super) fn map(
-        &self,
-        mut request: Request<P>,
-    ) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
+    fn map(&self, mut request: Request<P>) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
         let space = self.space;
         if space.counters.counts().map_count > space.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);

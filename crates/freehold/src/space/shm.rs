@@ -111,13 +111,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(ShmatError::Invalid);
             }
         }
-        let (range, populate, replaced) = guard.map(request)?;
-        drop(guard);
-        replaced.retire();
-        if populate {
-            let _ = self.populate(range.clone());
-        }
-        Ok(range.start)
+        Ok(guard.map_and_populate(request)?)
     }
 
     /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its segment had been attached at

@@ -5,7 +5,7 @@ use crate::{
     PAGE_SIZE,
     error::{AccessError, MadviseError},
     platform::Platform,
-    rmap::Stays,
+    rmap::MigrateError,
 };
 use core::ops::Range;
 
@@ -36,9 +36,9 @@ impl<P: Platform> AddressSpace<P> {
             };
             match done {
                 Ok(()) => at += PAGE_SIZE,
-                Err(Stays::Gone) => {}
-                Err(Stays::Busy) => return Err(MadviseError::Busy),
-                Err(Stays::OutOfMemory) => return Err(MadviseError::OutOfMemory),
+                Err(MigrateError::NoPage) => {}
+                Err(MigrateError::Busy) => return Err(MadviseError::Busy),
+                Err(MigrateError::OutOfMemory) => return Err(MadviseError::OutOfMemory),
             }
         }
         Ok(())
