@@ -42,19 +42,8 @@ impl Store {
     }
 }
 
-/// Runs a scenario under every design, and both ways to lock the VMAs of a file.
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for (number, locking) in Locking::ALL.into_iter().enumerate() {
-        let file_rmap = if number % 2 == 0 { FileRmap::Shared } else { FileRmap::Exclusive };
-        let world =
-            World::with(24 << 20, Config { huge_pages: HugePages::Madvise, file_rmap, ..Config::default() });
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
-    }
+    everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
 }
 
 fn opened(world: &World, store: &Store, pages: u64) -> Counted<File<Machine>> {

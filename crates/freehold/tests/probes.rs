@@ -7,7 +7,6 @@ mod support;
 use freehold::{
     access::Manner,
     error::ProbeError,
-    rmap::FileRmap,
     space::{Advice, RemapFlags, Rss},
 };
 use freehold_machine::{
@@ -77,16 +76,7 @@ fn program(world: &World) -> Program {
 }
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    let designs = [FileRmap::Exclusive, FileRmap::Shared];
-    for (file_rmap, locking) in designs.into_iter().flat_map(|file| Locking::ALL.map(|space| (file, space))) {
-        let world = World::with(16 << 20, Config { file_rmap, ..Config::default() });
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
-    }
+    everywhere_with(16 << 20, &Config::default(), scenario);
 }
 
 /// Maps the whole program.

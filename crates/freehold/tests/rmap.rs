@@ -6,7 +6,7 @@ mod support;
 
 use freehold::{
     engine::HugePages,
-    rmap::{FileRmap, MigrateError},
+    rmap::MigrateError,
     space::{Advice, RemapFlags},
 };
 use freehold_machine::FailingAllocator;
@@ -21,17 +21,7 @@ use support::*;
 static HEAP: FailingAllocator = FailingAllocator;
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    let designs = [FileRmap::Exclusive, FileRmap::Shared];
-    for (file_rmap, locking) in designs.into_iter().flat_map(|file| Locking::ALL.map(|space| (file, space))) {
-        let config = Config { huge_pages: HugePages::Madvise, file_rmap, ..Config::default() };
-        let world = World::with(24 << 20, config);
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
-    }
+    everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
 }
 
 /// Moves the page at an address; its frame is another afterwards.

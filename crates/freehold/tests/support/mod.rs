@@ -10,6 +10,7 @@ pub use freehold::{
     engine::{Config, Engine},
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
+    rmap::FileRmap,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 pub use freehold_machine::{Cpu, Machine, MachineConfig, Process};
@@ -71,6 +72,16 @@ impl World {
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
     }
 
+    /// Runs a scenario with a process, which is verified when it is over, and ends the world.
+    pub fn live(self, locking: Locking, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+        let process = self.process(locking);
+        let mut cpu = self.machine.cpu(0);
+        scenario(&self, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        self.end();
+    }
+
     /// Ends the world; whoever still held something of it has leaked it.
     pub fn end(mut self) {
         self.engine = None;
@@ -78,16 +89,16 @@ impl World {
     }
 }
 
-/// Runs a scenario under every design.
+/// Runs a scenario under every design of an address space.
 pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for locking in Locking::ALL {
-        let world = World::new();
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
+    Locking::ALL.into_iter().for_each(|locking| World::new().live(locking, &scenario));
+}
+
+/// Runs a scenario under every design of an address space, and of a file's lock, with so much memory.
+pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+        let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
+        Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
     }
 }
 
