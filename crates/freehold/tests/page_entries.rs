@@ -7,7 +7,7 @@ use freehold::{
     engine::HugePages,
     nommu::{NoMmuSpace, Regions},
     object::{FillError, Zeroes},
-    rmap::{FileRmap, MigrateError, OfflineError, PageError},
+    rmap::{MigrateError, OfflineError, PageError},
     space::{Advice, RemapFlags, SyncFlags},
 };
 use std::{
