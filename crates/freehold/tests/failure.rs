@@ -12,10 +12,6 @@ use freehold::{
     rmap::{Damage, OfflineError},
     space::{Advice, Limits, RemapFlags, SyncFlags},
 };
-use rand_pcg::{
-    Pcg64Mcg,
-    rand_core::{Rng, SeedableRng},
-};
 use std::{collections::BTreeMap, ops::Deref};
 use support::*;
 
@@ -397,8 +393,8 @@ fn random_lives_with_failures() {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = Failing::new();
         let mut cpu = world.machine.cpu(0);
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut pick = |n: u64| rng.next_u64() % n;
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
         // The value of each page that was written, and the frame it is in; no frame: lost.
         type Known = BTreeMap<u64, Option<u64>>;
         let mut family = vec![(world.process(locking), Known::new())];
@@ -442,13 +438,8 @@ fn random_lives_with_failures() {
                     let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
                     let (process, known) = &mut family[who];
                     let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
-                    let values: Vec<_> = known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
                     if moved.is_ok() {
-                        for page in (0..len).step_by(PAGE as usize) {
-                            known.remove(&(at + page));
-                            known.remove(&(to + page));
-                        }
-                        known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
+                        pages_moved(known, at, len, to);
                     } else {
                         // A target may be gone all the same, and a part have moved there.
                         known.retain(|page, _| process.frame_at(*page).is_some());

@@ -12,10 +12,6 @@ use freehold::{
 use freehold_machine::{
     FailingAllocator, fail_heap_from, fail_memory_from, stop_failing_heap, stop_failing_memory,
 };
-use rand_pcg::{
-    Pcg64Mcg,
-    rand_core::{Rng, SeedableRng},
-};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -597,8 +593,8 @@ fn random_lives_with_probes() {
         let world = World::new();
         let program = program(&world);
         let mut cpu = world.machine.cpu(0);
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut pick = |n: u64| rng.next_u64() % n;
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
         // Where a process maps the program, page by page: which page of it, and one byte that a debugger wrote.
         type Known = BTreeMap<u64, (u64, Option<u8>)>;
         let first = world.process(locking);

@@ -10,10 +10,6 @@ use freehold::{
     space::{Advice, RemapFlags},
 };
 use freehold_machine::FailingAllocator;
-use rand_pcg::{
-    Pcg64Mcg,
-    rand_core::{Rng, SeedableRng},
-};
 use std::collections::BTreeMap;
 use support::*;
 
@@ -198,8 +194,8 @@ fn random_lives_with_moves() {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Never, ..Config::default() });
         let mut cpu = world.machine.cpu(0);
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut pick = |n: u64| rng.next_u64() % n;
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
         let mut family = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
         const PAGES: u64 = 24;
         anon(&family[0].0, BASE, PAGES);
@@ -231,13 +227,7 @@ fn random_lives_with_moves() {
                     let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
                     let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
                     if moved.is_ok() {
-                        let values: Vec<_> =
-                            known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
-                        for page in (0..len).step_by(PAGE as usize) {
-                            known.remove(&(at + page));
-                            known.remove(&(to + page));
-                        }
-                        known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
+                        pages_moved(known, at, len, to);
                     } else {
                         // A target may be gone all the same.
                         known.retain(|page, _| process.frame_at(*page).is_some());

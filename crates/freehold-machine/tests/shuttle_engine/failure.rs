@@ -71,6 +71,13 @@ fn opened(scene: &Scene, store: &Store) -> Opened {
     file
 }
 
+/// The same, and another process that maps it likewise.
+fn opened_twice(scene: &Scene, store: &Store) -> (Opened, Process) {
+    let (file, other) = (opened(scene, store), scene.another());
+    map_file(&other, &file);
+    (file, other)
+}
+
 fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
@@ -185,8 +192,7 @@ fn a_page_fails_where_it_moves_to() {
 fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
     explore("a file's page fails beside a store, a fault and a write", 60, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
-        let (file, other) = (opened(&scene, &store), scene.another());
-        map_file(&other, &file);
+        let (file, other) = opened_twice(&scene, &store);
         let mut cpu = scene.machine.cpu(OLD);
         assert_eq!(
             (look(&scene.process, &mut cpu, 0), look(&other, &mut cpu, 0)),
@@ -236,8 +242,7 @@ fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
 fn a_page_that_is_clean_is_what_the_store_has() {
     explore("mkclean and write-back beside stores", 200, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
-        let (file, other) = (opened(&scene, &store), scene.another());
-        map_file(&other, &file);
+        let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
         let pfn = scene.process.frame_at(page(0)).unwrap();
         thread::scope(|scope| {
@@ -268,8 +273,7 @@ fn a_page_that_is_clean_is_what_the_store_has() {
 fn write_back_ends_when_every_store_before_it_is_written() {
     explore("two write-backs, one after a store, beside mkclean and munmap", 60, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
-        let (file, other) = (opened(&scene, &store), scene.another());
-        map_file(&other, &file);
+        let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
         let pfn = scene.process.frame_at(page(0)).unwrap();
         let keep_written = |process: &Process, offset: usize| {
@@ -303,8 +307,7 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
         150,
         |locking| {
             let (scene, store) = (Scene::new(locking), Store::default());
-            let (file, other) = (opened(&scene, &store), scene.another());
-            map_file(&other, &file);
+            let (file, other) = opened_twice(&scene, &store);
             let mut cpu = scene.machine.cpu(OLD);
             assert_eq!(look(&other, &mut cpu, 0), Ok(value(0)));
             let stored = AtomicBool::new(false);
@@ -334,8 +337,7 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
 fn a_page_unmapped_beside_a_store_keeps_it() {
     explore("a file's page is unmapped everywhere beside stores and munmap", 40, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
-        let (file, other) = (opened(&scene, &store), scene.another());
-        map_file(&other, &file);
+        let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
         let pfn = scene.process.frame_at(page(0)).unwrap();
         thread::scope(|scope| {
@@ -403,8 +405,7 @@ fn c27_a_move_beside_a_hole_leaves_nothing_mapped_behind() {
             40,
             move |locking| {
                 let (scene, store) = (Scene::new(locking), Store::default());
-                let (file, other) = (opened(&scene, &store), scene.another());
-                map_file(&other, &file);
+                let (file, other) = opened_twice(&scene, &store);
                 other.store(&mut scene.machine.cpu(OLD), page(1), 3u64).unwrap();
                 let pfn = other.frame_at(page(1)).unwrap();
                 let moved = thread::scope(|scope| {

@@ -15,6 +15,11 @@ pub use freehold::{
 };
 pub use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 pub use freehold_pagetable::{Pfn, X86_4};
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+use std::collections::BTreeMap;
 
 pub type Vcpu = Cpu<X86_4>;
 
@@ -100,6 +105,30 @@ pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &P
         let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
         Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
     }
+}
+
+/// A sequence that looks random, the same for the same seed.
+pub struct Dice(Pcg64Mcg);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Dice(Pcg64Mcg::seed_from_u64(seed))
+    }
+
+    /// A number below another.
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0.next_u64() % below
+    }
+}
+
+/// What is known of pages by their addresses, after mremap has moved those from `at` on to `to`.
+pub fn pages_moved<V: Copy>(known: &mut BTreeMap<u64, V>, at: u64, len: u64, to: u64) {
+    let values: Vec<_> = known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
+    for page in (0..len).step_by(PAGE as usize) {
+        known.remove(&(at + page));
+        known.remove(&(to + page));
+    }
+    known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
 }
 
 /// Maps anonymous memory exactly there.
