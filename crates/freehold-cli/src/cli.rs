@@ -2,7 +2,6 @@
 
 use crate::locking;
 use clap::{Args, Parser, Subcommand};
-use freehold::space::Locking;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -117,15 +116,16 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub backed: bool,
 
-    /// How to lock: unmap=..., fault=..., or both with a comma
+    /// How to lock: unmap=..., fault=..., file-rmap=..., with commas between
     ///
     /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES) lets it go after every so many bytes
     /// (1GiB), downgraded lets readers in while pages are freed (as Linux does), released lets everyone in.
-    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA.
+    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA. file-rmap=exclusive lets one
+    /// at a time look up who maps a file (as Linux did before 3.19), shared all.
     ///
-    /// [default: unmap=released,fault=vma-lock]
+    /// [default: unmap=released,fault=vma-lock,file-rmap=shared]
     #[arg(long, value_name = "SPEC", value_parser = locking::parse)]
-    pub locking: Option<Locking>,
+    pub locking: Option<locking::Design>,
 
     /// Replay on every design of locking, side by side
     #[arg(long, conflicts_with = "locking")]

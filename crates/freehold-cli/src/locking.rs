@@ -1,33 +1,56 @@
 //! Designs of locking as a user writes and reads them: `unmap=sectioned:1GiB,fault=vma-lock`.
 
-use freehold::space::{FaultLock, Locking, Unmap};
+use freehold::{
+    rmap::FileRmap,
+    space::{FaultLock, Locking, Unmap},
+};
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-lock";
+const FILE_RMAP: &str = "exclusive, shared";
+
+/// What there is to choose: for each address space, and for all files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Design {
+    /// How munmap and faults lock an address space.
+    pub space: Locking,
+    /// How walks lock who maps a file.
+    pub file_rmap: FileRmap,
+}
+
+impl From<Locking> for Design {
+    fn from(space: Locking) -> Self {
+        Design { space, ..Design::default() }
+    }
+}
 
 /// The design that `spec` names; what it does not name is the default.
 ///
 /// # Errors
 ///
 /// What is wrong with it, and what there is.
-pub fn parse(spec: &str) -> Result<Locking, String> {
-    let mut locking = Locking::default();
-    let (mut unmap, mut fault) = (false, false);
+pub fn parse(spec: &str) -> Result<Design, String> {
+    let mut design = Design::default();
+    let (mut unmap, mut fault, mut file_rmap) = (false, false, false);
     for part in spec.split(',') {
         let (knob, value) = part.split_once('=').unwrap_or((part, ""));
         let seen = match knob {
             "unmap" => {
-                locking.unmap = parse_unmap(value)?;
+                design.space.unmap = parse_unmap(value)?;
                 &mut unmap
             }
             "fault" => {
-                locking.fault = parse_fault(value)?;
+                design.space.fault = parse_fault(value)?;
                 &mut fault
+            }
+            "file-rmap" => {
+                design.file_rmap = parse_file_rmap(value)?;
+                &mut file_rmap
             }
             _ => {
                 return Err(format!(
-                    "`{part}` is no choice of locking: there are unmap=({UNMAP}) and fault=({FAULT})"
+                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}) and file-rmap=({FILE_RMAP})"
                 ));
             }
         };
@@ -35,7 +58,7 @@ pub fn parse(spec: &str) -> Result<Locking, String> {
             return Err(format!("`{knob}` is chosen twice"));
         }
     }
-    Ok(locking)
+    Ok(design)
 }
 
 fn parse_unmap(value: &str) -> Result<Unmap, String> {
@@ -63,6 +86,14 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
         "mmap-lock" => Ok(FaultLock::MmapLock),
         "vma-lock" => Ok(FaultLock::VmaLock),
         _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
+    }
+}
+
+fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
+    match value {
+        "exclusive" => Ok(FileRmap::Exclusive),
+        "shared" => Ok(FileRmap::Shared),
+        _ => Err(format!("there is no file-rmap=`{value}`: there are {FILE_RMAP}")),
     }
 }
 
@@ -101,9 +132,22 @@ pub fn fault_name(fault: FaultLock) -> &'static str {
     }
 }
 
-/// The whole, as [`parse`] reads it.
-pub fn name(locking: Locking) -> String {
-    format!("unmap={},fault={}", unmap_name(locking.unmap), fault_name(locking.fault))
+/// `shared` or `exclusive`.
+pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
+    match file_rmap {
+        FileRmap::Exclusive => "exclusive",
+        FileRmap::Shared => "shared",
+    }
+}
+
+/// The whole, as [`parse`] reads it; of files only what is not the default.
+pub fn name(design: Design) -> String {
+    let Locking { unmap, fault } = design.space;
+    let mut name = format!("unmap={},fault={}", unmap_name(unmap), fault_name(fault));
+    if design.file_rmap != FileRmap::default() {
+        name.push_str(&format!(",file-rmap={}", file_rmap_name(design.file_rmap)));
+    }
+    name
 }
 
 fn plain_bytes(bytes: u64) -> String {

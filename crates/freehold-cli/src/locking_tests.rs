@@ -2,28 +2,37 @@ use super::*;
 
 #[test]
 fn every_design_reads_back() {
-    for locking in Locking::ALL {
-        assert_eq!(parse(&name(locking)), Ok(locking));
+    for space in Locking::ALL {
+        for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+            let design = Design { space, file_rmap };
+            assert_eq!(parse(&name(design)), Ok(design));
+        }
     }
-    let sections = Locking { unmap: Unmap::Sectioned { bytes: 3 << 20 }, fault: FaultLock::VmaLock };
+    let sections = Locking { unmap: Unmap::Sectioned { bytes: 3 << 20 }, fault: FaultLock::VmaLock }.into();
     assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=vma-lock");
     assert_eq!(parse(&name(sections)), Ok(sections));
-    let odd = Locking { unmap: Unmap::Sectioned { bytes: 4097 }, fault: FaultLock::VmaLock };
+    let odd = Locking { unmap: Unmap::Sectioned { bytes: 4097 }, fault: FaultLock::VmaLock }.into();
     assert_eq!(parse(&name(odd)), Ok(odd));
 }
 
 #[test]
 fn what_is_not_named_is_the_default() {
     let downgraded = Locking { unmap: Unmap::Downgraded, ..Locking::default() };
-    assert_eq!(parse("unmap=downgraded"), Ok(downgraded));
+    assert_eq!(parse("unmap=downgraded"), Ok(downgraded.into()));
     let mmap_lock = Locking { fault: FaultLock::MmapLock, ..Locking::default() };
-    assert_eq!(parse("fault=mmap-lock"), Ok(mmap_lock));
+    assert_eq!(parse("fault=mmap-lock"), Ok(mmap_lock.into()));
+    let alone = Design { file_rmap: FileRmap::Exclusive, ..Design::default() };
+    assert_eq!(parse("file-rmap=exclusive"), Ok(alone));
+    assert_eq!(name(alone), "unmap=released,fault=vma-lock,file-rmap=exclusive");
 }
 
 #[test]
 fn what_is_wrong_is_said_with_what_there_is() {
     for (spec, said) in [
-        ("", "unmap=(exclusive, sectioned[:BYTES], downgraded, released) and fault=(mmap-lock, vma-lock)"),
+        (
+            "",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-lock) and file-rmap=",
+        ),
         ("mmap=released", "unmap=(exclusive"),
         ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),
         ("unmap=released:4096", "takes no size"),
@@ -34,6 +43,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:4 KiB", "no size of a section"),
         ("fault=page-lock", "there are mmap-lock, vma-lock"),
         ("fault=vma-lock,fault=mmap-lock", "chosen twice"),
+        ("file-rmap=mutex", "there are exclusive, shared"),
         ("unmap=released,", "no choice of locking"),
     ] {
         let error = parse(spec).expect_err(spec);

@@ -5,6 +5,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use freehold::space::Locking;
 use freehold_cli::cli::{Cli, Command, ReplayArgs};
+use freehold_cli::locking::Design;
 use freehold_cli::output::Output;
 use freehold_cli::picture;
 use freehold_cli::progress::Bar;
@@ -53,7 +54,7 @@ fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     let mut options =
         Options { backed: args.backed, seed: args.seed, oracles: args.oracles, ..Options::default() };
     options.cpus = args.cpus.map_or(options.cpus.min(MOST_CPUS), usize::from);
-    options.locking = args.locking.unwrap_or_default();
+    options.design = args.locking.unwrap_or_default();
     if let Some(time) = args.maps_at {
         let path = &args.recordings[0];
         return match maps_at(path, time, args.task, &options) {
@@ -97,11 +98,14 @@ struct All<'a> {
 impl All<'_> {
     /// Replays a recording, and prints what was found. One that cannot be replayed does not keep others from it.
     fn one(&mut self, path: &Path) -> anyhow::Result<()> {
-        let designs = if self.args.compare { Locking::ALL.to_vec() } else { vec![self.options.locking] };
+        let designs = match self.args.compare {
+            true => Locking::ALL.map(Design::from).to_vec(),
+            false => vec![self.options.design],
+        };
         let mut outcomes = Vec::with_capacity(designs.len());
-        for locking in designs {
+        for design in designs {
             let bar = Bar::new(path, self.args.quiet);
-            let outcome = replay(path, &Options { locking, ..self.options.clone() }, &bar);
+            let outcome = replay(path, &Options { design, ..self.options.clone() }, &bar);
             drop(bar);
             match outcome {
                 Ok(outcome) => outcomes.push(outcome),

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a packed recording that is small.
 const SMALL: u64 = 600_000;
+/// Of a hundred VMAs of files, so many may have other pages, at most.
+const MOST_OTHERS: u64 = 15;
 /// Seeds of the long run.
 const SEEDS: u64 = 10;
 
@@ -44,6 +46,10 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
     for tally in [outcome.calls, outcome.faults, outcome.snapshots] {
         assert_eq!(tally.all, tally.as_linux, "{}", outcome.name);
     }
+    // The others are within bounds; what decides between these is in no recording. Bounds that are too wide would show here.
+    let files = outcome.file_vmas;
+    let least = files.all - files.all * MOST_OTHERS / 100;
+    assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);
 }
 
 #[test]
@@ -56,8 +62,14 @@ fn every_recording_on_every_design() {
             for seed in 0..seeds {
                 // In the short run each design gets a seed, and memory with contents or without, of its own.
                 let (seed, backed) = if long { (seed, seed == 0) } else { (number as u64, number % 4 == 0) };
-                let options =
-                    Options { cpus: 2, locking, seed, backed, oracles: !long, ..Options::default() };
+                let options = Options {
+                    cpus: 2,
+                    design: locking.into(),
+                    seed,
+                    backed,
+                    oracles: !long,
+                    ..Options::default()
+                };
                 let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{error}"));
                 assert_as_linux(&outcome, &options);
                 if locking == Locking::default() && !backed {

@@ -44,7 +44,14 @@ fn each_way(mut check: impl FnMut(&Options)) {
     for (number, locking) in Locking::ALL.into_iter().enumerate() {
         for cpus in 1..=3 {
             let (backed, oracles) = (number % 2 == 0, true);
-            check(&Options { cpus, backed, locking, seed: number as u64, oracles, ..Options::default() });
+            check(&Options {
+                cpus,
+                backed,
+                design: locking.into(),
+                seed: number as u64,
+                oracles,
+                ..Options::default()
+            });
         }
     }
 }
@@ -79,8 +86,8 @@ const EVENTS: &str = "10 0 1 F 10000 14 x1
 36 0 3 X g
 ";
 
-const EXIT: &str = "@ 1 exit 3 36 36 0 t | /bin/t | VmRSS:16;RssAnon:12
-10000-12000 r-xp 0 /bin/t | 4,,,4,,4,,, | rdexmrmwme
+const EXIT: &str = "@ 1 exit 3 36 36 0 t | /bin/t | VmRSS:12;RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
 12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
 5001000-5002000 rw-p 0 [heap] | 4,,,,4,4,4,, | rdwrmrmwmeac
 7e0000000000-7e0000001000 r--p 0 /bin/t | 0 | rdmrmwme
@@ -145,7 +152,7 @@ fn what_linux_did_not_do_is_found_too() {
         ("r--p 0 /bin/t | 0", "r--p 0 /bin/u | 0", 30, "VMA"),
         ("0 - | 0 | rdwrmrmwmeac\n7f0000001000", "0 - | 0 | rdwrmrmwmeacnh\n7f0000001000", 30, "VMA"),
         ("7f0000002000-7f0000003000 rw-p", "7f0000002000-7f0000003000 rw-s", 30, "VMA"),
-        ("10000-12000 r-xp 0 /bin/t | 4", "11000-12000 r-xp 1000 /bin/t | 4", 30, "VMA"),
+        ("10000-12000 r-xp 0 /bin/t | 0", "11000-12000 r-xp 1000 /bin/t | 0", 30, "VMA"),
         ("rdexmrmwme\n", "rdmrmwme\n", 30, "VMA"),
         ("rdwrmrmwmegdac", "rdwrmrmwmeac", 30, "VMA"),
         ("rw-p 0 [heap]", "rw-p 0 -", 30, "VMA"),
@@ -176,8 +183,11 @@ fn what_linux_did_not_do_is_found_too() {
 
 /// What an outcome says, without what takes time or depends on who came first.
 fn findings(outcome: &Outcome) -> String {
-    let Outcome { calls, faults, snapshots, differences, difference_count, set_aside, .. } = outcome;
-    format!("{calls:?} {faults:?} {snapshots:?} {difference_count} {differences:#?} {set_aside:?}")
+    let Outcome { calls, faults, snapshots, file_vmas, differences, difference_count, set_aside, .. } =
+        outcome;
+    format!(
+        "{calls:?} {faults:?} {snapshots:?} {file_vmas:?} {difference_count} {differences:#?} {set_aside:?}"
+    )
 }
 
 /// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the same is found,
@@ -265,6 +275,138 @@ fn huge_pages_are_compared() {
         assert_eq!(found.line, 10, "{lie:?}: {found:#?}");
         assert!(found.what.contains(what), "{lie:?}: {found:#?}");
         assert_ne!(found.linux, found.freehold);
+    }
+}
+
+/// A file of 64 pages, of which 40 are mapped from the fifth page of a multiple of 16 on. The first fault maps 16 pages from
+/// there, the second the twelve that are left of the last multiple, the third, on a page that came with the first but was
+/// not there on Linux, what is around it. What a DONTNEED takes is gone; of what is mapped twice, the second is as the first. A
+/// child has what its parent has where there is a private copy, as in the second mapping.
+const FILES: &str = "# file 2 262144 /lib/f
+10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
+11 0 1 F 7f0000004000 4 x1
+12 0 1 F 7f0000020010 4 x1
+13 0 1 F 7f0000012000 4 x1
+14 0 1 madvise 7f0000028000 4000 4 = 0
+15 0 1 mmap 0 4000 3 2 3 2000 = 7f1000000000 f2
+16 0 1 F 7f1000000000 4 x1
+17 0 1 F 7f1000001000 7 x1
+18 0 1 mmap 0 8000 3 21 -1 0 = 7f2000000000
+19 0 1 F 7f2000000000 6 x1
+20 0 1 F 7f2000003000 6 x1
+21 0 1 F 7f2000002000 4 x1
+22 0 1 N 2 2 0
+23 0 2 F 7f2000005000 4 x1
+24 - 1 S 1 exit 1
+24 0 1 X g
+25 - 2 S 2 exit 2
+25 0 2 X g
+";
+
+const FILES_EXIT: &str = "@ 1 exit 1 24 24 0 t | /bin/t | RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000004000-7f000002c000 r--p 0 /lib/f | 144,144,,,,144,,, | rdmrmwme
+7f1000000000-7f1000004000 rw-p 2000 /lib/f | 16,12,,,4,16,4,, | rdwrmrmwmeac
+7f2000000000-7f2000008000 rw-s 0 /dev/zero (deleted) | 12,,,,12,12,,, | rdwrshmrmwmems
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7effffff1 24 c
+P ffffd8 1 c
+P 0 1 8
+P 0 2 c
+P fffffc 1 c
+P 1 2 c
+P dffffda 1 8
+@ 2 exit 2 25 25 0 t | /bin/t | RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000004000-7f000002c000 r--p 0 /lib/f | 0 | rdmrmwme
+7f1000000000-7f1000004000 rw-p 2000 /lib/f | 16,12,,,4,16,4,, | rdwrmrmwmeac
+7f2000000000-7f2000008000 rw-s 0 /dev/zero (deleted) | 16,,,,16,16,,, | rdwrshmrmwmems
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7f0ffffed 1 c
+P 0 1 8
+P 0 2 c
+P fffffc 1 c
+P 1 2 c
+P 1 1 c
+P dffffd8 1 8
+";
+
+#[test]
+fn pages_of_files_are_compared() {
+    each_way(|options| {
+        let outcome = Recording::new(FILES, FILES_EXIT).replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.file_vmas.all, outcome.file_vmas.as_linux), (10, 10));
+        assert!(outcome.set_aside.is_empty(), "{:?}", outcome.set_aside);
+    });
+}
+
+/// What Linux cannot have had, and what it may have had for reasons that no recording holds.
+#[test]
+fn pages_of_files_that_linux_cannot_have_are_found() {
+    let lies: &[(&str, &str, bool)] = &[
+        // A page less, which was faulted in; one that only came along; all that did; one of the three faults' pages.
+        ("P 7effffff1 24", "P 7effffff2 23", true),
+        ("24 c\nP ffffd8", "23 c\nP ffffd9", false),
+        ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP d 1 c\nP ffffdf", false),
+        ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP ffffed", true),
+        // A page more, where no fault was; what DONTNEED took.
+        ("24 c\nP ffffd8", "24 c\nP 2 1 c\nP ffffd5", true),
+        ("24 c\nP ffffd8", "24 c\nP 1 1 c\nP ffffd6", true),
+        // The kernel's own sum.
+        ("| 144,144", "| 148,148", true),
+        ("| 144,144", "| 140,140", false),
+        ("| 144,144", "| 8,8", true),
+        // A private copy is no page of the file.
+        ("16,12,,,4,16,4", "16,16,,,,16,", true),
+        // Shared memory: what the second fault brought; a page that nobody is known to have brought; a child's.
+        ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 1 c\nP 1 1 c\nP dffffdb", true),
+        ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 4 c\nP dffffda", false),
+        ("P 1 1 c\nP dffffd8", "P dffffda", true),
+        ("P 7f0ffffed 1 c\nP 0 1 8\nP 0 2 c", "P 7f0ffffee 1 8\nP 0 2 c", true),
+    ];
+    for &(truth, lie, wrong) in lies {
+        assert!(FILES_EXIT.contains(truth), "{truth}");
+        let recording = Recording::new(FILES, &FILES_EXIT.replacen(truth, lie, 1));
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        assert_eq!(outcome.difference_count > 0, wrong, "{lie:?}: {:#?}", outcome.differences);
+        assert!(outcome.file_vmas.as_linux < outcome.file_vmas.all, "{lie:?}");
+        match outcome.differences.first() {
+            Some(found) => {
+                assert_eq!(found.what.split(", ").last(), Some("pages of a file"), "{lie:?}: {found:#?}");
+                assert_ne!(found.linux, found.freehold);
+            }
+            None => {
+                assert!(outcome.set_aside.iter().any(|(why, _)| why.starts_with("VMAs of files")), "{lie:?}")
+            }
+        }
+    }
+}
+
+/// A fault that Linux did not have, or one that it had and the recording lacks.
+#[test]
+fn faults_decide_what_files_have() {
+    for (truth, lie) in [
+        ("11 0 1 F 7f0000004000 4 x1\n", ""),
+        ("12 0 1 F 7f0000020010 4 x1\n", ""),
+        ("madvise 7f0000028000 4000 4", "madvise 7f0000028000 3000 4"),
+        ("20 0 1 F 7f2000003000 6 x1\n", ""),
+        (
+            "22 0 1 N",
+            "22 0 1 munmap 7f1000002000 1000 = 0\n22 0 1 mmap 7f1000002000 1000 3 12 3 4000 = 7f1000002000 f2\n22 0 1 N",
+        ),
+    ] {
+        assert!(FILES.contains(truth), "{truth}");
+        let outcome = Recording::new(&FILES.replacen(truth, lie, 1), FILES_EXIT)
+            .replay(&Options { cpus: 2, ..Options::default() });
+        assert!(
+            outcome.difference_count > 0 || outcome.file_vmas.as_linux < outcome.file_vmas.all,
+            "{lie:?}"
+        );
     }
 }
 

@@ -77,6 +77,20 @@ impl Bitmap {
         got
     }
 
+    /// Takes this number if it is free.
+    pub(crate) fn take_this(&mut self, number: usize) -> bool {
+        if number >= self.len || self.is_taken(number) {
+            return false;
+        }
+        let word = &mut self.levels[0][number / BITS];
+        *word |= 1 << (number % BITS);
+        if *word == !0 {
+            self.mark_full(number / BITS);
+        }
+        self.taken += 1;
+        true
+    }
+
     /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`; returns the first of them. `run`
     /// is a multiple of 64. Single numbers are taken from below, so the two keep out of each other's way.
     ///

@@ -38,6 +38,8 @@ pub(crate) struct Inner<F> {
     pub(crate) space_slots: LazyArray<SpaceSlot>,
     pub(crate) cpus: Box<[CpuShared]>,
     flushes: Box<[FlushCounts]>,
+    /// Notices of lost pages that nobody has asked for yet.
+    pub(crate) lost_pages: Lock<Vec<(Pfn, u64)>>,
     format: PhantomData<F>,
 }
 
@@ -84,6 +86,7 @@ impl<F: Format> Inner<F> {
             space_slots: LazyArray::new(SpaceTag::COUNT, false)?,
             cpus: (0..config.cpus).map(|_| CpuShared::new()).collect(),
             flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
+            lost_pages: Lock::new(Vec::new()),
             format: PhantomData,
         })
     }

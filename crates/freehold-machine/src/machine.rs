@@ -52,6 +52,11 @@ impl<F: Format> Machine<F> {
         Accounting::of(&self.inner)
     }
 
+    /// The pages that programs were told to have lost since this was last asked: the root table of the space, and the address.
+    pub fn take_lost_pages(&self) -> Vec<(Pfn, u64)> {
+        std::mem::take(&mut *self.inner.lost_pages.lock())
+    }
+
     /// What happened since the machine was built.
     pub fn stats(&self) -> MachineStats {
         MachineStats::of(&self.inner)
@@ -164,6 +169,14 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.alloc_run(frames)
     }
 
+    fn withdraw_frame(&self, pfn: Pfn) -> bool {
+        self.inner.frames.take_this(pfn)
+    }
+
+    fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
+        self.inner.lost_pages.lock().push((mmu.root(), addr));
+    }
+
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         self.inner.free_frames(frames);
     }
@@ -186,6 +199,8 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        // Between the one who found the frame and what it reads there.
+        host::take_time();
         match self.inner.page(pfn) {
             Some(page) => page.read(offset, out),
             None => out.fill(0),

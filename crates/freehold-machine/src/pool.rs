@@ -156,6 +156,20 @@ impl Pool {
         Some(first)
     }
 
+    /// Takes this number if it is one of the pool and free.
+    pub(crate) fn take_this(&self, pfn: Pfn) -> bool {
+        let Some(index) = self.index(pfn) else { return false };
+        {
+            let mut list = self.list.lock();
+            if !list.taken.take_this(index) {
+                return false;
+            }
+            list.counts.allocated += 1;
+        }
+        self.note_taken(core::iter::once(pfn));
+        true
+    }
+
     /// Whether a number was given back before; only meaningful with oracles.
     pub(crate) fn was_used(&self, pfn: Pfn) -> bool {
         self.record(pfn).is_some_and(|record| record >> 1 != 0)

@@ -30,6 +30,8 @@ pub enum Rank {
     Invalidate,
     /// A folio's identity.
     Folio,
+    /// That of the frame a page moves into, which nobody else has found yet.
+    FolioNested,
     /// The regions of address spaces without an MMU, and how many use each.
     NoMmuRegions,
     /// The tree of VMAs that map a file.
@@ -63,6 +65,7 @@ impl Rank {
         Rank::UffdMap,
         Rank::Invalidate,
         Rank::Folio,
+        Rank::FolioNested,
         Rank::NoMmuRegions,
         Rank::IMmap,
         Rank::AnonVma,

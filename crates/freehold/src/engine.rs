@@ -77,6 +77,8 @@ pub struct Engine<P: Platform> {
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
     /// Likewise, of the i_mmap locks.
     pub(crate) file_stats: Option<Counted<LockStats<P>>>,
+    /// Frames whose memory failed; only ever counted up.
+    pub(crate) failed_frames: AtomicU64,
     config: Config,
     /// Last: whatever the fields above give back goes to it.
     platform: P,
@@ -109,6 +111,7 @@ impl<P: Platform> Engine<P> {
             serials,
             lock_stats,
             file_stats,
+            failed_frames: AtomicU64::new(0),
             config,
             platform,
         }) {
@@ -130,6 +133,12 @@ impl<P: Platform> Engine<P> {
     /// How the i_mmap locks of all files were used, if [asked for](Config::lock_stats).
     pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
         self.file_stats.as_deref().map(LockStats::snapshot)
+    }
+
+    /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls HardwareCorrupted,
+    /// in frames.
+    pub fn failed_frames(&self) -> u64 {
+        self.failed_frames.load(Relaxed)
     }
 
     /// System-wide settings.

@@ -17,6 +17,7 @@ macro_rules! errnos {
 
 errnos! {
     EPERM = 1, "Operation not permitted";
+    ENOENT = 2, "Nothing there";
     EINTR = 4, "Interrupted by a fatal signal";
     EIO = 5, "Input or output failed";
     EBADF = 9, "Bad file descriptor";
@@ -30,8 +31,10 @@ errnos! {
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
     EFBIG = 27, "File too large";
+    EIDRM = 43, "Identifier removed";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
+    EHWPOISON = 133, "The memory failed";
 }
 
 /// The engine's own records could not be allocated.
@@ -52,7 +55,8 @@ impl From<AllocError> for NoMemory {
     }
 }
 
-macro_rules! verb_error {
+/// An error of a verb that no signal ends.
+macro_rules! unkillable_error {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +78,18 @@ macro_rules! verb_error {
 
         impl core::error::Error for $name {}
 
-        impl From<Killed> for $name {
-            fn from(_: Killed) -> Self { Self::Killed }
-        }
-
         impl From<NoMemory> for $name {
             fn from(_: NoMemory) -> Self { Self::OutOfMemory }
+        }
+    };
+}
+
+macro_rules! verb_error {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
+        unkillable_error! { $(#[$doc])* $name { $($(#[$vdoc])* $variant => $errno,)* } }
+
+        impl From<Killed> for $name {
+            fn from(_: Killed) -> Self { Self::Killed }
         }
     };
 }
@@ -91,7 +101,9 @@ impl FillError {
             FillError::BeyondEnd => Errno::EFBIG,
             FillError::Io => Errno::EIO,
             FillError::NoMemory => Errno::ENOMEM,
+            FillError::Sealed => Errno::EPERM,
             FillError::Busy => Errno::ETXTBSY,
+            FillError::Lost => Errno::EIO,
         }
     }
 }
@@ -117,7 +129,8 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// MAP_FIXED_NOREPLACE over something.
         Occupied => EEXIST,
-        /// MAP_LOCKED without the right, or a fixed address below the minimum without privilege, or a sealed VMA in the way.
+        /// MAP_LOCKED without the right, a fixed address below the minimum without privilege, a sealed VMA in the way, or a
+        /// file that is sealed against writing.
         NotPermitted => EPERM,
         /// More locked memory than RLIMIT_MEMLOCK.
         LockLimit => EAGAIN,
@@ -238,12 +251,18 @@ verb_error! {
         NotCut => EAGAIN,
         /// No memory for pages or tables.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA that cannot be written cannot be emptied either.
+        /// A sealed VMA that cannot be written cannot be emptied either, and a file may be sealed against holes.
         Sealed => EPERM,
         /// A hole cannot be punched through a private or read-only mapping.
         AccessDenied => EACCES,
-        /// A page to populate cannot be accessed.
+        /// A page to populate, or whose memory is to fail, cannot be accessed.
         BadAccess => EFAULT,
+        /// The memory of a page to populate failed.
+        MemoryFailed => EHWPOISON,
+        /// A page whose memory is to fail is in use in a way that forbids it.
+        Busy => EBUSY,
+        /// Memory is to fail, and no privilege.
+        NotPermitted => EPERM,
         /// The file failed.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.
@@ -284,6 +303,8 @@ verb_error! {
         NotPermitted => EINVAL,
         /// No access allowed, a guard, or beyond the end of a file.
         BadAccess => EFAULT,
+        /// The memory of a page failed.
+        MemoryFailed => EHWPOISON,
         /// No memory for pages or tables.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
@@ -352,5 +373,116 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
+    }
+}
+
+/// Why a file was not sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SealError {
+    /// Unknown seals, or a file that cannot be sealed.
+    Invalid,
+    /// Sealed against more seals.
+    Sealed,
+    /// To be sealed against writing, and somebody maps it so that it can be written, or has a page of it.
+    Busy,
+}
+
+impl SealError {
+    /// The number a system call would return for this error.
+    pub fn errno(self) -> Errno {
+        match self {
+            SealError::Invalid => Errno::EINVAL,
+            SealError::Sealed => Errno::EPERM,
+            SealError::Busy => Errno::EBUSY,
+        }
+    }
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl core::error::Error for SealError {}
+
+verb_error! {
+    /// Why other pages of a file could not be mapped in place of those there.
+    RemapFilePagesError {
+        /// An empty range or one that overflows, rights, a hole in the range, or something else there than one shared file.
+        Invalid => EINVAL,
+        /// Offset and length do not fit the file's largest size.
+        OffsetOverflow => EOVERFLOW,
+        /// More VMAs than the limit allows.
+        TooManyVmas => ENOMEM,
+        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        Limit => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A sealed VMA in the way, a file that is sealed against writing, or locked memory without the right.
+        NotPermitted => EPERM,
+        /// More locked memory than RLIMIT_MEMLOCK.
+        LockLimit => EAGAIN,
+        /// The descriptor does not allow this access.
+        AccessDenied => EACCES,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why System V shared memory could not be attached.
+    ShmatError {
+        /// Unaligned address, REMAP without an address, or an address where something is or that does not fit.
+        Invalid => EINVAL,
+        /// The segment is destroyed.
+        Removed => EIDRM,
+        /// A fixed address below the minimum without privilege, or a sealed VMA in the way.
+        NotPermitted => EPERM,
+        /// No gap is large enough, or the range does not fit the address space.
+        NoSpace => ENOMEM,
+        /// More VMAs than the limit allows.
+        TooManyVmas => ENOMEM,
+        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        Limit => ENOMEM,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// More locked memory than RLIMIT_MEMLOCK.
+        LockLimit => EAGAIN,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why System V shared memory could not be detached.
+    ShmdtError {
+        /// Unaligned, or nothing is attached there.
+        Invalid => EINVAL,
+        /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+unkillable_error! {
+    /// Why a probe was not added or taken away.
+    ProbeError {
+        /// No bytes or more than sixteen, or bytes of two pages.
+        Invalid => EINVAL,
+        /// Beyond the end of the file.
+        BeyondEnd => EINVAL,
+        /// There is a probe already, at this place or overlapping it.
+        Taken => EEXIST,
+        /// The file itself has these bytes there.
+        Unchanged => EOPNOTSUPP,
+        /// No probe begins there.
+        NotThere => ENOENT,
+        /// The file could not be read.
+        Io => EIO,
+        /// No memory for the engine's own records, or for a process's copy of the page.
+        OutOfMemory => ENOMEM,
     }
 }

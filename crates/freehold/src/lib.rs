@@ -71,6 +71,8 @@
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
 //! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
 //! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
+//! | [`rmap`] | the way back: from a frame to every entry that maps its page |
+//! | [`probe`] | breakpoints in the pages of files |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |
@@ -91,6 +93,7 @@ pub mod frame;
 pub mod nommu;
 pub mod object;
 pub mod platform;
+pub mod probe;
 pub mod rmap;
 pub mod space;
 pub mod vma;

@@ -53,7 +53,21 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Each frame came from `alloc_frames`, `alloc_huge` or `alloc_run`, nothing refers to it, and every translation to it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
-    /// The engine's record of a frame; all zero while the frame is free.
+    /// Takes this very frame off the free list, because its memory failed: it never comes back. False: it is not there, or this is
+    /// not offered.
+    fn withdraw_frame(&self, pfn: Pfn) -> bool {
+        let _ = pfn;
+        false
+    }
+
+    /// The page at this address of a space is lost: its memory failed. Accesses will find that out; a program that wants to
+    /// hear of it before gets SIGBUS with BUS_MCEERR_AO. Called with locks of the engine held, so it only notes it.
+    fn memory_failed(&self, mmu: &Self::Mmu, addr: u64) {
+        let _ = (mmu, addr);
+    }
+
+    /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly
+    /// ([`Pager::direct_access`](crate::object::Pager::direct_access)) has one as well.
     fn frame(&self, pfn: Pfn) -> &Frame;
 
     /// Fills a frame with zeroes.

@@ -176,6 +176,43 @@ fn one_fault_maps_what_the_cache_has_around() {
     });
 }
 
+/// ```text
+/// pages of two tables    0 1               16 17              32       496             512        521
+///                        .[----------------------------------------------------------------------).
+/// a read of page 1         ##################
+/// a read of page 20                        ####################        the multiple of 16 around it
+/// a read of page 511                                                   ################             its table ends
+/// a read of page 515                                                                   ###########  its VMA ends
+/// ```
+#[test]
+fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
+    on_every_design(|world, process, cpu| {
+        let file = world.file(600 * PAGE_SIZE);
+        (0..600).for_each(|index| file.mapping().fill(index).unwrap());
+        let table = 0x7000_0000_0000;
+        let at = table + PAGE_SIZE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        process.mmap(at, 520 * PAGE_SIZE, RW, flags, Some(&file), 7 * PAGE_SIZE).unwrap();
+        let present = |range: Range<u64>| {
+            let mut pages = Vec::new();
+            process.pagemap(table + range.start * PAGE_SIZE..table + range.end * PAGE_SIZE, |present| {
+                pages.extend((present.range.start..present.range.end).step_by(PAGE_SIZE as usize));
+            });
+            pages.into_iter().map(|page| (page - table) / PAGE_SIZE).collect::<Vec<_>>()
+        };
+        for (read, maps) in [(1, 1..17), (20, 16..32), (511, 496..512), (515, 512..521)] {
+            let before = present(0..600);
+            assert_eq!(load(process, cpu, table + read * PAGE_SIZE), Disk::number(read - 1 + 7));
+            let now: Vec<u64> = present(0..600).into_iter().filter(|page| !before.contains(page)).collect();
+            let new: Vec<u64> = maps.filter(|page| !before.contains(page)).collect();
+            assert_eq!(now, new, "a read of page {read}");
+        }
+        // A store brings its own page alone.
+        process.store(cpu, table + 100 * PAGE_SIZE, 1u64).unwrap();
+        assert_eq!(present(80..120), [100]);
+    });
+}
+
 #[test]
 fn shared_stores_reach_the_file_and_private_ones_do_not() {
     on_every_design(|world, process, cpu| {

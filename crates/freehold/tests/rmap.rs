@@ -6,14 +6,10 @@ mod support;
 
 use freehold::{
     engine::HugePages,
-    rmap::{FileRmap, MigrateError},
+    rmap::MigrateError,
     space::{Advice, RemapFlags},
 };
 use freehold_machine::FailingAllocator;
-use rand_pcg::{
-    Pcg64Mcg,
-    rand_core::{Rng, SeedableRng},
-};
 use std::collections::BTreeMap;
 use support::*;
 
@@ -21,17 +17,7 @@ use support::*;
 static HEAP: FailingAllocator = FailingAllocator;
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    let designs = [FileRmap::Exclusive, FileRmap::Shared];
-    for (file_rmap, locking) in designs.into_iter().flat_map(|file| Locking::ALL.map(|space| (file, space))) {
-        let config = Config { huge_pages: HugePages::Madvise, file_rmap, ..Config::default() };
-        let world = World::with(24 << 20, config);
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
-    }
+    everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
 }
 
 /// Moves the page at an address; its frame is another afterwards.
@@ -208,8 +194,8 @@ fn random_lives_with_moves() {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Never, ..Config::default() });
         let mut cpu = world.machine.cpu(0);
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut pick = |n: u64| rng.next_u64() % n;
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
         let mut family = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
         const PAGES: u64 = 24;
         anon(&family[0].0, BASE, PAGES);
@@ -241,13 +227,7 @@ fn random_lives_with_moves() {
                     let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
                     let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
                     if moved.is_ok() {
-                        let values: Vec<_> =
-                            known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
-                        for page in (0..len).step_by(PAGE as usize) {
-                            known.remove(&(at + page));
-                            known.remove(&(to + page));
-                        }
-                        known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
+                        pages_moved(known, at, len, to);
                     } else {
                         // A target may be gone all the same.
                         known.retain(|page, _| process.frame_at(*page).is_some());
@@ -273,4 +253,44 @@ fn random_lives_with_moves() {
         drop((family, cpu));
         world.end();
     }
+}
+
+/// What goes, or is written back, is far more than is mapped: the walk does not count through it.
+#[test]
+fn the_largest_file_is_cut_and_written_back() {
+    everywhere(|world, process, cpu| {
+        const LARGEST: u64 = i64::MAX as u64;
+        let mapping = Mapping::new(world.engine(), Disk, LARGEST, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let last = LARGEST / PAGE;
+        // Pages at the start, in the midst and at the end; two VMAs begin where others end, and one lies over three of them.
+        let places = [0, 1, 5, 1 << 20, (1 << 20) + 1, last - 1];
+        for (n, index) in (0..).zip(places) {
+            process
+                .mmap(
+                    BASE + n * PAGE,
+                    PAGE,
+                    RW,
+                    MapFlags::SHARED | MapFlags::FIXED,
+                    Some(&file),
+                    index * PAGE,
+                )
+                .unwrap();
+            process.store(cpu, BASE + n * PAGE, n + 1).unwrap();
+        }
+        let over = process.mmap(0, 16 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        assert_eq!((process.load(cpu, over), process.load(cpu, over + 5 * PAGE)), (Ok(1u64), Ok(3u64)));
+        mapping.write_back(0..u64::MAX).unwrap();
+        for n in 0..places.len() as u64 {
+            let frame = process.frame_at(BASE + n * PAGE).unwrap();
+            assert_eq!(world.engine().mkclean(frame), Ok(0), "the right to write went");
+        }
+        mapping.punch(PAGE..LARGEST).unwrap();
+        assert_eq!(process.rss().file, 2, "the first page, twice");
+        for (n, index) in (0..).zip(places).skip(1) {
+            assert_eq!(process.load(cpu, BASE + n * PAGE), Ok(Disk::number(index)));
+        }
+        mapping.truncate(0).unwrap();
+        assert_eq!(process.rss().file, 0);
+    });
 }

@@ -77,7 +77,9 @@ pub(super) fn returned(result: Result<u64, Errno>) -> Returned {
 fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
     let [addr, len, prot, flags, _, offset] = planned.call.args;
     let flags = MapFlags::from_bits_retain(flags);
-    let file = planned.file.and_then(|id| match world.mapped(id) {
+    // Shared memory without a name is a file of its own each time, which the engine makes.
+    let named = planned.file.filter(|_| !flags.contains(MapFlags::ANONYMOUS));
+    let file = named.and_then(|id| match world.mapped(id) {
         Some(Mapped::File(file)) => {
             let shared = flags.contains(MapFlags::SHARED);
             Some(file.file(shared, prot & PROT_WRITE != 0))

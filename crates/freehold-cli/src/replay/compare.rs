@@ -4,6 +4,8 @@ use super::contents;
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Difference;
+use super::resident::{self, Resident};
+use super::runs::Runs;
 use super::world::{World, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
@@ -13,37 +15,44 @@ use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
-const FILE_PAGE: u32 = 4;
+pub(super) const FILE_PAGE: u32 = 4;
 /// Which of a VMA's sizes is that of its anonymous huge pages.
 const HUGE_KB: usize = 7;
 /// Differences of one snapshot that are shown.
 const SHOWN: usize = 4;
 
 /// What snapshots say that is not compared.
-const RESIDENT_FILES: &str =
-    "sizes RssFile and RssShmem of snapshots: what was in the page cache is not recorded";
 const HOW_OPENED: &str =
     "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
 
 /// One thing in which a snapshot and the engine differ.
 pub(super) struct Finding {
-    what: &'static str,
-    linux: String,
-    freehold: String,
-    maps: Vec<String>,
+    pub(super) what: &'static str,
+    pub(super) linux: String,
+    pub(super) freehold: String,
+    pub(super) maps: Vec<String>,
+}
+
+/// What the comparison with a snapshot found.
+#[derive(Default)]
+pub(super) struct Compared {
+    pub(super) findings: Vec<Finding>,
+    pub(super) resident: Resident,
 }
 
 /// Everything in which `process` differs from `snapshot`. Nobody may run in it meanwhile.
-pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Compared {
     let process = image.process();
-    let mut findings = Vec::new();
+    let mut compared = Compared::default();
+    let findings = &mut compared.findings;
     let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
-    compare_areas(process, &ours, &theirs, &mut findings);
+    compare_areas(process, &ours, &theirs, findings);
     if findings.is_empty() {
-        compare_pages(process, &theirs, snapshot, &mut findings);
-        compare_sizes(process, snapshot, &mut findings);
-        compare_huge(process, &theirs, &mut findings);
+        compare_pages(process, &theirs, snapshot, findings);
+        compare_sizes(process, snapshot, findings);
+        compare_huge(process, &theirs, findings);
+        compared.resident = resident::compare(world, image, &theirs, snapshot, findings);
     }
     if world.options.backed
         && let Some((at, word)) = contents::strangers(process, &image.lineage)
@@ -55,14 +64,13 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Vec<
             maps: maps_around(process, at),
         });
     }
-    findings
+    compared
 }
 
 /// Counts a snapshot, its differences, and what of it is not compared.
-pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, findings: Vec<Finding>) {
-    if snapshot.status.iter().any(|(name, _)| name == "RssFile") {
-        found.set_aside(RESIDENT_FILES, 1);
-    }
+pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
+    let Compared { findings, resident } = compared;
+    resident.count(found);
     let unwritten =
         snapshot.areas.iter().filter(|area| area.shared && area.prot & 2 == 0 && area.flags.is_some());
     found.set_aside(HOW_OPENED, unwritten.count() as u64);
@@ -172,39 +180,6 @@ fn show<'c>(
     format!("{:x}-{:x} {prot} {offset:x} {name} [{}]", range.start, range.end, codes.join(" "))
 }
 
-/// Private anonymous pages, by their numbers, in runs that do not touch.
-#[derive(Default)]
-struct Runs(Vec<Range<u64>>);
-
-impl Runs {
-    fn push(&mut self, run: Range<u64>) {
-        match self.0.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            _ => self.0.push(run),
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|run| run.end - run.start).sum()
-    }
-
-    /// The first page that is in `self` and not in `other`.
-    fn first_not_in(&self, other: &Runs) -> Option<u64> {
-        let mut others = other.0.iter().peekable();
-        for run in &self.0 {
-            let mut at = run.start;
-            while at < run.end {
-                while others.next_if(|other| other.end <= at).is_some() {}
-                match others.peek() {
-                    Some(other) if other.start <= at => at = other.end,
-                    _ => return Some(at),
-                }
-            }
-        }
-        None
-    }
-}
-
 /// How the private pages of an area are told from others.
 fn is_private_page(area: &Area, file_page: bool) -> bool {
     !area.shared && (matches!(shown_name(&area.name), "" | "[heap]") || !file_page)
@@ -238,8 +213,8 @@ fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findin
         });
     }
     for (at, linux, freehold) in [
-        theirs.first_not_in(&ours).map(|page| (page, "present", "absent")),
-        ours.first_not_in(&theirs).map(|page| (page, "absent", "present")),
+        theirs.not_in(&ours).next().map(|page| (page, "present", "absent")),
+        ours.not_in(&theirs).next().map(|page| (page, "absent", "present")),
     ]
     .into_iter()
     .flatten()

@@ -32,6 +32,8 @@ pub(super) struct Found {
     pub(super) calls: Tally,
     pub(super) faults: Tally,
     pub(super) snapshots: Tally,
+    /// VMAs of files in snapshots, and those with the same pages.
+    pub(super) file_vmas: Tally,
     /// Faults that did not get as far as the engine: the page was there.
     pub(super) already_there: u64,
     /// The first differences, by line.
@@ -88,6 +90,7 @@ impl Found {
             (&mut self.calls, other.calls),
             (&mut self.faults, other.faults),
             (&mut self.snapshots, other.snapshots),
+            (&mut self.file_vmas, other.file_vmas),
         ] {
             sum.all += part.all;
             sum.as_linux += part.as_linux;

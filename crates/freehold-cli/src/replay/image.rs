@@ -1,6 +1,7 @@
 //! What tasks run in, and how far they are.
 
 use super::contents::Lineage;
+use super::files::Reached;
 use freehold_machine::Process;
 use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
@@ -13,12 +14,18 @@ const AROUND: usize = 3;
 pub(super) struct Image {
     process: Process,
     pub(super) lineage: Lineage,
+    pub(super) reached: Reached,
     totals: Arc<Totals>,
 }
 
 impl Image {
-    pub(super) fn new(totals: &Arc<Totals>, process: Process, lineage: Lineage) -> Arc<Image> {
-        Arc::new(Image { process, lineage, totals: Arc::clone(totals) })
+    pub(super) fn new(
+        totals: &Arc<Totals>,
+        process: Process,
+        lineage: Lineage,
+        reached: Reached,
+    ) -> Arc<Image> {
+        Arc::new(Image { process, lineage, reached, totals: Arc::clone(totals) })
     }
 
     pub(super) fn process(&self) -> &Process {

@@ -4,24 +4,27 @@
 //! recording -> plan (freehold-trace), a segment at a time
 //!           -> run: tasks side by side on virtual CPUs          run.rs
 //!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
-//!              its answer against Linux's                       perform.rs, compare.rs
+//!              its answer against Linux's                       perform.rs, compare.rs, resident.rs
 //!           -> outcome                                          outcome.rs
 //! ```
 
 mod calls;
 mod compare;
 mod contents;
+mod files;
 mod found;
 mod image;
 pub mod outcome;
 mod perform;
+mod resident;
 mod run;
+mod runs;
 mod start;
 mod transfer;
 mod world;
 
+use crate::locking::Design;
 use found::Found;
-use freehold::space::Locking;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
@@ -42,8 +45,8 @@ pub struct Options {
     pub cpus: usize,
     /// With contents; else on memory that has none.
     pub backed: bool,
-    /// The designs of locking.
-    pub locking: Locking,
+    /// How locks are used.
+    pub design: Design,
     /// What varies the interleaving.
     pub seed: u64,
     /// Look for stale translations all the time, which costs time.
@@ -60,7 +63,7 @@ impl Default for Options {
         Options {
             cpus,
             backed: false,
-            locking: Locking::default(),
+            design: Design::default(),
             seed: 0,
             oracles: false,
             segment: SEGMENT,
@@ -154,8 +157,8 @@ impl Replay {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         for Frozen { line, task, snapshot } in &segment.frozen {
             if let Some(image) = self.tasks.image(*task) {
-                let findings = compare::compare(&self.world, image, snapshot);
-                compare::report(&mut self.found[0], *task, snapshot, *line, findings);
+                let compared = compare::compare(&self.world, image, snapshot);
+                compare::report(&mut self.found[0], *task, snapshot, *line, compared);
             }
         }
         Ok(())
@@ -231,13 +234,14 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     let aside = planner.set_aside().iter().chain(&found.aside);
     Outcome {
         name: planner.recording().name().to_owned(),
-        locking: options.locking,
+        design: options.design,
         cpus: options.cpus,
         backed: options.backed,
         seed: options.seed,
         calls: found.calls,
         faults: found.faults,
         snapshots: found.snapshots,
+        file_vmas: found.file_vmas,
         kinds: kinds(&found, recorded),
         set_aside: aside.map(|(why, count)| ((*why).to_owned(), *count)).collect(),
         rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },

@@ -1,6 +1,6 @@
 //! What a replay found: the numbers and differences that a report shows.
 
-use freehold::space::Locking;
+use crate::locking::Design;
 use std::time::Duration;
 
 /// The outcome of replaying one recording once.
@@ -9,7 +9,7 @@ pub struct Outcome {
     /// The recording's name.
     pub name: String,
     /// The design that ran.
-    pub locking: Locking,
+    pub design: Design,
     /// Virtual CPUs that ran it.
     pub cpus: usize,
     /// With contents.
@@ -22,6 +22,9 @@ pub struct Outcome {
     pub faults: Tally,
     /// Snapshots of address spaces.
     pub snapshots: Tally,
+    /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same pages. The others had
+    /// what recorded faults prove, and no more than they explain, or there is a difference.
+    pub file_vmas: Tally,
     /// The first differences, in the order of the recording.
     pub differences: Vec<Difference>,
     /// How many there were.

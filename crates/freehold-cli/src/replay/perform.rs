@@ -3,6 +3,7 @@
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
+use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
@@ -10,6 +11,7 @@ use super::start;
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
+use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
@@ -73,9 +75,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
-                let ended = self.touch(image, task.number, step.line, *address, *code);
-                let ns = self.lap();
-                self.found.time_other(Other::Fault, ns);
+                let ended = self.fault(image, task.number, step.line, *address, *code);
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
             }
             What::Call(planned) => {
@@ -83,6 +83,8 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let answer = self.call(image.process(), planned);
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
+                image.reached.called(image.process(), &planned.call);
+                self.lap();
                 self.check_call(task, step.line, planned, answer);
             }
             What::Clone { child, shares } => {
@@ -102,8 +104,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Compare(snapshot) => {
                 let image = task.image.as_deref()?;
-                let findings = compare::compare(self.world, image, snapshot);
-                compare::report(self.found, task.number, snapshot, step.line, findings);
+                let compared = compare::compare(self.world, image, snapshot);
+                compare::report(self.found, task.number, snapshot, step.line, compared);
                 let ns = self.lap();
                 self.found.checking += Duration::from_nanos(ns);
             }
@@ -116,33 +118,51 @@ impl<'w, 'c> Performer<'w, 'c> {
         None
     }
 
-    /// Touches memory as the recorded program did. How that ended.
-    fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
-        let process = image.process();
+    /// Takes a recorded fault, with the page cache of a file as it is taken to have been. How that ended.
+    fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,
         };
-        let faulted = &mut false;
+        let process = image.process();
+        let around = files::read_ahead(self.world, process, address, access);
+        self.lap();
+        let (ended, mut faulted) = self.touch(image, task, line, address, access);
+        let ns = self.lap();
+        self.found.time_other(Other::Fault, ns);
+        if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
+            faulted = faulted || around.map_rest(process, self.cpu, address);
+            image.reached.fault(address, &around);
+        }
+        self.found.already_there += u64::from(!faulted);
+        self.lap();
+        ended
+    }
+
+    /// Touches memory as the recorded program did. How that ended, and whether the engine was needed.
+    fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, access: Access) -> (Ends, bool) {
+        let process = image.process();
+        let mut faulted = false;
         let result = self.cpu.touch(process.mmu(), address, access, |at, access| {
-            *faulted = true;
+            faulted = true;
             process.handle_fault(at.get(), access)
         });
-        self.found.already_there += u64::from(!*faulted);
-        let result = match self.world.options.backed && code.write() {
+        let result = match self.world.options.backed && access.write {
             true => {
                 result.and_then(|()| contents::store(process, self.cpu, address, task, &image.lineage, line))
             }
             false => result,
         };
-        match result {
+        let ended = match result {
             Ok(()) => Ends::Resolved,
             Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
             Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
             Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
+            Err(FaultError::MemoryFailed { .. }) => Ends::Signal(SIGBUS, 4),
             Err(_) => Ends::Interrupted,
-        }
+        };
+        (ended, faulted)
     }
 
     fn check_fault(
@@ -178,10 +198,13 @@ impl<'w, 'c> Performer<'w, 'c> {
     /// Makes a call. `None`: the engine has no such call.
     fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<Moved> {
         if let Some(transfer) = &planned.call.transfer {
-            let other = transfer.process.and_then(|task| self.world.process(task))?;
+            let other = transfer.process.and_then(|task| self.world.image(task))?;
             return self.cpu.call(|| {
-                planned.assumed.iter().for_each(|range| start::assume(&other, range));
-                transfer::transfer(planned, transfer, &other)
+                let process = other.process();
+                planned.assumed.iter().for_each(|range| start::assume(process, range));
+                let moved = transfer::transfer(planned, transfer, process);
+                other.reached.follow(process, 0, TASK_SIZE);
+                moved
             });
         }
         let returned = self.cpu.call(|| calls::answer(self.world, process, planned))?;
@@ -232,7 +255,9 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.found.time_other(Other::Fork, ns);
         match forked {
             Ok(space) => {
-                Some(Image::new(&self.world.totals, Process::of(space), parent.lineage.forked(line)))
+                let child = Process::of(space);
+                let reached = parent.reached.forked(&child);
+                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), reached))
             }
             Err(error) => {
                 self.found.differ(|| Difference {
@@ -263,7 +288,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                         let _ = process.touch(self.cpu, page * PAGE, access);
                     }
                 }
-                let image = Image::new(&self.world.totals, process, Lineage::fresh());
+                let image = Image::new(&self.world.totals, process, Lineage::fresh(), Reached::default());
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }

@@ -10,12 +10,13 @@ use freehold::object::{File, FileAccess, Mapping, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
-use freehold_machine::{Machine, MachineConfig, Memory, Process};
+use freehold_machine::{Machine, MachineConfig, Memory};
 use freehold_trace::plan::PlanFile;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+const PAGE: u64 = 4096;
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
 pub(super) const MEMORY: u64 = 64 << 30;
 /// Memory with contents that there is on any host.
@@ -34,6 +35,8 @@ pub(super) struct World {
     pub(super) options: Options,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
+    /// Pages of files by their names, where the recording tells.
+    lengths: HashMap<String, u64>,
     /// Counts of address spaces that are gone.
     pub(super) totals: Arc<Totals>,
     /// Who runs in what: the image that a task had when it was made or did an exec.
@@ -76,14 +79,18 @@ impl World {
         let config = config.cpus(options.cpus).fast();
         let machine =
             Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
-        let engine = Engine::new(machine.clone(), Config { lock_stats: true, ..Config::default() })
-            .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
+        let engine = Engine::new(
+            machine.clone(),
+            Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
+        )
+        .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
         Ok(World {
             machine,
             engine,
             options: options.clone(),
             files: HashMap::new(),
             names: HashMap::new(),
+            lengths: HashMap::new(),
             totals: Arc::default(),
             images: Mutex::default(),
             newborn: Mutex::default(),
@@ -93,8 +100,14 @@ impl World {
     /// How every address space begins: as root's, as the recordings were made.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig {
-            limits: Limits { memlock: UNLIMITED, may_lock: true, may_map_low: true, ..Limits::default() },
-            locking: self.options.locking,
+            limits: Limits {
+                memlock: UNLIMITED,
+                may_lock: true,
+                may_map_low: true,
+                may_break_memory: true,
+                ..Limits::default()
+            },
+            locking: self.options.design.space,
             ..SpaceConfig::default()
         }
     }
@@ -118,6 +131,9 @@ impl World {
                     })
                 }
             };
+            if let Some(bytes) = file.size {
+                self.lengths.insert(file.path.clone(), bytes.div_ceil(PAGE));
+            }
             self.names.insert(file.path.clone(), file.id);
             self.files.insert(file.id, mapped);
         }
@@ -138,15 +154,20 @@ impl World {
         self.files.get(&id)
     }
 
+    /// The pages of the file that has this name, as it was found after the run; none where the recording does not tell.
+    pub(super) fn length(&self, name: &str) -> Option<u64> {
+        self.lengths.get(name).copied()
+    }
+
     /// What a list of VMAs calls by this name; none for anonymous memory.
     pub(super) fn named(&self, name: &str) -> Option<&Mapped> {
         self.files.get(self.names.get(plain_name(name))?)
     }
 
-    /// The process of which `task` was the first.
-    pub(super) fn process(&self, task: u32) -> Option<Process> {
+    /// What the process runs in of which `task` was the first.
+    pub(super) fn image(&self, task: u32) -> Option<Arc<Image>> {
         let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(images.get(&task)?.upgrade()?.process().clone())
+        images.get(&task)?.upgrade()
     }
 
     /// `task` runs in `image` from now on.

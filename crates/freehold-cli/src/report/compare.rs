@@ -21,7 +21,7 @@ pub fn compare(outcomes: &[Outcome]) -> String {
     text.push_str(&Layout { indent: 2, gap: 2, left: 2 }.text(rows(outcomes)));
     text.push('\n');
     for outcome in outcomes.iter().filter(|outcome| !outcome.is_as_linux()) {
-        text.push_str(&format!("  {}:\n", locking::name(outcome.locking)));
+        text.push_str(&format!("  {}:\n", locking::name(outcome.design)));
         text.push_str(&differences(outcome));
     }
     text
@@ -43,8 +43,8 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     ];
     for outcome in outcomes {
         let mut cells = row([
-            &locking::unmap_name(outcome.locking.unmap),
-            locking::fault_name(outcome.locking.fault),
+            &locking::unmap_name(outcome.design.space.unmap),
+            locking::fault_name(outcome.design.space.fault),
             &if outcome.is_as_linux() { "none".to_owned() } else { units::count(outcome.difference_count) },
             &units::duration(outcome.wall),
         ]);

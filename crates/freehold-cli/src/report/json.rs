@@ -42,6 +42,8 @@ struct Recording<'a> {
     faults_as_linux: u64,
     snapshots: u64,
     snapshots_as_linux: u64,
+    file_vmas: u64,
+    file_vmas_as_linux: u64,
     exclusive_hold_ns: Times,
     mmap_lock_wait_ns: Times,
     wall_ns: u64,
@@ -84,6 +86,7 @@ struct Different<'a> {
 struct Design {
     unmap: String,
     fault: &'static str,
+    file_rmap: &'static str,
 }
 
 #[derive(Serialize)]
@@ -132,6 +135,7 @@ impl<'a> Recording<'a> {
         let Tally { all: calls, as_linux: calls_as_linux } = outcome.calls;
         let Tally { all: faults, as_linux: faults_as_linux } = outcome.faults;
         let Tally { all: snapshots, as_linux: snapshots_as_linux } = outcome.snapshots;
+        let Tally { all: file_vmas, as_linux: file_vmas_as_linux } = outcome.file_vmas;
         let Beside { freehold: held, linux: linux_held } = outcome.exclusive_hold;
         let Beside { freehold: waited, linux: linux_waited } = outcome.mmap_lock_wait;
         Recording {
@@ -142,14 +146,17 @@ impl<'a> Recording<'a> {
             faults_as_linux,
             snapshots,
             snapshots_as_linux,
+            file_vmas,
+            file_vmas_as_linux,
             exclusive_hold_ns: Times::of(held),
             mmap_lock_wait_ns: Times::of(waited),
             wall_ns: nanoseconds(outcome.wall),
             differences: outcome.differences.iter().map(Different::of).collect(),
             difference_count: outcome.difference_count,
             locking: Design {
-                unmap: locking::unmap_name(outcome.locking.unmap),
-                fault: locking::fault_name(outcome.locking.fault),
+                unmap: locking::unmap_name(outcome.design.space.unmap),
+                fault: locking::fault_name(outcome.design.space.fault),
+                file_rmap: locking::file_rmap_name(outcome.design.file_rmap),
             },
             cpus: outcome.cpus,
             backed: outcome.backed,

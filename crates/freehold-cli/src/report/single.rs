@@ -3,7 +3,7 @@
 use super::differences::differences;
 use super::table::{Layout, row};
 use super::{checked, verdict};
-use crate::replay::outcome::{Beside, Outcome, Spread};
+use crate::replay::outcome::{Beside, Outcome, Spread, Tally};
 use crate::{locking, units};
 use std::fmt::Write;
 
@@ -21,6 +21,7 @@ pub fn single(outcome: &Outcome) -> String {
         ("design", design(outcome)),
         ("faults served by", rungs(outcome)),
         ("TLB flushes", flushes(outcome)),
+        ("pages of files", file_pages(outcome)),
     ] {
         writeln!(text, "  {what:<18}{said}").expect("a string takes all");
     }
@@ -56,7 +57,7 @@ fn planned(outcome: &Outcome) -> String {
 
 fn design(outcome: &Outcome) -> String {
     let memory = if outcome.backed { "memory with contents" } else { "phantom memory" };
-    format!("{}; {memory}; seed {}", locking::name(outcome.locking), outcome.seed)
+    format!("{}; {memory}; seed {}", locking::name(outcome.design), outcome.seed)
 }
 
 fn rungs(outcome: &Outcome) -> String {
@@ -83,6 +84,16 @@ fn flushes(outcome: &Outcome) -> String {
         write!(said, "; Linux sent {}", units::counted(linux, "interrupt")).expect("a string takes all");
     }
     said
+}
+
+/// How many VMAs of files were compared, page by page.
+fn file_pages(outcome: &Outcome) -> String {
+    let Tally { all, as_linux } = outcome.file_vmas;
+    if all == 0 {
+        return "none compared".to_owned();
+    }
+    let share = units::percent(as_linux, all);
+    format!("the same in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
 }
 
 /// Hold and wait of the mmap lock, beside Linux's.

@@ -82,5 +82,11 @@ pub(crate) fn relax() {
     shuttle::thread::yield_now();
 }
 
+/// Something takes its time here: others may run in the midst of it.
+pub(crate) fn take_time() {
+    // A point where the checker may switch, and does not see a thread that waits.
+    shuttle::sync::atomic::AtomicU32::new(0).load(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// Nothing to prepare here.
 pub(crate) fn warm_up() {}

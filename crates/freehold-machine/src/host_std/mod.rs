@@ -106,6 +106,10 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
+/// Something takes its time here, as it does by itself.
+#[inline]
+pub(crate) fn take_time() {}
+
 /// One turn of a spin loop. Now and then the processor goes to somebody else: the thread that is waited
 /// for may have been put off by the host in the middle of its critical section.
 #[inline]

@@ -8,9 +8,12 @@
 //! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_LONG=1` means ten times the
 //! schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
 
+mod direct;
 mod discard;
 mod explore;
+mod failure;
 mod files;
+mod files_shared;
 mod forced;
 mod fork;
 mod huge;
@@ -19,8 +22,11 @@ mod mprotect;
 mod mremap;
 mod munmap;
 mod nommu;
+mod pinned;
+mod probes;
 mod readers;
 mod reuse;
 mod rmap;
 mod scene;
 mod stack;
+mod waiting;

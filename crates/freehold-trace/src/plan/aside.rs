@@ -7,6 +7,8 @@ pub(super) const NO_END: &str = "faults that were interrupted: neither resolved 
 pub(super) const FILES: &str =
     "calls on files (ftruncate, fallocate, memfd_create): the file is not recorded";
 pub(super) const NAMES: &str = "prctl(PR_SET_VMA): the recorded kernel has no names for anonymous memory";
+pub(super) const FAILURE: &str =
+    "madvise(MADV_HWPOISON, MADV_SOFT_OFFLINE): the recorded kernel does not handle failing memory";
 pub(super) const PRCTL: &str = "other prctl calls";
 pub(super) const NUMA: &str = "placement on NUMA nodes";
 pub(super) const KEYS: &str = "allocation of protection keys";

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 const CLONE_VM: u64 = 0x100;
 const EPERM: u16 = 1;
+const EINVAL: u16 = 22;
 const ESRCH: u16 = 3;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
@@ -352,6 +353,12 @@ impl Planner {
         Some(match call.name {
             CallName::Prctl if call.args[0] == 0x5356_4d41 => aside::NAMES,
             CallName::Prctl => aside::PRCTL,
+            // Of a kernel that does, no such call fails so but for arguments that the plan can do without.
+            CallName::Madvise
+                if matches!(call.args[2], 100 | 101) && call.returned == Returned::Error(EINVAL) =>
+            {
+                aside::FAILURE
+            }
             CallName::Ftruncate | CallName::Truncate | CallName::Fallocate => aside::FILES,
             CallName::MemfdCreate | CallName::MemfdSecret => aside::FILES,
             CallName::SetMempolicy | CallName::MigratePages | CallName::MovePages => aside::NUMA,

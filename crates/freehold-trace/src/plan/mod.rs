@@ -6,7 +6,7 @@
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |
-//! | a fault | last changed what is mapped at its page (of a huge page: anywhere in it); a write to private memory: also the first write that gave the VMA its family of anonymous pages |
+//! | a fault | last changed what is mapped at its page (of a huge page: anywhere in it; of a file: in the pages around it that may come along); a write to private memory: also the first write that gave the VMA its family of anonymous pages |
 //! | a call that changes VMAs, a first write | changed, or looked at, any VMA that it overlaps or touches; faulted where it changes |
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
 //! | fork, a snapshot, mlockall | did anything |

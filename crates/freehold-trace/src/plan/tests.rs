@@ -78,6 +78,33 @@ fn a_munmap_waits_for_faults_where_it_unmaps_and_later_mappings_wait_for_it() {
     assert_eq!(waits(&segment, 10), []);
 }
 
+/// At most 15 pages before a fault's own come with it, and 15 behind it.
+///
+/// ```text
+/// the file's pages      7  8 ........... 17 ........... 26  27
+/// DONTNEED of task 2                     #
+/// reads that wait          #                            #
+/// reads that do not     #                                   #
+/// ```
+#[test]
+fn a_fault_on_a_file_waits_for_who_changed_what_may_come_along() {
+    for (page, waits_for) in [
+        ("07", vec![(1, 3)]),
+        ("08", vec![(1, 3), (2, 0)]),
+        ("26", vec![(2, 0), (1, 3)]),
+        ("27", vec![(1, 3)]),
+    ] {
+        let segment = threads(&format!(
+            "# file 1 262144 /f
+8 0 1 mmap 0 40000 1 2 3 0 = 7e0000000000 f1
+9 0 2 madvise 7e0000017000 1000 4 = 0
+10 0 3 F 7e00000{page}000 4 x1
+"
+        ));
+        assert_eq!(waits(&segment, 8), waits_for, "page {page}");
+    }
+}
+
 #[test]
 fn calls_that_touch_the_same_vma_keep_their_order_and_others_do_not() {
     let segment = threads(

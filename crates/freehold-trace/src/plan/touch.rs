@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
 const STACK_LIMIT: u64 = 8 << 20;
+/// Bytes before a fault's page, and behind it, in which pages of a file may come with it.
+const AROUND: u64 = 15 * PAGE;
 /// Free bytes that stay below a stack.
 const STACK_GAP: u64 = 256 * PAGE;
 
@@ -38,19 +40,23 @@ impl Space {
             self.grow_stack(&grown, stamp);
             self.order.note_change(&grown, stamp);
         }
-        let area = self
-            .areas
-            .find(page)
-            .map(|(start, area)| (start..area.end, area.flags, area.shared, area.family_by));
+        let area = self.areas.find(page).map(|(start, area)| {
+            (start..area.end, area.flags, area.shared, area.family_by, area.file.is_some())
+        });
         match &area {
             // A huge page may come, which lies in all of this.
             Some((_, flags, ..)) if flags & flag::HUGEPAGE != 0 => {
                 let first = page & !(CHUNK - 1);
                 waits.extend(self.order.changed(first..first.saturating_add(CHUNK)));
             }
+            // Pages around it may come with it.
+            Some((range, _, _, _, true)) => {
+                let first = page.saturating_sub(AROUND).max(range.start);
+                waits.extend(self.order.changed(first..page.saturating_add(PAGE + AROUND).min(range.end)));
+            }
             _ => waits.extend(self.order.changed_at(page)),
         }
-        if let Some((range, _, shared, family_by)) = area.filter(|_| write) {
+        if let Some((range, _, shared, family_by, _)) = area.filter(|_| write) {
             if self.needs_family(page) {
                 waits.extend(self.areas.touching(&range).map(|(_, area)| area.last));
                 self.first_write(page, stamp, families);

@@ -42,7 +42,9 @@ struct How {
 impl From<FaultError> for AccessError {
     fn from(error: FaultError) -> Self {
         match error {
-            FaultError::Segv { .. } | FaultError::Bus { .. } => AccessError::BadAddress,
+            FaultError::Segv { .. } | FaultError::Bus { .. } | FaultError::MemoryFailed { .. } => {
+                AccessError::BadAddress
+            }
             FaultError::OutOfMemory => AccessError::OutOfMemory,
             FaultError::Killed => AccessError::Killed,
         }

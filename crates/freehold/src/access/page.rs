@@ -54,6 +54,30 @@ impl How {
 impl<P: Platform> AddressSpace<P> {
     /// Calls `f` with the frame of the page at `addr` while it can be used as asked for; once, unless there is an error.
     pub(super) fn with_page(&self, addr: u64, how: How, mut f: impl FnMut(Pfn)) -> Result<(), AccessError> {
+        self.with_found(addr, how, |found| f(found.pfn))
+    }
+
+    /// The frame of the page at `addr` as it can be read, with a reference; `None` if it is none that is counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_memory`](Self::read_memory).
+    ///
+    /// # Locks
+    ///
+    /// Those of a fault; none on entry.
+    pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
+        let mut held = None;
+        self.with_found(addr, How { write: false, manner: Manner::Plain }, |found| {
+            if found.counted {
+                self.platform().frame(found.pfn).get();
+                held = Some(found.pfn);
+            }
+        })?;
+        Ok(held)
+    }
+
+    fn with_found(&self, addr: u64, how: How, mut f: impl FnMut(&Found)) -> Result<(), AccessError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut climbed = self.locking.fault == FaultLock::MmapLock;
         loop {
@@ -75,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    fn under_mmap_lock(&self, page: u64, how: How, f: &mut impl FnMut(Pfn)) -> Step<P> {
+    fn under_mmap_lock(&self, page: u64, how: How, f: &mut impl FnMut(&Found)) -> Step<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
             Err(killed) => return Step::Failed(killed.into()),
@@ -99,14 +123,14 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         how: How,
         held: Held<'_, '_, P>,
-        f: &mut impl FnMut(Pfn),
+        f: &mut impl FnMut(&Found),
     ) -> Step<P> {
         if !how.allowed(vma) {
             return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
         let write = match self.find_page(page, how) {
             Ok(found) => {
-                f(found.pfn);
+                f(&found);
                 let frame = self.platform().frame(found.pfn);
                 if how.write && !frame.is_anon() {
                     // Only now: who writes the page back meanwhile must not find it clean afterwards.
@@ -165,8 +189,10 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
-            // Its fault waits until the page is where it goes.
-            Kind::Marker { kind: MarkerKind::Migration, .. } => return Err(Missing::Absent),
+            // Its fault waits until the page is where it goes, or is known to be lost.
+            Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. } => {
+                return Err(Missing::Absent);
+            }
             Kind::Marker { .. } | Kind::Table { .. } => {
                 return Err(Missing::Never(FaultError::Bus { addr: page }));
             }

@@ -9,13 +9,14 @@ use crate::{
     counted::Counted,
     object::{File, Object, Special},
     platform::Platform,
+    probe,
     space::{AddressSpace, Rss, RssKind},
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
-/// Bytes around a read fault in which pages that are in the cache are mapped with it.
+/// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
@@ -30,7 +31,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> Step<P> {
         let Object::File(file) = vma.object() else { return Step::Retry };
-        let private = access.write && !vma.flags().contains(VmFlags::SHARED);
+        let private = access.write && !vma.flags().contains(VmFlags::SHARED) || self.is_probed(vma, page);
         // Even where there is no page to copy: later merges depend on it.
         if private && let Err(step) = self.prepare_anon(vma, held) {
             return step;
@@ -62,7 +63,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> (Rss, Step<P>) {
         let (mapping, mut rss) = (file.mapping(), Rss::default());
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
-        let window = window(vma, page, &table);
+        // As on Linux, nothing is mapped around a page of a direct file.
+        let window = if mapping.is_direct() { page..page + PAGE_SIZE } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
@@ -70,7 +72,11 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut guard = table.lock();
         let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
+        let probes = shown_probes(vma, file, &rcu);
         mapping.lookup_range(&rcu, indices.clone(), |at, pfn| {
+            if probes.is_some_and(|probes| probes.wants(at)) {
+                return;
+            }
             let address = VirtAddr::new(window.start + (at - indices.start) * PAGE_SIZE);
             // Whatever is there stays: a page, a private copy, a marker.
             if guard.get(address).is_none() {
@@ -107,6 +113,12 @@ impl<P: Platform> AddressSpace<P> {
         (rss, Step::Done)
     }
 
+    /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
+    pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
+        let Object::File(file) = vma.object() else { return false };
+        probe::are_put(vma.flags()) && file.mapping().probes.wants::<P>(vma.pgoff_of(page))
+    }
+
     /// Maps a copy of the page, without ever mapping the page itself. The VMA has a family.
     fn private_write(
         &self,
@@ -138,8 +150,12 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> Step<P> {
         let rcu = P::rcu_read();
-        let Some(original) = file.mapping().lookup(&rcu, vma.pgoff_of(page)) else { return Step::Retry };
+        let index = vma.pgoff_of(page);
+        let Some(original) = file.mapping().lookup(&rcu, index) else { return Step::Retry };
         self.platform().copy_frame(copy, original);
+        if let Some(probes) = shown_probes(vma, file, &rcu) {
+            probes.put(self.platform(), index, copy);
+        }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         match table.lock().install(VirtAddr::new(page), Pte::page(copy, rights)) {
             Ok(()) => Step::Done,
@@ -174,10 +190,19 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The aligned window around `page`, as far as the VMA and the table go.
+/// The probes that pages of `vma` are to show; what is mapped within the guard is met by who adds others.
+fn shown_probes<'f, P: Platform>(
+    vma: &Vma<P>,
+    file: &'f File<P>,
+    rcu: &'f P::RcuGuard,
+) -> Option<&'f probe::List> {
+    probe::are_put(vma.flags()).then(|| file.mapping().probes.read::<P>(rcu))?
+}
+
+/// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that
+/// comes later, as far as the VMA and the table go.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> Range<u64> {
-    let (start, span) = (page - page % AROUND, table.span());
-    let low = start.max(vma.start()).max(span.start().get());
-    let high = (start + AROUND).min(vma.end()).min(span.end().get());
-    low..high
+    // A table's span is a multiple, so the window does not start before it.
+    let start = (page - page % AROUND).max(vma.start());
+    start..(start + AROUND).min(vma.end()).min(table.span().end().get())
 }

@@ -22,13 +22,13 @@ use crate::{
     counted::Counted,
     object::{File, FillError, Object},
     platform::Platform,
-    rmap::Moving,
+    rmap::{Moving, failed_frame},
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
 };
 use core::fmt;
 pub use freehold_pagetable::Access;
-use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags, TableError};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
 
 /// What a SIGSEGV says.
@@ -53,6 +53,11 @@ pub enum FaultError {
     },
     /// SIGBUS: beyond the end of the file, or the file could not be read.
     Bus {
+        /// The address.
+        addr: u64,
+    },
+    /// SIGBUS with BUS_MCEERR_AR, of a page: the memory failed, and what was there is lost.
+    MemoryFailed {
         /// The address.
         addr: u64,
     },
@@ -187,19 +192,22 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether the fault will make an anonymous page, or huge zeroes, whose first write is to find a family.
+    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find a family.
     fn wants_family(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || {
             self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
         };
-        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge())
+        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge() || self.is_probed(vma, page))
     }
 
     /// Brings a page of a file into its cache; no lock is held.
     pub(crate) fn fill(&self, file: &File<P>, index: u64, addr: u64) -> Result<(), FaultError> {
         file.mapping().fill(index).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
-            FillError::BeyondEnd | FillError::Io | FillError::Busy => FaultError::Bus { addr },
+            FillError::Lost => FaultError::MemoryFailed { addr },
+            FillError::BeyondEnd | FillError::Io | FillError::Sealed | FillError::Busy => {
+                FaultError::Bus { addr }
+            }
         })
     }
 
@@ -246,8 +254,26 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => Step::Wait(Moving::of(payload).pfn),
+            Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
             Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
         }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// A fault at the marker of a frame that failed.
+    fn poison_fault(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, payload: u64) -> Step<P> {
+        if let Some(pfn) = failed_frame(payload) {
+            if self.platform().frame(pfn).is_locked() {
+                return Step::Wait(pfn);
+            }
+            // The marker is there only while the frame is locked, or for good. Who unlocked it before we looked has done with this
+            // table, and that shows under its lock.
+            if table.lock().get(address) != Pte::marker(MarkerKind::Poison, payload) {
+                return Step::Retry;
+            }
+        }
+        Step::Failed(FaultError::MemoryFailed { addr: address.get() })
     }
 }
 
@@ -257,6 +283,7 @@ impl FaultError {
         match self {
             FaultError::Segv { code, .. } => FaultError::Segv { addr, code },
             FaultError::Bus { .. } => FaultError::Bus { addr },
+            FaultError::MemoryFailed { .. } => FaultError::MemoryFailed { addr },
             other => other,
         }
     }

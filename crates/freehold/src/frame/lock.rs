@@ -11,6 +11,12 @@ impl<P: Platform> Engine<P> {
         self.platform().frame(pfn).lock.lock(Rank::Folio)
     }
 
+    /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame): whoever finds the page
+    /// there before the move is over waits for its end.
+    pub(crate) fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
+        self.platform().frame(pfn).lock.lock(Rank::FolioNested)
+    }
+
     /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be another page's by
     /// now, and the wait in vain.
     pub(crate) fn wait_for_frame(&self, pfn: Pfn) {

@@ -46,9 +46,9 @@ fn leave(world: &World) {
     world.homes[0].store(false, Relaxed);
 }
 
-#[test]
-fn the_next_life_does_not_show_the_home_of_the_last() {
-    model(|| {
+/// A walk beside the end of the page, after which the frame is free, and what it is used for next.
+fn walk_beside(next_life: fn(&Frame)) {
+    model(move || {
         let world = mapped_and_held();
         let walker = thread::spawn({
             let world = world.clone();
@@ -56,42 +56,31 @@ fn the_next_life_does_not_show_the_home_of_the_last() {
         });
         leave(&world);
         assert!(world.frame.put());
-        world.frame.init_anon(2, 0);
+        next_life(&world.frame);
         walker.join().unwrap();
     });
 }
 
 #[test]
+fn the_next_life_does_not_show_the_home_of_the_last() {
+    walk_beside(|frame| frame.init_anon(2, 0));
+}
+
+#[test]
 fn a_page_that_moves_in_does_not_show_the_home_of_the_last() {
-    model(|| {
-        let world = mapped_and_held();
-        let walker = thread::spawn({
-            let world = world.clone();
-            move || walk(&world)
-        });
-        leave(&world);
-        assert!(world.frame.put());
+    walk_beside(|frame| {
         let old = Frame::new();
         old.init_anon(2, 0);
-        world.frame.take_over(&old);
-        world.frame.get();
-        world.frame.add_map();
-        walker.join().unwrap();
+        frame.take_over(&old);
+        frame.get();
+        frame.add_map();
     });
 }
 
 #[test]
 fn fork_of_the_next_life_does_not_show_the_home_of_the_last() {
-    model(|| {
-        let world = mapped_and_held();
-        let walker = thread::spawn({
-            let world = world.clone();
-            move || walk(&world)
-        });
-        leave(&world);
-        assert!(world.frame.put());
-        world.frame.init_anon(2, 0);
-        world.frame.share();
-        walker.join().unwrap();
+    walk_beside(|frame| {
+        frame.init_anon(2, 0);
+        frame.share();
     });
 }

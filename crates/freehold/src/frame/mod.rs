@@ -24,7 +24,8 @@ use freehold_sync::{
     },
 };
 
-/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free.
+/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free. A frame whose memory failed is
+/// never free again.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
@@ -49,6 +50,8 @@ const EXCLUSIVE: u32 = 1 << 1;
 const SHMEM: u32 = 1 << 2;
 /// Written since it was last written back.
 const DIRTY: u32 = 1 << 3;
+/// The memory failed. Set when no entry maps it any more, so that nobody changes the other bits by a plain store; for ever.
+const FAILED: u32 = 1 << 4;
 
 impl Frame {
     const_unless_loom! {
@@ -117,19 +120,22 @@ impl Frame {
         self.refs.fetch_add(1, Relaxed);
     }
 
-    /// One reference less; true when it was the last, and the frame's record is then clean.
+    /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
     pub(crate) fn put(&self) -> bool {
         // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
         // locked instruction is needed (module docs).
         let last = self.refs.load(Acquire) == 1 || self.refs.fetch_sub(1, AcqRel) == 1;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
+            // Who set the bit had a reference then; its end was seen above.
+            let failed = self.word.load(Relaxed) & FAILED;
             self.refs.store(0, Relaxed);
-            self.word.store(0, Relaxed);
+            self.word.store(failed, Relaxed);
             self.home.store(0, Relaxed);
             self.index.store(0, Relaxed);
+            return failed == 0;
         }
-        last
+        false
     }
 
     /// References.
@@ -218,6 +224,23 @@ impl Frame {
     pub(crate) fn take_dirty(&self) -> bool {
         // Acquire: as in `set_dirty`.
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
+    }
+
+    /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free list.
+    pub(crate) fn set_failed(&self) {
+        // Relaxed, here and below: whoever drops the last reference sees it by the order of references; others have the frame's lock
+        // or need only a hint.
+        self.word.fetch_or(FAILED, Relaxed);
+    }
+
+    /// Whether the memory failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.word.load(Relaxed) & FAILED != 0
+    }
+
+    /// Whether somebody works on what page it holds. A hint.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.lock.is_locked()
     }
 
     /// Whether it is dirty.

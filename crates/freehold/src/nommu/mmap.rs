@@ -11,9 +11,10 @@ use crate::{
     counted::Counted,
     error::{MmapError, NoMemory},
     frame::run::Run,
-    object::{File, FillError, Mapping},
+    object::{File, FillError, Mapping, Writing},
     platform::Platform,
     space::{MapFlags, Prot},
+    vma::flags::VmFlags,
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;
@@ -32,12 +33,25 @@ struct Request<'f, P: Platform> {
     first: u64,
 }
 
+impl<P: Platform> Request<'_, P> {
+    /// Keeps the file from being sealed against writing, if the mapping writes.
+    fn begin_writing(&self) -> Result<Option<Writing<P>>, MmapError> {
+        let mut flags = VmFlags::SHARED | VmFlags::MAYWRITE | VmFlags::WRITE;
+        match self.file.filter(|_| self.shared && self.prot.contains(Prot::WRITE)) {
+            Some(file) => {
+                Mapping::begin_writing(file.mapping(), &mut flags).map_err(|_| MmapError::NotPermitted)
+            }
+            None => Ok(None),
+        }
+    }
+}
+
 impl From<FillError> for MmapError {
     fn from(error: FillError) -> Self {
         match error {
             FillError::NoMemory => MmapError::OutOfMemory,
-            FillError::Io => MmapError::Io,
-            FillError::BeyondEnd | FillError::Busy => MmapError::NotMappable,
+            FillError::Io | FillError::Lost => MmapError::Io,
+            FillError::BeyondEnd | FillError::Sealed | FillError::Busy => MmapError::NotMappable,
         }
     }
 }
@@ -75,6 +89,8 @@ impl<P: Platform> NoMmuSpace<P> {
         // A hint cannot be followed.
         let _ = addr;
         let request = self.decode(len, prot, flags, file, offset)?;
+        // Until the frames have references, which tell who seals the file that somebody has them.
+        let _writing = request.begin_writing()?;
         let (region, start) = self.region(&request)?;
         let range = start..start + (request.pages << PAGE_SHIFT);
         let mut area = Area::new(region, range, prot, request.shared);

@@ -2,9 +2,15 @@
 
 use super::IoError;
 use super::mapping::{CachedPage, FillError, Mapping};
-use crate::{PAGE_SIZE, platform::Platform, rmap::tree::Mapper, space::zap::SpaceTlb, vma::flags::VmFlags};
+use crate::{
+    PAGE_SIZE, Pfn, VirtAddr, platform::Platform, rmap::tree::Mapper, space::zap::SpaceTlb,
+    vma::flags::VmFlags,
+};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Gather, Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{
+    ENTRIES, Gather, Kind, LargeGuard, Level, Pte, PteFlags, PteGuard, Unmapped, VaRange, Visitor,
+};
+use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> Mapping<P> {
     /// A page inside the file, brought into the cache if need be.
@@ -50,7 +56,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The first page could not be had, or the file would become larger than any may be.
+    /// The first page could not be had, a seal forbids it, or the file would become larger than any may be.
     ///
     /// # Locks
     ///
@@ -61,6 +67,7 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let _content = self.content.write();
+        self.may_change()?;
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -78,6 +85,7 @@ impl<P: Platform> Mapping<P> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
         let (size, end) = (self.size(), at + len as u64);
+        self.may_resize(end.max(size))?;
         if at > size {
             self.zero_behind(size, at)?;
         }
@@ -103,16 +111,18 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
+    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at). Of a direct
+    /// file, whose stores are in the storage already, it makes them last.
     ///
     /// # Errors
     ///
-    /// Some page could not be written; it stays dirty, and the rest was written.
+    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been written, of whatever part
+    /// of the file, was lost with its memory since this was last asked; who asks first is told.
     ///
     /// # Locks
     ///
     /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock for reading and
-    /// the tables' locks, which are let go of before the pager is called.
+    /// the tables' locks, which are let go of before the pager is called; and each frame's lock while its page is written.
     pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
         if self.is_shmem() {
             return Ok(());
@@ -127,10 +137,13 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
-        result
+        // Relaxed: set and asked under the invalidate lock.
+        if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
     }
 
     fn write_back_page(&self, index: u64, page: &CachedPage<'_, P>) -> Result<(), IoError> {
+        // Who comes second finds the page clean when it is written, and not when that has begun.
+        let _identity = self.engine().lock_frame(**page);
         let platform = self.engine().platform();
         let frame = platform.frame(**page);
         if !frame.take_dirty() {
@@ -158,21 +171,56 @@ fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
     cleaner.gather.finish();
 }
 
+/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the page is dirty is for its
+/// frame to say: at once, for who writes the page back meanwhile and finds the entry clean; and [again](keep_dirty) after the flush.
+pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
+    if flags.contains(PteFlags::DIRTY) {
+        platform.frame(pfn).set_dirty();
+    }
+    pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
+}
+
+/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has flushed: until then
+/// processors may store through what they remember, though somebody else may have written the page back. Under the table's lock.
+pub(crate) fn keep_dirty<P: Platform, const N: usize>(
+    platform: &P,
+    pfn: Pfn,
+    gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
+) {
+    platform.frame(pfn).get();
+    gather.unmapped(Unmapped::new(pfn, Level::Pte).dirty());
+}
+
 struct Cleaner<'s, P: Platform> {
     platform: &'s P,
-    gather: Gather<'s, SpaceTlb<'s, P>, 1>,
+    gather: Gather<'s, SpaceTlb<'s, P>>,
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
+    fn unlocked(&mut self) {
+        self.gather.make_room(ENTRIES);
+    }
+
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let platform = self.platform;
-        table.change_each(range, &mut self.gather, |_, pte| {
-            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
-            if flags.contains(PteFlags::DIRTY) {
-                platform.frame(pfn).set_dirty();
+        // A bit for each entry. It may be asked for twice.
+        let mut written = [0u64; ENTRIES.div_ceil(64)];
+        table.change_each(range, &mut self.gather, |address, pte| {
+            if pte.is_leaf(Level::Pte) && pte.flags().contains(PteFlags::DIRTY) {
+                let index = address.index(Level::Pte);
+                written[index / 64] |= 1 << (index % 64);
             }
-            pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
+            cleaned(platform, pte)
         });
+        for (word, bits) in written.iter_mut().enumerate() {
+            while *bits != 0 {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                *bits &= *bits - 1;
+                let address = VirtAddr::new(table.span().start().get() + index as u64 * PAGE_SIZE);
+                keep_dirty(platform, table.get(address).pfn(), &mut self.gather);
+            }
+        }
         ControlFlow::Continue(())
     }
 

@@ -6,7 +6,7 @@ use super::{
     truncate::{Copies, grace_period},
 };
 use crate::{Pfn, platform::Platform, rmap::MigrateError};
-use freehold_sync::atomic::Ordering::{Acquire, Release};
+use freehold_sync::atomic::Ordering::Release;
 
 impl<P: Platform> Mapping<P> {
     /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is the caller's alone and
@@ -23,10 +23,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         let _pages_go = self.invalidate.write();
         let _identity = self.engine().lock_frame(old);
-        let word = self.word(index).ok_or(MigrateError::NoPage)?;
-        if Word(word.load(Acquire)).visible() != Some(old) {
-            return Err(MigrateError::NoPage);
-        }
+        let word = self.word_of(index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
         self.mark_leaving(index..index + 1);
         grace_period::<P>();

@@ -1,6 +1,6 @@
 //! An open file: what a descriptor refers to, as far as mapping it goes.
 
-use super::{Mapping, Zeroes};
+use super::{Mapping, Segment, Zeroes};
 use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use allocator_api2::{boxed::Box, vec::Vec};
 
@@ -34,6 +34,8 @@ pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
 /// over the same `File`. Nothing in it changes.
 pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
+    /// Whose memory it is, if a segment's.
+    segment: Option<Counted<Segment<P>>>,
     access: FileAccess,
     /// UTF-8.
     name: Box<[u8]>,
@@ -50,10 +52,29 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
+        Self::open(mapping, None, access, name)
+    }
+
+    /// What an attach of a segment maps.
+    pub(super) fn of_segment(
+        segment: &Counted<Segment<P>>,
+        access: FileAccess,
+        name: &str,
+    ) -> Result<Counted<Self>, NoMemory> {
+        Self::open(segment.mapping(), Some(segment.clone()), access, name)
+    }
+
+    fn open(
+        mapping: &Counted<Mapping<P>>,
+        segment: Option<Counted<Segment<P>>>,
+        access: FileAccess,
+        name: &str,
+    ) -> Result<Counted<Self>, NoMemory> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
         bytes.extend_from_slice(name.as_bytes());
-        Ok(Counted::try_new(File { mapping: mapping.clone(), access, name: bytes.into_boxed_slice() })?)
+        let name = bytes.into_boxed_slice();
+        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, access, name })?)
     }
 
     /// What a shared anonymous mapping of `bytes` bytes maps: a fresh file that has no other name.
@@ -69,6 +90,11 @@ impl<P: Platform> File<P> {
     /// Its pages.
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.mapping
+    }
+
+    /// The segment of System V shared memory that it is an attach of.
+    pub fn segment(&self) -> Option<&Counted<Segment<P>>> {
+        self.segment.as_ref()
     }
 
     /// What it permits.

@@ -2,11 +2,17 @@
 
 use super::{
     Mapping,
-    mapping::{FillError, Word, zero},
+    mapping::{FillError, LOST, Word, zero},
 };
 use crate::{PAGE_SIZE, Pfn, error::NoMemory, frame::run::Run, platform::Platform};
 use core::ops::{ControlFlow, Range};
-use freehold_sync::{RwSemReadGuard, atomic::Ordering::Release};
+use freehold_sync::{
+    RwSemReadGuard,
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, Release},
+    },
+};
 
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
 pub(crate) struct PagesStay<'m, P: Platform> {
@@ -48,7 +54,12 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         let lock = self.invalidate.write();
         let pages = self.pages();
-        let empty = self.each_page(0..pages, |_| ControlFlow::Break(())).is_continue();
+        // Relaxed: words change under the lock, which is held for writing. One that is lost is there, too.
+        let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        let empty = self.cache.each(0..pages, absent).is_continue();
         if self.is_shmem() && pages > 0 && empty {
             let run = Run::alloc_cache(self, 0, pages)?;
             for (index, pfn) in run.frames().enumerate() {
@@ -70,6 +81,10 @@ impl<P: Platform> Mapping<P> {
 
     /// Fills a frame with a page as its store has it.
     fn read(&self, index: u64, to: Pfn) -> Result<(), FillError> {
+        // Relaxed: it does not change under the lock that the caller holds.
+        if self.word(index).is_some_and(|word| word.load(Relaxed) == LOST) {
+            return Err(FillError::Lost);
+        }
         self.pager().read_page(self.engine().platform(), index, to).map_err(|_| FillError::Io)?;
         self.zero_beyond_end(index, to);
         Ok(())

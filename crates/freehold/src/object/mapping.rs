@@ -6,7 +6,8 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost |
+//! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
 //! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
@@ -16,8 +17,10 @@
 //!
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
 //! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+//!
+//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
 
-use super::{Pager, radix::Radix};
+use super::{Pager, Zeroes, radix::Radix, seals::Sealing};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
@@ -25,6 +28,7 @@ use crate::{
     error::NoMemory,
     nommu::FileRegions,
     platform::Platform,
+    probe::Registry,
     rmap::{
         home::{Home, HomeRef},
         tree::{ByFile, Edit, Lookups},
@@ -36,7 +40,7 @@ use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{
     Rank, RwSem,
     atomic::{
-        AtomicU64,
+        AtomicBool, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -46,6 +50,8 @@ const PRESENT: u64 = 1 << 0;
 /// The page is going away.
 const LEAVING: u64 = 1 << 1;
 const FRAME_SHIFT: u32 = 2;
+/// See the module's table.
+pub(super) const LOST: u64 = LEAVING;
 
 /// A word as it says where a page is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,6 +83,10 @@ pub enum FillError {
     Io,
     /// No memory.
     NoMemory,
+    /// The file is sealed against it.
+    Sealed,
+    /// The memory that held the page failed, and there is no other copy.
+    Lost,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -87,6 +97,8 @@ impl core::fmt::Display for FillError {
             FillError::BeyondEnd => "beyond the end of the file",
             FillError::Io => "input or output failed",
             FillError::NoMemory => "out of memory",
+            FillError::Sealed => "sealed",
+            FillError::Lost => "lost with the memory that held it",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
@@ -109,20 +121,37 @@ pub struct Mapping<P: Platform> {
     size: AtomicU64,
     /// See the module's table.
     pub(super) cache: Radix,
-    /// Shared memory, which no store is behind. Fixed.
-    shmem: bool,
+    /// Fixed.
+    kind: Kind,
+    /// What is sealed, and who can write.
+    pub(super) sealing: Sealing,
+    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
+    pub(super) lost: AtomicBool,
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
-    pub(super) content: RwSem<P>,
+    pub(crate) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(super) invalidate: RwSem<P>,
     /// The i_mmap lock, and who maps the file.
     home: HomeRef<P, ByFile>,
+    /// Breakpoints in private copies of the pages.
+    pub(crate) probes: Registry,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
     engine: Counted<Engine<P>>,
+}
+
+/// Whose the frames are, and what is behind them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The engine's; they hold copies of what a store has.
+    Cached,
+    /// The engine's; nothing is behind them.
+    Memory,
+    /// The store's own.
+    Direct,
 }
 
 /// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
@@ -157,15 +186,37 @@ impl<P: Platform> Mapping<P> {
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, false)
+    }
+
+    /// Shared memory of `size` bytes that can be sealed: a memfd.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, Zeroes, size, Kind::Memory, true)
+    }
+
+    pub(super) fn of_kind(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        kind: Kind,
+        sealable: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
         let mapping = Counted::try_new(Mapping {
             size: AtomicU64::new(size),
             cache: Radix::new(),
-            shmem,
+            kind,
+            sealing: Sealing::new(sealable),
+            lost: AtomicBool::new(false),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
             home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
+            probes: Registry::new(),
             regions: FileRegions::new(),
             engine: engine.clone(),
         })?;
@@ -194,7 +245,12 @@ impl<P: Platform> Mapping<P> {
 
     /// Whether it is shared memory.
     pub fn is_shmem(&self) -> bool {
-        self.shmem
+        self.kind == Kind::Memory
+    }
+
+    /// Whether its frames are the storage itself (DAX).
+    pub fn is_direct(&self) -> bool {
+        self.kind == Kind::Direct
     }
 
     /// The size in bytes at this moment.
@@ -273,6 +329,9 @@ impl<P: Platform> Mapping<P> {
         if index >= size.div_ceil(PAGE_SIZE) {
             return Err(FillError::BeyondEnd);
         }
+        if self.is_direct() {
+            return self.fill_direct(index, size - (index << PAGE_SHIFT));
+        }
         self.fill_page(index, |platform, pfn| {
             self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
             // The last page reads as zeroes beyond the end of the file.
@@ -288,6 +347,9 @@ impl<P: Platform> Mapping<P> {
     /// about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
         let _pages_stay = self.invalidate.read();
+        if self.is_direct() {
+            return self.fill_direct(index, 0);
+        }
         self.fill_page(index, |platform, pfn| {
             platform.zero_frame(pfn);
             Ok(())
@@ -300,9 +362,11 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
         let word = self.cache.make(index).map_err(NoMemory::from)?;
-        // Relaxed: a hint that saves work; the compare-and-swap below decides.
-        if word.load(Relaxed) != 0 {
-            return Ok(());
+        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
+        match word.load(Relaxed) {
+            0 => {}
+            LOST => return Err(FillError::Lost),
+            _ => return Ok(()),
         }
         let platform = self.engine.platform();
         let pfn = self.engine.alloc_cache(self, index)?;
@@ -320,6 +384,12 @@ impl<P: Platform> Mapping<P> {
     /// The word of a page that is, or was, in the cache.
     pub(super) fn word(&self, index: u64) -> Option<&AtomicU64> {
         self.cache.get(index)
+    }
+
+    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for writing.
+    pub(super) fn word_of(&self, index: u64, pfn: Pfn) -> Option<&AtomicU64> {
+        // Acquire pairs with the release of who put it there.
+        self.word(index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
@@ -341,10 +411,17 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn drop_leaving(&self, range: Range<u64>) {
         let _: ControlFlow<()> = self.cache.each(range, |_, word| {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
-            if let Some(pfn) = Word(word.load(Relaxed)).held() {
+            let old = Word(word.load(Relaxed));
+            if old != Word(0) {
                 word.store(0, Relaxed);
-                self.engine.platform().frame(pfn).leave_home();
-                self.engine.put_frame(pfn);
+            }
+            if let Some(pfn) = old.held() {
+                if self.is_direct() {
+                    self.let_go_of(pfn);
+                } else {
+                    self.engine.platform().frame(pfn).leave_home();
+                    self.engine.put_frame(pfn);
+                }
             }
             ControlFlow::Continue(())
         });

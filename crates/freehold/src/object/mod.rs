@@ -1,28 +1,39 @@
 //! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `exchange.rs` (another frame for a page), `in_place.rs` (the pages
-//! for those who have no page tables). Who maps a file: [`rmap`](crate::rmap).
+//! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself),
+//! `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages for those who have
+//! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory). Who maps a file:
+//! [`rmap`](crate::rmap).
 
 mod contents;
+mod direct;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
+mod lose;
 mod mapping;
 mod pager;
 mod radix;
+mod seals;
+mod segment;
 mod special;
 mod truncate;
 
+pub(crate) use contents::{cleaned, keep_dirty};
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub use pager::{IoError, Pager, Zeroes};
+pub use seals::Seals;
+pub(crate) use seals::Writing;
+pub use segment::Segment;
 pub use special::Special;
+pub(crate) use truncate::grace_period;
 
 use crate::{
     counted::{Counted, Shared},
     platform::Platform,
-    vma::Vma,
+    vma::{Vma, flags::VmFlags},
 };
 
 /// What lies behind the addresses of a VMA.
@@ -79,6 +90,33 @@ impl<P: Platform> Object<P> {
             Object::File(file) => Some(file),
             Object::Anonymous | Object::Special(_) => None,
         }
+    }
+
+    /// Whether VMAs that map this are counted, so that a merge may let one grow and not make one go: what Linux says by a
+    /// VMA's close hook.
+    pub(crate) fn counts_vmas(&self) -> bool {
+        self.file().is_some_and(|file| file.segment().is_some())
+    }
+
+    /// A VMA with these flags maps this from now on.
+    pub(crate) fn opened(&self, flags: VmFlags) {
+        if let Some(file) = self.file() {
+            file.mapping().opened(flags);
+            file.segment().inspect(|segment| segment.opened());
+        }
+    }
+
+    /// A VMA with these flags, which are those that it was opened with as far as sharing goes, is over.
+    pub(crate) fn closed(&self, flags: VmFlags) {
+        if let Some(file) = self.file() {
+            file.mapping().closed(flags);
+            file.segment().inspect(|segment| segment.closed());
+        }
+    }
+
+    /// Whether it is a file whose pages are the storage itself: those can be neither locked nor read ahead.
+    pub fn is_direct(&self) -> bool {
+        self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
     /// How reports call it; empty for anonymous memory.

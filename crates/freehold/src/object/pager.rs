@@ -27,7 +27,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// The page could not be read; `frame` may hold anything.
     fn read_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError>;
 
-    /// Keeps the contents of `frame` as the page `index`.
+    /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::object::Mapping::direct) file, whose frame is the
+    /// storage's: makes what was stored there last, whatever happens to the machine.
     ///
     /// # Errors
     ///
@@ -46,7 +47,23 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         None
     }
 
-    /// These whole pages were cut off or punched out: from now on they read as zeroes.
+    /// The frame of the storage that *is* the page `index` (DAX), for a [direct](crate::object::Mapping::direct) file; a page
+    /// that the storage does not have yet gets one, filled with zeroes. May be called twice for one page at the same time, and
+    /// again after [`discard`](Self::discard).
+    ///
+    /// The frame is one that [`Platform::frame`] has a record of, not one of the engine's, and no other page's. It stays the page's until
+    /// `discard`, or until the pager is dropped. Its record is the engine's meanwhile, and is all zero again then.
+    ///
+    /// # Errors
+    ///
+    /// The storage failed, or is full.
+    fn direct_access(&self, platform: &P, index: u64) -> Result<Pfn, IoError> {
+        let _ = (platform, index);
+        Err(IoError)
+    }
+
+    /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no page table, TLB or
+    /// transfer has any of their frames any more, so the storage may use them for something else.
     fn discard(&self, pages: Range<u64>) {
         let _ = pages;
     }

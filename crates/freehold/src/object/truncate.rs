@@ -32,7 +32,7 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page of which the file
-    /// would lose bytes; nothing happened.
+    /// would lose bytes, or a seal forbids it; nothing happened.
     ///
     /// # Locks
     ///
@@ -43,16 +43,23 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let _content = self.content.write();
+        self.may_resize(size)?;
         let old = self.size();
         if size >= old {
             self.zero_behind(old, size)?;
             self.publish_size(size);
             return Ok(());
         }
-        // The part of the last page that is cut off must be zeroes when the file grows again.
-        let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
         let gone = size.div_ceil(PAGE_SIZE)..old.div_ceil(PAGE_SIZE);
-        let _pages_go = self.invalidate.write();
+        let (last, _pages_go) = loop {
+            // The part of the last page that is cut off must be zeroes when the file grows again.
+            let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
+            let pages_go = self.invalidate.write();
+            // Its memory may have failed meanwhile, and another page have come.
+            if last.as_ref().is_none_or(|last| self.word_of(size / PAGE_SIZE, **last).is_some()) {
+                break (last, pages_go);
+            }
+        };
         self.regions.may_lose(size / PAGE_SIZE..gone.end)?;
         self.publish_size(size);
         self.cut(gone, Copies::Go);
@@ -70,13 +77,14 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// A page at the edge could not be read; the hole may be there in part. Or a shared mapping without an MMU has one of the
-    /// whole pages; they stay.
+    /// whole pages; they stay. Or a seal forbids it.
     ///
     /// # Locks
     ///
     /// As [`truncate`](Self::truncate).
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
         let _content = self.content.write();
+        self.may_change()?;
         let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
         if start >= end {
             return Ok(());
@@ -150,7 +158,7 @@ impl<P: Platform> Mapping<P> {
 }
 
 /// Waits until every read section that exists now is over.
-pub(super) fn grace_period<P: Platform>() {
+pub(crate) fn grace_period<P: Platform>() {
     unsafe fn nothing(_: NonNull<RcuHead>) {}
     let head = RcuHead::new();
     // SAFETY: the head stays here, untouched, until the barrier has seen the function run.

@@ -89,22 +89,29 @@ impl<P: Platform> Engine<P> {
     /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables' locks one at a
     /// time. The caller holds none.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
-        let page = self.page(pfn).ok_or(MigrateError::NoPage)?;
-        let new = self.frames.alloc(self.platform()).map_err(|_| MigrateError::OutOfMemory)?;
-        let moved = match &page.home {
-            AnyHome::Anon(_) => page.move_anon(new),
-            AnyHome::File(_) => page.move_cached(new),
-        };
-        if moved.is_err() {
-            self.free_frame(new);
-        }
-        moved.map(|()| new)
+        self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }
 }
 
 impl<P: Platform> Page<'_, P> {
+    /// Moves it; see [`Engine::migrate`].
+    pub(super) fn migrate(&self) -> Result<Pfn, MigrateError> {
+        let engine = self.engine;
+        let new = engine.frames.alloc(engine.platform()).map_err(|_| MigrateError::OutOfMemory)?;
+        let moved = match &self.home {
+            AnyHome::Anon(_) => self.move_anon(new),
+            AnyHome::File(_) => self.move_cached(new),
+        };
+        if moved.is_err() {
+            engine.free_frame(new);
+        }
+        moved.map(|()| new)
+    }
+
     fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
         let _identity = self.engine.lock_frame(self.pfn);
+        // And that of the new frame, to be found at its first entry already: it would be taken away in part only.
+        let _new_identity = self.engine.lock_new_frame(new);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }

@@ -2,7 +2,7 @@
 //!
 //! | held | gives |
 //! | --- | --- |
-//! | for reading ([`VmaTree::read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
+//! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
 //! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
 //!
 //! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the tree meets every
@@ -43,8 +43,6 @@ impl Which for ByPages {
 
 /// Entries that a walk over many pages looks at before it lets others have the lock: some tens of microseconds of work.
 const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
-/// Pages of the first part, when nobody knows yet by how many VMAs they are mapped.
-const PART: u64 = if CHECKED { 1 } else { 512 };
 
 /// Finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
@@ -137,6 +135,16 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
+    /// Takes the lock for reading if that is possible at once: the seed's trylock helper, for who would rather do something else.
+    pub fn try_read(&self) -> Option<Lookups<'_, P, W>> {
+        let lock = match self.readers {
+            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
+            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
+        };
+        // SAFETY: as in `read`.
+        Some(Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock })
+    }
+
     /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages at a time. The lock
     /// is let go of between parts: who waits to link or unlink a VMA waits for a bounded number of entries, however many pages
     /// there are. Each page is met in every VMA that maps it; what need not be met is a mapping that comes meanwhile.
@@ -145,15 +153,14 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     ///
     /// The lock for reading, again and again.
     pub fn each_mapper(&self, pages: Range<u64>, mut f: impl FnMut(&Mapper<'_, P>)) {
-        let (mut at, mut part) = (pages.start, PART);
-        while at < pages.end {
-            let end = pages.end.min(at + part);
-            let mut met = 0;
-            self.read().mappers(at..end).for_each(|mapper| {
-                f(&mapper);
-                met += 1;
-            });
-            part = (ENTRIES / met.max(1)).max(1);
+        let mut at = pages.start;
+        loop {
+            let lookups = self.read();
+            // A file may be larger than can be counted through; only where VMAs are is there anything to be met.
+            let Some(first) = lookups.mappers(at..pages.end).next() else { return };
+            at = at.max(first.vma.pgoff());
+            let end = lookups.part_end(at..pages.end);
+            lookups.mappers(at..end).for_each(|mapper| f(&mapper));
             at = end;
         }
     }
@@ -182,6 +189,20 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
             // SAFETY: an address space exposes its address to its VMAs and unlinks them before it goes away.
             Mapper { space: unsafe { &*space }, vma, range: addresses(vma, &pages) }
         })
+    }
+
+    /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at least.
+    fn part_end(&self, pages: Range<u64>) -> u64 {
+        let mut part = ENTRIES.min(pages.end - pages.start);
+        loop {
+            let end = pages.end.min(pages.start.saturating_add(part));
+            let most = (ENTRIES / part) as usize;
+            // No more of them are counted than decide it.
+            if part <= 1 || self.mappers(pages.start..end).take(most + 1).count() <= most {
+                return end;
+            }
+            part /= 2;
+        }
     }
 
     /// Whether a VMA, which is linked with no other tree of this kind, is in it.

@@ -26,6 +26,17 @@ pub(crate) struct Page<'e, P: Platform> {
     pub(super) index: u64,
 }
 
+impl<P: Platform> AnyHome<P> {
+    /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so nobody with one may
+    /// wait for him.
+    pub(super) fn is_storage(&self) -> bool {
+        match self {
+            AnyHome::Anon(_) => false,
+            AnyHome::File(home) => home.mapping(&home.read()).is_some_and(|mapping| mapping.is_direct()),
+        }
+    }
+}
+
 impl<P: Platform> Engine<P> {
     /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page of a program or
     /// file. A huge page that the frame is part of is split.
@@ -72,7 +83,10 @@ impl<P: Platform> Engine<P> {
     /// Takes a reference beside that of the cache.
     fn keep_cached(&self, pfn: Pfn, home: &Home<P, ByFile>, index: u64) -> bool {
         let lookups = home.read();
-        let Some(mapping) = home.mapping(&lookups) else { return false };
+        // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none is given out by number.
+        let Some(mapping) = home.mapping(&lookups).filter(|mapping| !mapping.is_direct()) else {
+            return false;
+        };
         let rcu = P::rcu_read();
         let found = mapping.lookup(&rcu, index) == Some(pfn);
         if found {
@@ -83,7 +97,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// What the record names, with a reference.
-fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
+pub(super) fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
     let rcu = P::rcu_read();
     // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this section.
     let mapped = frame.maps() != 0;
@@ -111,6 +125,16 @@ impl<P: Platform> Page<'_, P> {
     /// The frame's record.
     pub fn frame(&self) -> &Frame {
         self.engine.platform().frame(self.pfn)
+    }
+
+    /// The frame's number.
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// By which page offset it is known at home.
+    pub fn index(&self) -> u64 {
+        self.index
     }
 
     /// The record still names the home by which the page was found.

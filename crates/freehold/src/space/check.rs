@@ -1,7 +1,7 @@
 //! The address space's own oracle.
 
 use super::{AddressSpace, Rss, RssKind};
-use crate::{PAGE_SIZE, VirtAddr, object::Object, platform::Platform, vma::Vma};
+use crate::{PAGE_SIZE, VirtAddr, object::Object, platform::Platform, probe, vma::Vma};
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Large, LargeGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
 use freehold_sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,8 @@ use freehold_sync::atomic::Ordering::Relaxed;
 impl<P: Platform> AddressSpace<P> {
     /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every
     /// VMA in it is attached and lies where the tree says, that the sizes equal a recount of the VMAs, and the resident
-    /// pages a recount of the page tables; and that each page is found by the reverse map where it is mapped (hazards C-34, C-35).
+    /// pages a recount of the page tables; that each page is found by the reverse map where it is mapped (hazards C-34, C-35);
+    /// and that none is the file's own where a probe wants a copy.
     ///
     /// # Panics
     ///
@@ -74,10 +75,21 @@ impl<P: Platform> Reverse<'_, P> {
                 (false, Object::File(file)) => Some(file.mapping().home_word()),
                 (false, _) => None,
             };
+            assert!(
+                frame.is_anon() || !probed(self.vma, at),
+                "the page at {at:#x} has a probe and shows the file"
+            );
             let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));
             assert_eq!(frame.home(), known, "the page at {at:#x} is not found where it is mapped");
         }
     }
+}
+
+/// Whether a page is to show breakpoints.
+fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
+    let probes =
+        vma.object().file().filter(|_| probe::are_put(vma.flags())).map(|file| &file.mapping().probes);
+    probes.is_some_and(|probes| probes.wants::<P>(vma.pgoff_of(at)))
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Reverse<'_, P> {

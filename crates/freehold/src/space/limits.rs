@@ -23,6 +23,8 @@ pub struct Limits {
     pub may_lock: bool,
     /// May map below the minimum address (CAP_SYS_RAWIO).
     pub may_map_low: bool,
+    /// May make memory fail (CAP_SYS_ADMIN).
+    pub may_break_memory: bool,
 }
 
 impl Default for Limits {
@@ -35,6 +37,7 @@ impl Default for Limits {
             stack: 8 << 20,
             may_lock: false,
             may_map_low: false,
+            may_break_memory: false,
         }
     }
 }
@@ -49,6 +52,7 @@ pub struct LiveLimits {
     stack: AtomicU64,
     may_lock: AtomicBool,
     may_map_low: AtomicBool,
+    may_break_memory: AtomicBool,
 }
 
 impl LiveLimits {
@@ -61,6 +65,7 @@ impl LiveLimits {
             stack: AtomicU64::new(limits.stack),
             may_lock: AtomicBool::new(limits.may_lock),
             may_map_low: AtomicBool::new(limits.may_map_low),
+            may_break_memory: AtomicBool::new(limits.may_break_memory),
         }
     }
 
@@ -73,6 +78,7 @@ impl LiveLimits {
         self.stack.store(limits.stack, Relaxed);
         self.may_lock.store(limits.may_lock, Relaxed);
         self.may_map_low.store(limits.may_map_low, Relaxed);
+        self.may_break_memory.store(limits.may_break_memory, Relaxed);
     }
 
     /// As values.
@@ -85,6 +91,7 @@ impl LiveLimits {
             stack: self.stack.load(Relaxed),
             may_lock: self.may_lock.load(Relaxed),
             may_map_low: self.may_map_low.load(Relaxed),
+            may_break_memory: self.may_break_memory.load(Relaxed),
         }
     }
 }
@@ -127,6 +134,11 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether `limit` pages of locked memory in all stay within RLIMIT_MEMLOCK.
     pub(crate) fn may_lock_total(&self, total: u64) -> bool {
         self.limits.may_lock.load(Relaxed) || total <= pages(self.limits.memlock.load(Relaxed))
+    }
+
+    /// Whether it may make memory fail.
+    pub(crate) fn may_break_memory(&self) -> bool {
+        self.limits.may_break_memory.load(Relaxed)
     }
 
     /// Whether this space may map at an address below the minimum.

@@ -3,7 +3,7 @@
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, LargeGuard, Level, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, LargeGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -11,7 +11,7 @@ const BATCH: usize = 4096;
 impl<P: Platform> AddressSpace<P> {
     /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a byte a page.
     ///
-    /// In memory is what is mapped, and of a file also what its page cache holds.
+    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page cache holds.
     ///
     /// # Errors
     ///
@@ -57,7 +57,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut marker = Marker { start: part.start, out };
         let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
         debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
-        let Some(file) = vma.object().file() else { return };
+        // A direct file has no cache.
+        let Some(file) = vma.object().file().filter(|file| !file.mapping().is_direct()) else { return };
         let first = vma.pgoff_of(part.start);
         for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
@@ -84,7 +85,12 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            if matches!(pte.kind(Level::Pte), Kind::Leaf { .. }) {
+            // Of the markers these stand for a page that no file is waited for.
+            let present = matches!(
+                pte.kind(Level::Pte),
+                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
+            );
+            if present {
                 self.mark(VaRange::entry(address, Level::Pte));
             }
             ControlFlow::Continue(())

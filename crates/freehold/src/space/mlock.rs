@@ -57,9 +57,10 @@ impl From<PopulateError> for MlockError {
         match error {
             PopulateError::OutOfMemory => MlockError::OutOfFrames,
             PopulateError::Killed => MlockError::Killed,
-            PopulateError::NotMapped | PopulateError::NotPermitted | PopulateError::BadAccess => {
-                MlockError::NotAccessible
-            }
+            PopulateError::NotMapped
+            | PopulateError::NotPermitted
+            | PopulateError::BadAccess
+            | PopulateError::MemoryFailed => MlockError::NotAccessible,
         }
     }
 }
@@ -215,7 +216,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn lock_part(&self, vma: &Vma<P>, part: Range<u64>, lock: VmFlags) -> Result<(), MlockError> {
         let old = vma.flags();
         let new = (old - VmFlags::LOCK_MASK) | lock;
-        if new == old || old.intersects(PASSED_OVER) {
+        if new == old || old.intersects(PASSED_OVER) || vma.object().is_direct() {
             return Ok(());
         }
         let pages = ((part.end - part.start) >> PAGE_SHIFT) as i64;

@@ -9,7 +9,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    object::{File, Object},
+    object::{File, Mapping, Object, Writing},
     platform::Platform,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
@@ -101,7 +101,7 @@ impl From<MunmapError> for MmapError {
 }
 
 /// Arguments in the form the steps need them.
-struct Request<P: Platform> {
+pub(super) struct Request<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
     addr: u64,
     /// Whole pages, not zero.
@@ -110,6 +110,8 @@ struct Request<P: Platform> {
     vm_flags: VmFlags,
     object: Object<P>,
     pgoff: u64,
+    /// Keeps the file from being sealed.
+    writing: Option<Writing<P>>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -144,18 +146,11 @@ impl<P: Platform> AddressSpace<P> {
             Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
-        let (range, populate, replaced) = guard.map(request)?;
-        drop(guard);
-        replaced.retire();
-        if populate {
-            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
-            let _ = self.populate(range.clone());
-        }
-        Ok(range.start)
+        guard.map_and_populate(request)
     }
 
     /// Step 1: what can be said without looking at the address space.
-    fn decode_mmap(
+    pub(super) fn decode_mmap(
         &self,
         addr: u64,
         len: u64,
@@ -186,7 +181,15 @@ impl<P: Platform> AddressSpace<P> {
         }
         let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr) };
         let object = file.map_or(Object::Anonymous, |file| Object::File(file.clone()));
-        Ok(Request { addr, len, flags, vm_flags: vm_flags(prot, flags), object, pgoff: offset >> PAGE_SHIFT })
+        Ok(Request {
+            addr,
+            len,
+            flags,
+            vm_flags: vm_flags(prot, flags),
+            object,
+            pgoff: offset >> PAGE_SHIFT,
+            writing: None,
+        })
     }
 
     /// A hint in whole pages, not below the minimum address.
@@ -216,6 +219,19 @@ pub(super) fn access_flags(prot: Prot) -> VmFlags {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Steps 2 to 5, the lock let go of after the fourth; then populates, if that is asked for. Returns the address.
+    pub(super) fn map_and_populate(self, request: Request<P>) -> Result<u64, MmapError> {
+        let space = self.space;
+        let (range, populate, replaced) = self.map(request)?;
+        drop(self);
+        replaced.retire();
+        if populate {
+            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            let _ = space.populate(range.clone());
+        }
+        Ok(range.start)
+    }
+
     /// Steps 2 to 4. Returns the range, whether it wants populating, and what it replaced.
     fn map(&self, mut request: Request<P>) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
         let space = self.space;
@@ -392,6 +408,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::GROWSDOWN) {
             return Err(MmapError::Invalid);
         }
+        let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
+        request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
         Ok(())
     }
 
@@ -451,7 +469,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let replaced = gathered.commit_replaced();
         space.counters.account(self, request.vm_flags, pages as i64);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && request.vm_flags.contains(VmFlags::DROPPABLE) {
+        if locked && (request.vm_flags.contains(VmFlags::DROPPABLE) || request.object.is_direct()) {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
             // were mapped before, as on Linux; and it is populated all the same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);

@@ -27,7 +27,9 @@ mod munmap;
 pub mod pagemap;
 mod parts;
 mod populate;
+mod remap_file_pages;
 mod reshape;
+mod shm;
 pub mod smaps;
 mod special;
 mod stack;
@@ -41,6 +43,7 @@ pub use mlock::{LockAllFlags, LockFlags};
 pub use mmap::{MapFlags, Prot};
 pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
+pub use shm::ShmFlags;
 
 use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use closing::Closings;

@@ -19,6 +19,7 @@ use crate::{
     error::MprotectError,
     fault::vma_pte_flags,
     platform::Platform,
+    probe,
     vma::{Vma, flags::VmFlags},
 };
 use arrayvec::ArrayVec;
@@ -146,6 +147,9 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
         self.change_entries(&part, old, new);
+        if !probe::are_put(old) && probe::are_put(new) {
+            space.settle_text(vma, part.clone());
+        }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
         if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
             self.note_opened(vma, part);

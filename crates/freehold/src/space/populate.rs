@@ -27,6 +27,7 @@ impl From<FaultError> for PopulateError {
         match error {
             FaultError::OutOfMemory => PopulateError::OutOfMemory,
             FaultError::Killed => PopulateError::Killed,
+            FaultError::MemoryFailed { .. } => PopulateError::MemoryFailed,
             FaultError::Segv { .. } | FaultError::Bus { .. } => PopulateError::BadAccess,
         }
     }

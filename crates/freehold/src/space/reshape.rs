@@ -83,8 +83,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         let prev = prev.filter(|prev| can_append(prev, attrs));
         let next = next.filter(|next| can_prepend(attrs, range.end - range.start, next));
         match (prev, next) {
-            // Each agrees with what lies between; do they agree with each other?
-            (Some(left), Some(right)) if !anon_compatible(left.anon(), right.anon()) => (Some(left), None),
+            // Each agrees with what lies between; do they agree with each other? And may one of them go?
+            (Some(left), Some(right))
+                if !anon_compatible(left.anon(), right.anon()) || attrs.object.counts_vmas() =>
+            {
+                (Some(left), None)
+            }
             both => both,
         }
     }
@@ -285,6 +289,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         let next = if range.end == vma.end() { self.next_slot(range.end).and_then(Slot::vma) } else { None };
         let sides =
             (prev.filter(|prev| prev.end() == range.start), next.filter(|next| next.start() == range.end));
+        // Where the whole VMA would go, it must be allowed to.
+        let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
         let merged = match self.mergeable(sides, &range, &attrs) {
             (None, None) => None,
             sides => self.modify_merging(vma, &range, &attrs, sides)?,

@@ -147,12 +147,15 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 if !(zap.keep_guards
                     && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. }))
                 {
-                    if matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Migration, .. }) {
-                        // It stands for a private page.
-                        if zap.file_pages_only {
+                    match pte.kind(Level::Pte) {
+                        // They stand for a private page, or for one that the file has no more.
+                        Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
+                            if zap.file_pages_only =>
+                        {
                             return;
                         }
-                        rss.add(MOVING, -1);
+                        Kind::Marker { kind: MarkerKind::Migration, .. } => rss.add(MOVING, -1),
+                        _ => {}
                     }
                     slot.clear();
                 }
@@ -175,6 +178,10 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 if !zap.shared {
                     slot.clear();
                 } else if slot.take().flags().contains(PteFlags::DIRTY) {
+                    // For who writes the page back before the flush, which it is said after again. Nearly always it is known.
+                    if !frame.is_dirty() {
+                        frame.set_dirty();
+                    }
                     what = what.dirty();
                 }
                 rss.add(RssKind::of(frame), -1);

@@ -80,6 +80,7 @@ impl<P: Platform> Slab<P> {
         vma.owner.store(init.owner, Relaxed);
         // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
         unsafe { *vma.object.get() = init.object.clone() };
+        init.object.opened(init.flags);
         vma.lock().init_detached();
         Ok(OwnedVma { vma, slab: self })
     }
@@ -216,6 +217,7 @@ impl<P: Platform> Deref for OwnedVma<'_, P> {
 impl<P: Platform> Drop for OwnedVma<'_, P> {
     fn drop(&mut self) {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
+        self.vma.object().closed(self.vma.flags());
         // SAFETY: detached and owned: nobody reads the object.
         unsafe { *self.vma.object.get() = Object::Anonymous };
         self.vma.set_family(Family::NONE);

@@ -20,15 +20,7 @@ const STRIDE: u64 = 300 * PAGE;
 const THREADS: u64 = 2;
 const ROUNDS: u64 = 6000;
 
-/// A sequence that looks random, the same in every run.
-struct Dice(u64);
-
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % below
-    }
-
     /// A few pages of a window.
     fn part(&mut self) -> (u64, u64) {
         let first = self.roll(PAGES);
@@ -212,7 +204,7 @@ fn every_page_holds_what_its_owner_wrote() {
                         let mut worker = Worker {
                             process,
                             cpu: world.machine.cpu((number * THREADS + thread) as usize),
-                            dice: Dice(seed * 100 + number * 10 + thread),
+                            dice: Dice::new(seed * 100 + number * 10 + thread),
                             base: BASE + (thread + 1) * STRIDE,
                             owner: number + 1,
                             pages: vec![GONE; PAGES as usize],

@@ -20,8 +20,8 @@ use freehold::{
 };
 use freehold_machine::FailingAllocator;
 use support::{
-    ANON, BASE, Config, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon, assert_filled,
-    layout,
+    ANON, BASE, Config, Dice, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
+    assert_filled, layout,
 };
 
 #[global_allocator]

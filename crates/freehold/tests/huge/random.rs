@@ -19,19 +19,7 @@ const RUNS: u64 = 12;
 /// Processes at once.
 const MOST: usize = 3;
 
-/// A sequence that looks random, the same for the same seed.
-struct Dice(u64);
-
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % below
-    }
-
     /// A place to begin or end at: often where a huge page begins, or beside that.
     fn place(&mut self) -> u64 {
         let huge = self.roll(WINDOW / PAGES + 1) * PAGES;
@@ -82,7 +70,7 @@ impl Run {
         let processes = vec![(world.process(locking), Known::new())];
         let cpus = [world.machine.cpu(0), world.machine.cpu(1)];
         let story = format!("{locking:?}, FREEHOLD_SEED={seed}");
-        Run { world, cpus, processes, dice: Dice(seed), doing: String::new(), story }
+        Run { world, cpus, processes, dice: Dice::new(seed), doing: String::new(), story }
     }
 
     fn now(&mut self) -> (&mut Process, &mut Known, &mut Vcpu, &mut Dice) {

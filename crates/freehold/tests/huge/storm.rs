@@ -20,15 +20,7 @@ const CHANGES: u64 = 12;
 /// How often it begins anew with whole huge pages.
 const EPISODES: u64 = 3;
 
-/// A sequence that looks random, the same in every run.
-struct Dice(u64);
-
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % below
-    }
-
     /// Some pages of the window: often whole huge ones.
     fn part(&mut self) -> (u64, u64) {
         let huge = self.roll(WINDOW) * PAGES;
@@ -63,7 +55,7 @@ impl Writer<'_> {
         Writer {
             process,
             cpu: world.machine.cpu(number as usize),
-            dice: Dice(episode * 16 + number),
+            dice: Dice::new(episode * 16 + number),
             word: 8 * number,
             known: vec![0; (WINDOW * PAGES) as usize],
             may_vanish,
@@ -154,7 +146,7 @@ fn play(world: &World, process: &Process, episode: u64, (may_vanish, change): (b
                 let start = &start;
                 scope.spawn(move || {
                     let (mut cpu, mut dice) =
-                        (world.machine.cpu(number as usize), Dice(episode * 16 + number));
+                        (world.machine.cpu(number as usize), Dice::new(episode * 16 + number));
                     start.wait();
                     (0..CHANGES).for_each(|_| change(process, &mut cpu, &mut dice));
                 })

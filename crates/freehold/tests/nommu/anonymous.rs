@@ -186,11 +186,8 @@ fn the_limit_on_mappings() {
 fn random_calls_agree_with_a_list_of_pages() {
     let flat = Flat::new();
     let space = flat.space();
-    let mut state = 42u64;
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % below
-    };
+    let mut dice = Dice::new(42);
+    let mut random = |below| dice.roll(below);
     // Address, pages, and what was stored in the first of them; then one more in each.
     let mut model: Vec<(u64, u64, u64)> = Vec::new();
     for step in 0..4000 {

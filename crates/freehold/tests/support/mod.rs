@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod failure;
+pub mod storage;
 
 pub use freehold::{
     PAGE_SIZE,
@@ -9,10 +10,16 @@ pub use freehold::{
     engine::{Config, Engine},
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
+    rmap::FileRmap,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 pub use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 pub use freehold_pagetable::{Pfn, X86_4};
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+use std::collections::BTreeMap;
 
 pub type Vcpu = Cpu<X86_4>;
 
@@ -70,6 +77,16 @@ impl World {
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
     }
 
+    /// Runs a scenario with a process, which is verified when it is over, and ends the world.
+    pub fn live(self, locking: Locking, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+        let process = self.process(locking);
+        let mut cpu = self.machine.cpu(0);
+        scenario(&self, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        self.end();
+    }
+
     /// Ends the world; whoever still held something of it has leaked it.
     pub fn end(mut self) {
         self.engine = None;
@@ -77,17 +94,41 @@ impl World {
     }
 }
 
-/// Runs a scenario under every design.
+/// Runs a scenario under every design of an address space.
 pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for locking in Locking::ALL {
-        let world = World::new();
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
+    Locking::ALL.into_iter().for_each(|locking| World::new().live(locking, &scenario));
+}
+
+/// Runs a scenario under every design of an address space, and of a file's lock, with so much memory.
+pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+        let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
+        Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
     }
+}
+
+/// A sequence that looks random, the same for the same seed.
+pub struct Dice(Pcg64Mcg);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Dice(Pcg64Mcg::seed_from_u64(seed))
+    }
+
+    /// A number below another.
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0.next_u64() % below
+    }
+}
+
+/// What is known of pages by their addresses, after mremap has moved those from `at` on to `to`.
+pub fn pages_moved<V: Copy>(known: &mut BTreeMap<u64, V>, at: u64, len: u64, to: u64) {
+    let values: Vec<_> = known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
+    for page in (0..len).step_by(PAGE as usize) {
+        known.remove(&(at + page));
+        known.remove(&(to + page));
+    }
+    known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
 }
 
 /// Maps anonymous memory exactly there.

@@ -58,7 +58,8 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
     let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
     file.mapping().punch(bytes).map_err(|error| match error {
         FillError::NoMemory => MadviseError::OutOfMemory,
-        FillError::BeyondEnd | FillError::Io | FillError::Busy => MadviseError::Io,
+        FillError::Sealed => MadviseError::Sealed,
+        FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost => MadviseError::Io,
     })
 }
 
@@ -66,9 +67,9 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
 const READ_AHEAD: u64 = 512;
 
 /// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint. Shared memory has
-/// nothing to be read from.
+/// nothing to be read from, and a direct file nothing to be read into.
 fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
-    if file.mapping().is_shmem() {
+    if file.mapping().is_shmem() || file.mapping().is_direct() {
         return;
     }
     for index in pages.start..pages.end.min(pages.start + READ_AHEAD) {

@@ -1,15 +1,17 @@
 //! madvise: what a program expects of a range, and what it does not need any more.
 //!
-//! Three kinds of advice, by what they need:
+//! Four kinds of advice, by what they need:
 //!
 //! | advice | file | lock |
 //! | --- | --- | --- |
 //! | changes flags, and so may cut and merge VMAs | `flags.rs` | mmap lock for writing |
 //! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
+//! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
 //! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
 //!
 //! All pass over holes and report them at the end; a real error ends the call at once, with what lies before it done.
 
+mod failure;
 mod file;
 mod flags;
 mod guard;
@@ -39,7 +41,7 @@ macro_rules! advice {
             ///
             /// # Errors
             ///
-            /// There is none, or none that this engine understands: memory failures and collapsing into huge pages.
+            /// There is none, or none that this engine understands: collapsing into huge pages.
             pub fn from_raw(number: u32) -> Result<Self, MadviseError> {
                 match number {
                     $($number => Ok(Advice::$name),)*
@@ -95,6 +97,10 @@ advice! {
     PopulateWrite = 23,
     /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
     DontNeedLocked = 24,
+    /// MADV_HWPOISON: the memory of every page fails; see [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
+    HwPoison = 100,
+    /// MADV_SOFT_OFFLINE: every page moves, and its frame is used no more.
+    SoftOffline = 101,
     /// MADV_GUARD_INSTALL: pages go, and an access is a segmentation fault from now on.
     GuardInstall = 102,
     /// MADV_GUARD_REMOVE: undoes `GuardInstall`; the pages read as fresh ones.
@@ -116,6 +122,7 @@ impl From<PopulateError> for MadviseError {
             PopulateError::NotMapped => MadviseError::NotMapped,
             PopulateError::NotPermitted => MadviseError::Invalid,
             PopulateError::BadAccess => MadviseError::BadAccess,
+            PopulateError::MemoryFailed => MadviseError::MemoryFailed,
             PopulateError::OutOfMemory => MadviseError::OutOfMemory,
             PopulateError::Killed => MadviseError::Killed,
         }
@@ -143,6 +150,7 @@ impl<P: Platform> AddressSpace<P> {
             DontNeed | DontNeedLocked | Free | Cold | PageOut | GuardInstall | GuardRemove => {
                 self.advise_pages(range, advice)
             }
+            HwPoison | SoftOffline => self.break_pages(range, advice),
             WillNeed | Remove => self.advise_file(range, advice),
             _ => self.advise_flags(range, advice),
         }

@@ -1,0 +1,165 @@
+#![expect(clippy::single_range_in_vec_init, reason = "runs of pages, of which there may be one")]
+
+use super::*;
+
+/// A VMA of 40 pages that maps a file of 64 from its page 2 on, in which a fault on its first page mapped 16.
+const VMA: Range<u64> = 0x7f004..0x7f02c;
+const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false };
+const OURS: Range<u64> = 0x7f004..0x7f014;
+
+/// What the fault explains.
+fn reached() -> BTreeMap<u64, How> {
+    let mut pages: BTreeMap<u64, How> = OURS.map(|page| (page, How::Along)).collect();
+    pages.insert(0x7f004, How::Faulted);
+    pages
+}
+
+fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Runs {
+    runs.into_iter().collect()
+}
+
+/// What is said where Linux has these pages of the file, and where its sum is `kilobytes`.
+fn judge_sum(shape: Shape, theirs: &[Range<u64>], kilobytes: u64) -> (Verdict, Option<Difference>) {
+    let (files, ours) = (runs(theirs.iter().cloned()), runs([OURS]));
+    let judge = Judge {
+        vma: VMA,
+        mapped: &shape,
+        linux: Linux { kilobytes, list: Some(List { files: &files, present: &files }) },
+        ours: &ours,
+        reached: &reached(),
+        has_part_of: &|pages| ours.contains_any(&pages),
+    };
+    judge.judge()
+}
+
+fn judge_of(shape: Shape, theirs: &[Range<u64>]) -> (Verdict, Option<Difference>) {
+    judge_sum(shape, theirs, runs(theirs.iter().cloned()).count() * PAGE_KB)
+}
+
+const SAME: Verdict = Verdict { fewer: false, more: false };
+const FEWER: Verdict = Verdict { fewer: true, more: false };
+const MORE: Verdict = Verdict { fewer: false, more: true };
+
+#[test]
+fn the_same_pages() {
+    assert_eq!(judge_of(SHAPE, &[OURS]), (SAME, None));
+}
+
+/// ```text
+/// page of the file   2 3 4 ...  10 11 | 12 13 ... 17 | 18        hexadecimal
+/// the engine         #############################
+/// a folio                        ----------------------
+/// ```
+#[test]
+fn more_pages_are_the_rest_of_a_folio() {
+    // Pages 10 to 17 are a folio of eight, 10 to 13 one of four.
+    assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f01a]), (MORE, None));
+    assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f016]), (MORE, None));
+    // No folio is of five, of seven, or begins at 18; and all of a folio comes.
+    for (theirs, page) in [
+        (vec![0x7f004..0x7f017], 0x7f016),
+        (vec![0x7f004..0x7f019], 0x7f016),
+        (vec![0x7f004..0x7f01b], 0x7f01a),
+        (vec![0x7f004..0x7f014, 0x7f015..0x7f016], 0x7f015),
+        (vec![0x7f004..0x7f014, 0x7f020..0x7f022], 0x7f020),
+    ] {
+        let (verdict, difference) = judge_of(SHAPE, &theirs);
+        let difference = difference.unwrap_or_else(|| panic!("{theirs:x?}"));
+        assert!(verdict.more && difference.page == page, "{theirs:x?}: {difference:?}");
+        assert!(difference.linux.contains("present") && difference.freehold.contains("absent"));
+    }
+}
+
+#[test]
+fn a_folio_ends_with_the_file() {
+    let shape = Shape { length: Some(0x13), ..SHAPE };
+    assert_eq!(judge_of(shape, &[0x7f004..0x7f015]), (MORE, None));
+    // Where the file had more pages than after the run, they are near a fault.
+    assert_eq!(judge_of(shape, &[0x7f004..0x7f01a]), (MORE, None));
+    assert!(judge_of(shape, &[0x7f004..0x7f014, 0x7f028..0x7f029]).1.is_some());
+}
+
+#[test]
+fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
+    let files = runs([0x7f004..0x7f006]);
+    let judge = |part: bool| {
+        let judge = Judge {
+            vma: VMA,
+            mapped: &SHAPE,
+            linux: Linux { kilobytes: 8, list: Some(List { files: &files, present: &files }) },
+            ours: &Runs::default(),
+            reached: &BTreeMap::new(),
+            // Pages 0 and 1 of the file lie before the VMA.
+            has_part_of: &|pages| part && pages == (0x7f002..0x7f006),
+        };
+        judge.judge()
+    };
+    assert_eq!(judge(true), (MORE, None));
+    assert_eq!(judge(false).1.map(|difference| difference.page), Some(0x7f004));
+}
+
+#[test]
+fn pages_may_be_missing_but_not_those_faulted_in() {
+    assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f005]), (FEWER, None));
+    assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f008, 0x7f00a..0x7f014]), (FEWER, None));
+    for theirs in [vec![], vec![0x7f005..0x7f014]] {
+        let (verdict, difference) = judge_of(SHAPE, &theirs);
+        let difference = difference.unwrap_or_else(|| panic!("{theirs:x?}"));
+        assert!(verdict.fewer && difference.page == 0x7f004, "{difference:?}");
+        assert!(difference.linux.contains("absent") && difference.freehold.contains("present"));
+    }
+}
+
+/// The engine has a page that no fault can have mapped: right only if Linux has it, too.
+#[test]
+fn nothing_comes_along_from_afar() {
+    let (ours, far) = (runs([OURS, 0x7f020..0x7f021]), 0x7f020);
+    for (theirs, page) in [(runs([OURS]), Some(far)), (runs([OURS, far..far + 1]), None)] {
+        let judge = Judge {
+            vma: VMA,
+            mapped: &SHAPE,
+            linux: Linux { kilobytes: 64, list: Some(List { files: &theirs, present: &theirs }) },
+            ours: &ours,
+            reached: &reached(),
+            has_part_of: &|pages| ours.contains_any(&pages),
+        };
+        assert_eq!(judge.judge().1.map(|difference| difference.page), page);
+    }
+}
+
+#[test]
+fn shared_memory_may_be_written_by_others() {
+    let shape = Shape { shmem: true, ..SHAPE };
+    assert_eq!(judge_of(shape, &[0x7f004..0x7f014, 0x7f022..0x7f023]), (MORE, None));
+    // No fault is near enough.
+    assert!(judge_of(shape, &[0x7f004..0x7f014, 0x7f023..0x7f024]).1.is_some());
+}
+
+#[test]
+fn the_kernels_sum_is_compared_too() {
+    for (kilobytes, wrong) in [(0, true), (4, false), (60, false), (64, false), (68, true)] {
+        let (verdict, difference) = judge_sum(SHAPE, &[OURS], kilobytes);
+        assert_eq!(difference.is_some(), wrong, "{kilobytes}: {difference:?}");
+        assert_eq!(verdict, Verdict { fewer: kilobytes < 64, more: kilobytes > 64 });
+    }
+}
+
+#[test]
+fn without_a_list_the_sum_has_bounds() {
+    let ours = runs([OURS]);
+    for (kilobytes, verdict, wrong) in [
+        (0, FEWER, true),
+        (4, FEWER, false),
+        (60, FEWER, false),
+        (64, SAME, false),
+        (68, MORE, false),
+        (160, MORE, false),
+        (164, MORE, true),
+    ] {
+        let linux = Linux { kilobytes, list: None };
+        let has_part_of = &|_| unreachable!("there are no pages to explain");
+        let judge = Judge { vma: VMA, mapped: &SHAPE, linux, ours: &ours, reached: &reached(), has_part_of };
+        let (found, difference) = judge.judge();
+        assert_eq!((found, difference.is_some()), (verdict, wrong), "{kilobytes}");
+    }
+}

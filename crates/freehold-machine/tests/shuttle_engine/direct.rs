@@ -1,0 +1,196 @@
+//! Files whose pages are the storage itself (DAX): write-back beside stores, and frames that go back beside everybody who may
+//! still have one.
+
+use crate::{
+    explore::{explore, thread},
+    files::Opened,
+    scene::{PAGE, Scene, beyond, page, unmap},
+};
+use freehold::{
+    Pfn,
+    access::Manner,
+    frame::Frame,
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+};
+use freehold_machine::Machine;
+use std::{
+    array,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+const PAGES: usize = 3;
+
+/// What the storage has. It waits for nothing, so the checker has no business with it.
+#[derive(Default)]
+struct State {
+    /// Frames of pages, plus one; 0: none.
+    frames: [AtomicU64; PAGES],
+    /// First words of pages, as they were made to last.
+    lasting: [AtomicU64; PAGES],
+}
+
+/// Storage that is memory of the machine. What it gets back it frees at once: nobody may have it any more.
+#[derive(Clone)]
+pub struct Storage {
+    machine: Machine,
+    state: Arc<State>,
+}
+
+/// The pager of the one file on it.
+struct Device(Storage);
+
+impl Storage {
+    pub fn new(scene: &Scene) -> Self {
+        Storage { machine: scene.machine.clone(), state: Arc::default() }
+    }
+
+    /// A file of all its pages.
+    pub fn file(&self, scene: &Scene) -> Opened {
+        let mapping = Mapping::direct(&scene.engine, Device(self.clone()), PAGES as u64 * PAGE).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "storage").unwrap()
+    }
+
+    fn frame(&self, index: usize) -> Option<Pfn> {
+        self.state.frames[index].load(SeqCst).checked_sub(1).map(Pfn::new)
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.machine.read_frame(self.frame(index).unwrap(), 0, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn free(&self, frame: Pfn) {
+        let record: &Frame = self.machine.frame(frame);
+        assert!(record.is_free(), "{frame:?} is still in use");
+        // SAFETY: allocated below, and its record says that nobody has it.
+        unsafe { self.machine.free_frames(&[frame]) };
+    }
+
+    fn take(&self, index: usize) {
+        let raw = self.state.frames[index].swap(0, SeqCst);
+        self.state.lasting[index].store(0, SeqCst);
+        if let Some(number) = raw.checked_sub(1) {
+            self.free(Pfn::new(number));
+        }
+    }
+}
+
+impl Pager<Machine> for Device {
+    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+        Err(IoError)
+    }
+
+    fn direct_access(&self, platform: &Machine, index: u64) -> Result<Pfn, IoError> {
+        if let Some(frame) = self.0.frame(index as usize) {
+            return Ok(frame);
+        }
+        let mut new = [Pfn::new(0)];
+        assert_eq!(platform.alloc_frames(&mut new), 1);
+        platform.zero_frame(new[0]);
+        match self.0.state.frames[index as usize].compare_exchange(0, new[0].get() + 1, SeqCst, SeqCst) {
+            Ok(_) => Ok(new[0]),
+            Err(winner) => {
+                self.0.free(new[0]);
+                Ok(Pfn::new(winner - 1))
+            }
+        }
+    }
+
+    fn write_page(&self, _: &Machine, index: u64, _: Pfn) -> Result<(), IoError> {
+        let word = self.0.word(index as usize);
+        // It takes a while, in which somebody else may ask for the same.
+        thread::yield_now();
+        self.0.state.lasting[index as usize].store(word, SeqCst);
+        Ok(())
+    }
+
+    fn discard(&self, pages: Range<u64>) {
+        pages.for_each(|index| self.0.take(index as usize));
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        (0..PAGES).for_each(|index| self.0.take(index));
+    }
+}
+
+fn map(process: &freehold_machine::Process, file: &Opened) {
+    let flags = freehold::space::MapFlags::SHARED | freehold::space::MapFlags::FIXED;
+    let len = PAGES as u64 * PAGE;
+    assert_eq!(process.mmap(page(0), len, crate::scene::RW, flags, Some(file), 0), Ok(page(0)));
+}
+
+#[test]
+fn no_store_is_clean_and_not_lasting() {
+    explore("write-back of a direct file beside stores and munmap", 60, |locking| {
+        let scene = Scene::new(locking);
+        let storage = Storage::new(&scene);
+        let (file, other) = (storage.file(&scene), scene.another());
+        map(&scene.process, &file);
+        map(&other, &file);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for number in 1..4u64 {
+                    scene.process.store(&mut cpu, page(number % 2), number).unwrap();
+                    file.mapping().write_back(0..PAGES as u64).unwrap();
+                    // Though another may have begun to write the page back, and be at it still.
+                    assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
+                }
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, page(2), 7u64).unwrap();
+                unmap(&other, 0..PAGES as u64);
+            });
+            scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back(0..PAGES as u64).unwrap()));
+        });
+        // Whatever the others saw of it: what is dirty now is all that did not last yet.
+        file.mapping().write_back(0..PAGES as u64).unwrap();
+        let (stored, lasting): ([u64; PAGES], [u64; PAGES]) = (
+            array::from_fn(|index| storage.word(index)),
+            array::from_fn(|index| storage.state.lasting[index].load(SeqCst)),
+        );
+        assert_eq!((stored, lasting), ([2, 3, 7], [2, 3, 7]));
+        // The next store is noticed, too.
+        scene.process.store(&mut scene.machine.cpu(0), page(0), 9u64).unwrap();
+        file.mapping().write_back(0..PAGES as u64).unwrap();
+        assert_eq!(storage.state.lasting[0].load(SeqCst), 9);
+        unmap(&scene.process, 0..PAGES as u64);
+        drop((file, other));
+        scene.end();
+    });
+}
+
+#[test]
+fn c58_a_frame_of_storage_goes_back_when_nobody_has_it() {
+    explore("truncation of a direct file beside munmap, a transfer and stores", 60, |locking| {
+        let scene = Scene::new(locking);
+        let storage = Storage::new(&scene);
+        let (file, other) = (storage.file(&scene), scene.another());
+        map(&scene.process, &file);
+        map(&other, &file);
+        other.store(&mut scene.machine.cpu(1), page(1), 7u64).unwrap();
+        let bus_or_done = |result| assert!(result == Ok(()) || result == beyond(page(1)), "{result:?}");
+        thread::scope(|scope| {
+            scope.spawn(|| bus_or_done(scene.process.store(&mut scene.machine.cpu(0), page(1), 8u64)));
+            scope.spawn(|| unmap(&other, 0..2));
+            scope.spawn(|| {
+                let _ = scene.process.read_memory(page(1), &mut [0; 16], Manner::Plain);
+            });
+            scope.spawn(|| file.mapping().truncate(PAGE).unwrap());
+        });
+        assert_eq!(storage.frame(1), None);
+        assert_eq!(scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1)), beyond(page(1)));
+        other.check();
+        drop((file, other));
+        scene.end();
+    });
+}

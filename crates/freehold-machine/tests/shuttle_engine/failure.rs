@@ -1,0 +1,451 @@
+//! Memory that fails, and what is done to all entries of a page, beside what programs do: nobody keeps a way to a frame out of use,
+//! a store is there, written back, or reported lost, and a page out of its file's cache is mapped nowhere (C-27).
+
+use crate::{
+    explore::{CHECKED, explore, thread},
+    scene::{OLD, PAGE, RW, Scene, Vcpu, page, unmap, unmapped, value},
+};
+use freehold::{
+    access::Manner,
+    counted::Counted,
+    engine::Engine,
+    fault::FaultError,
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+    rmap::{Damage, MigrateError, OfflineError, PageError},
+    space::MapFlags,
+};
+use freehold_machine::{Machine, Process};
+use freehold_pagetable::Pfn;
+use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, atomic::AtomicU64};
+
+type Opened = Counted<File<Machine>>;
+
+/// A store that keeps the first three words of each of two pages.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<[[u64; 3]; 2]>>);
+
+impl Pager<Machine> for Store {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        let kept = self.kept(index);
+        for (offset, word) in kept.iter().enumerate() {
+            platform.write_frame(frame, offset * 8, &word.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        let words = [0, 1, 2].map(|offset| {
+            let mut bytes = [0; 8];
+            platform.read_frame(frame, offset * 8, &mut bytes);
+            u64::from_le_bytes(bytes)
+        });
+        // A store takes its time.
+        thread::yield_now();
+        self.0.lock().unwrap()[index as usize] = words;
+        Ok(())
+    }
+
+    fn discard(&self, pages: std::ops::Range<u64>) {
+        let mut kept = self.0.lock().unwrap();
+        for index in pages.start..pages.end.min(2) {
+            kept[index as usize] = [0; 3];
+        }
+    }
+}
+
+impl Store {
+    fn kept(&self, index: u64) -> [u64; 3] {
+        self.0.lock().unwrap()[index as usize]
+    }
+}
+
+/// A file of two pages, of which the store has a value each, mapped shared at page 0.
+fn opened(scene: &Scene, store: &Store) -> Opened {
+    *store.0.lock().unwrap() = [[value(0), 0, 0], [value(1), 0, 0]];
+    let mapping = Mapping::new(&scene.engine, store.clone(), 2 * PAGE, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ_WRITE, "a file").unwrap();
+    map_file(&scene.process, &file);
+    file
+}
+
+/// The same, and another process that maps it likewise.
+fn opened_twice(scene: &Scene, store: &Store) -> (Opened, Process) {
+    let (file, other) = (opened(scene, store), scene.another());
+    map_file(&other, &file);
+    (file, other)
+}
+
+fn map_file(process: &Process, file: &Opened) {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
+}
+
+fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> Result<u64, FaultError> {
+    process.load(cpu, page(number))
+}
+
+fn failed<T>(number: u64) -> Result<T, FaultError> {
+    Err(FaultError::MemoryFailed { addr: page(number) })
+}
+
+/// The memory of `pfn` fails, which may be in use by others just then, or free.
+fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
+    match engine.memory_failure(pfn) {
+        Ok(damage) => Some(damage),
+        Err(OfflineError::Busy | OfflineError::Failed) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Takes everything down; what failed is missing, and nothing else.
+fn end(scene: Scene) {
+    scene.process.check();
+    unmap(&scene.process, 0..8);
+    assert_eq!(scene.process.rss(), Default::default());
+    let failed = scene.engine.failed_frames();
+    let Scene { process, engine, machine, .. } = scene;
+    drop((process, engine));
+    let left = machine.accounting();
+    assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "{left}");
+}
+
+#[test]
+fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
+    explore("a shared page's failure beside fork, a store and munmap", 40, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..2);
+        let child = Process::of(scene.process.fork().unwrap());
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        let (damage, grandchild, stored) = thread::scope(|scope| {
+            let failure = scope.spawn(|| fail(&scene.engine, pfn));
+            let fork = scope.spawn(|| Process::of(child.fork().unwrap()));
+            let store = scope.spawn(|| {
+                let mut cpu = scene.acquainted(0, 1..2);
+                child.store(&mut cpu, page(0), 7u64)
+            });
+            scope.spawn(|| {
+                unmap(&scene.process, 0..1);
+                scene.assert_unmapped(0..1);
+            });
+            (failure.join().unwrap(), fork.join().unwrap(), store.join().unwrap())
+        });
+        let mut cpu = scene.machine.cpu(2);
+        // A copy made in time is another page; what has the old one, the one who stored to it when he was its last user too, has
+        // lost it.
+        let lost = damage == Some(Damage::Lost);
+        assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
+        let found = look(&child, &mut cpu, 0);
+        assert!((found == Ok(7) && stored.is_ok()) || (found == failed(0) && lost), "{found:?}, {damage:?}");
+        let found = look(&grandchild, &mut cpu, 0);
+        // A copy may be shared before it is stored to.
+        let kept = found == Ok(7) || found == Ok(value(0));
+        assert!(kept || (found == failed(0) && lost), "{found:?}, {damage:?}");
+        for process in [&child, &grandchild] {
+            assert_ne!(process.frame_at(page(0)), Some(pfn).filter(|_| damage.is_some()));
+            assert_eq!(look(process, &mut cpu, 1), Ok(value(1)));
+            process.check();
+        }
+        drop((cpu, child, grandchild));
+        end(scene);
+    });
+}
+
+#[test]
+fn a_page_fails_where_it_moves_to() {
+    explore("a page's move, and the failure of both frames", 80, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        let child = Process::of(scene.process.fork().unwrap());
+        let old = scene.process.frame_at(page(0)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| match scene.engine.migrate(old) {
+                Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
+                Err(error) => panic!("{error}"),
+            });
+            // Wherever it is by now: a move comes to the parent first, and may not have come to the child yet.
+            scope.spawn(|| {
+                if let Some(pfn) = scene.process.frame_at(page(0)) {
+                    fail(&scene.engine, pfn);
+                }
+            });
+            scope.spawn(|| {
+                if let Some(pfn) = child.frame_at(page(0)) {
+                    let done = scene.engine.soft_offline(pfn);
+                    assert!(!matches!(done, Err(OfflineError::OutOfMemory)), "{done:?}");
+                }
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        let (here, there) = (look(&scene.process, &mut cpu, 0), look(&child, &mut cpu, 0));
+        assert_eq!(here, there);
+        assert!(here == Ok(value(0)) || here == failed(0), "{here:?}");
+        child.check();
+        drop((cpu, child));
+        end(scene);
+    });
+}
+
+#[test]
+fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
+    explore("a file's page fails beside a store, a fault and a write", 60, |locking| {
+        let (scene, store) = (Scene::new(locking), Store::default());
+        let (file, other) = opened_twice(&scene, &store);
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(
+            (look(&scene.process, &mut cpu, 0), look(&other, &mut cpu, 0)),
+            (Ok(value(0)), Ok(value(0)))
+        );
+        let pfn = other.frame_at(page(0)).unwrap();
+        let (damage, stored, seen, written) = thread::scope(|scope| {
+            let failure = scope.spawn(|| fail(&scene.engine, pfn));
+            let store = scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                scene.process.store(&mut cpu, page(0) + 8, 5u64)
+            });
+            let fault = scope.spawn(|| look(&other, &mut scene.machine.cpu(1), 0));
+            let write = scope.spawn(|| file.mapping().write_at(16, &6u64.to_le_bytes()));
+            let store = store.join().unwrap();
+            (failure.join().unwrap(), store, fault.join().unwrap(), write.join().unwrap())
+        });
+        assert_eq!(written, Ok(8));
+        let damage = damage.expect("nobody takes the page away but the failure");
+        let told = file.mapping().write_back(0..2);
+        let found = store.kept(0);
+        assert_eq!(found[0], value(0));
+        match damage {
+            // It was as the store had it; what came later went to another frame.
+            Damage::Dropped => {
+                assert_eq!((stored, seen, told, found[1], found[2]), (Ok(()), Ok(value(0)), Ok(()), 5, 6))
+            }
+            Damage::Lost => {
+                assert!(seen == Ok(value(0)) || seen == failed(0), "{seen:?}");
+                assert_eq!(told, Err(IoError));
+                assert_eq!(file.mapping().write_back(0..2), Ok(()), "told once");
+            }
+            other => panic!("{other:?}"),
+        }
+        for process in [&scene.process, &other] {
+            let found = look(process, &mut cpu, 0);
+            assert!(found == Ok(value(0)) || (found == failed(0) && damage == Damage::Lost), "{found:?}");
+            assert_ne!(process.frame_at(page(0)), Some(pfn));
+            process.check();
+        }
+        drop((cpu, file, other));
+        end(scene);
+    });
+}
+
+#[test]
+fn a_page_that_is_clean_is_what_the_store_has() {
+    explore("mkclean and write-back beside stores", 200, |locking| {
+        let (scene, store) = (Scene::new(locking), Store::default());
+        let (file, other) = opened_twice(&scene, &store);
+        scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        thread::scope(|scope| {
+            for (number, process) in [&scene.process, &other].into_iter().enumerate() {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(number);
+                    for stored in 1..3u64 {
+                        process.store(&mut cpu, page(0) + 8 * (1 + number as u64), stored).unwrap();
+                    }
+                });
+            }
+            scope.spawn(|| assert!(scene.engine.mkclean(pfn).unwrap() <= 2));
+            scope.spawn(|| file.mapping().write_back(0..1).unwrap());
+        });
+        file.mapping().write_back(0..1).unwrap();
+        assert_eq!(store.kept(0), [1, 2, 2]);
+        // Clean: dropped without loss.
+        assert_eq!(fail(&scene.engine, pfn), Some(Damage::Dropped));
+        assert_eq!(look(&other, &mut scene.machine.cpu(0), 0), Ok(1));
+        other.check();
+        drop((file, other));
+        end(scene);
+    });
+}
+
+#[test]
+fn write_back_ends_when_every_store_before_it_is_written() {
+    explore("two write-backs, one after a store, beside mkclean and munmap", 60, |locking| {
+        let (scene, store) = (Scene::new(locking), Store::default());
+        let (file, other) = opened_twice(&scene, &store);
+        scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        let keep_written = |process: &Process, offset: usize| {
+            let mut cpu = scene.machine.cpu(offset);
+            for stored in 1..3u64 {
+                process.store(&mut cpu, page(0) + 8 * offset as u64, stored).unwrap();
+                file.mapping().write_back(0..1).unwrap();
+                assert_eq!(store.kept(0)[offset], stored, "written back, and not there");
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                keep_written(&other, 1);
+                unmap(&other, 0..2);
+            });
+            scope.spawn(|| keep_written(&scene.process, 2));
+            scope.spawn(|| assert!(scene.engine.mkclean(pfn).unwrap() <= 3));
+            scope.spawn(|| assert!(scene.engine.try_to_unmap(pfn).unwrap() <= 4));
+        });
+        assert_eq!(store.kept(0), [1, 2, 2]);
+        drop((file, other));
+        end(scene);
+    });
+}
+
+/// The same, where the store was made through a mapping that is just going.
+#[test]
+fn what_a_mapping_stored_is_written_while_it_goes() {
+    explore(
+        "write-back after a store, beside another and munmap of the mapping that stored",
+        150,
+        |locking| {
+            let (scene, store) = (Scene::new(locking), Store::default());
+            let (file, other) = opened_twice(&scene, &store);
+            let mut cpu = scene.machine.cpu(OLD);
+            assert_eq!(look(&other, &mut cpu, 0), Ok(value(0)));
+            let stored = AtomicBool::new(false);
+            thread::scope(|scope| {
+                // It may take the frame's dirty bit when the entry has just become dirty.
+                scope.spawn(|| file.mapping().write_back(0..1).unwrap());
+                scope.spawn(|| {
+                    other.store(&mut scene.machine.cpu(0), page(0) + 8, 5u64).unwrap();
+                    stored.store(true, SeqCst);
+                    unmap(&other, 0..2);
+                });
+                scope.spawn(|| {
+                    let before = stored.load(SeqCst);
+                    file.mapping().write_back(0..1).unwrap();
+                    assert!(!before || store.kept(0)[1] == 5, "written back, and not there");
+                });
+            });
+            file.mapping().write_back(0..1).unwrap();
+            assert_eq!(store.kept(0), [value(0), 5, 0]);
+            drop((cpu, file, other));
+            end(scene);
+        },
+    );
+}
+
+#[test]
+fn a_page_unmapped_beside_a_store_keeps_it() {
+    explore("a file's page is unmapped everywhere beside stores and munmap", 40, |locking| {
+        let (scene, store) = (Scene::new(locking), Store::default());
+        let (file, other) = opened_twice(&scene, &store);
+        scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(scene.engine.try_to_unmap(pfn).unwrap() <= 3));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                scene.process.store(&mut cpu, page(0) + 8, 2u64).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(0) + 8), Ok(2u64));
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, page(0) + 16, 3u64).unwrap();
+                unmap(&other, 0..1);
+                assert_eq!(look(&other, &mut cpu, 0), unmapped(page(0)));
+            });
+        });
+        file.mapping().write_back(0..1).unwrap();
+        assert_eq!(store.kept(0), [1, 2, 3]);
+        other.check();
+        drop((file, other));
+        end(scene);
+    });
+}
+
+/// Over all schedules: how often the lock was held by somebody else.
+static CONTENDED: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn use_is_asked_for_beside_munmap_and_fork() {
+    explore("referenced beside munmap, fork and a store", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        let child = Process::of(scene.process.fork().unwrap());
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        let grandchild = thread::scope(|scope| {
+            scope.spawn(|| match scene.engine.referenced(pfn) {
+                Ok(used) => assert!(used <= 3, "{used}"),
+                Err(PageError::Contended) => drop(CONTENDED.fetch_add(1, SeqCst)),
+                Err(error) => assert_eq!(error, PageError::NoPage),
+            });
+            scope.spawn(|| unmap(&scene.process, 0..1));
+            scope.spawn(|| Process::of(child.fork().unwrap())).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for process in [&child, &grandchild] {
+            assert_eq!(look(process, &mut cpu, 0), Ok(value(0)));
+            process.check();
+        }
+        // Nobody holds the lock: the child has used it, and the grandchild.
+        let used = scene.engine.referenced(pfn);
+        assert!(used == Ok(1) || used == Ok(2), "{used:?}");
+        assert_eq!(scene.engine.referenced(pfn), Ok(0));
+        drop((cpu, child, grandchild));
+        end(scene);
+    });
+    assert!(!CHECKED || CONTENDED.load(SeqCst) > 0, "it never came while somebody had the lock");
+}
+
+/// A page that is in no table of a cache is mapped nowhere, whatever became of its move.
+#[test]
+fn c27_a_move_beside_a_hole_leaves_nothing_mapped_behind() {
+    for truncated in [false, true] {
+        explore(
+            "a file's page moves, or fails to, beside its cutting off and a reader",
+            40,
+            move |locking| {
+                let (scene, store) = (Scene::new(locking), Store::default());
+                let (file, other) = opened_twice(&scene, &store);
+                other.store(&mut scene.machine.cpu(OLD), page(1), 3u64).unwrap();
+                let pfn = other.frame_at(page(1)).unwrap();
+                let moved = thread::scope(|scope| {
+                    let migration = scope.spawn(|| scene.engine.migrate(pfn));
+                    scope.spawn(|| match truncated {
+                        true => file.mapping().truncate(PAGE).unwrap(),
+                        false => file.mapping().punch(PAGE..2 * PAGE).unwrap(),
+                    });
+                    // Has a reference meanwhile, for which the move fails.
+                    scope.spawn(|| {
+                        let mut bytes = [0; 8];
+                        match other.read_memory(page(1), &mut bytes, Manner::Plain) {
+                            Ok(_) => assert!([0, 3].contains(&u64::from_le_bytes(bytes))),
+                            Err(_) => assert!(truncated, "a page of the file could not be read"),
+                        }
+                    });
+                    scope.spawn(|| {
+                        let found = look(&scene.process, &mut scene.machine.cpu(0), 1);
+                        assert!(found == Ok(0) || found == Ok(3) || truncated, "{found:?}");
+                    });
+                    migration.join().unwrap()
+                });
+                // Back in its place after the failure, or in the new one: it is not mapped, nor in the cache.
+                let mut frames = vec![pfn];
+                frames.extend(moved.ok());
+                for pfn in frames {
+                    let mapped = [&scene.process, &other]
+                        .into_iter()
+                        .any(|process| process.frame_at(page(1)) == Some(pfn));
+                    assert!(!mapped || file.mapping().has_page(1), "mapped, and out of the cache");
+                }
+                let mut cpu = scene.machine.cpu(OLD);
+                for process in [&scene.process, &other] {
+                    let found = look(process, &mut cpu, 1);
+                    assert_eq!(found, if truncated { Err(FaultError::Bus { addr: page(1) }) } else { Ok(0) });
+                    process.check();
+                }
+                drop((cpu, file, other));
+                end(scene);
+            },
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! A page that somebody besides the page tables has (C-56): a store makes a copy unless the page is exclusive, so that a reader of
+//! one side never sees what the other side stored after the fork.
+
+use crate::{
+    explore::{explore, thread},
+    files::{file, map_file},
+    scene::{PAGE, Scene, page, value},
+};
+use freehold::{access::Manner, space::MapFlags};
+use freehold_machine::Process;
+
+fn transferred(process: &Process, number: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(process.read_memory(page(number), &mut bytes, Manner::Plain), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn c56_a_transfer_sees_its_own_side() {
+    for child_is_read in [false, true] {
+        explore("transfers of a shared page beside stores on both sides", 80, move |locking| {
+            let scene = Scene::new(locking);
+            scene.fill(0..1);
+            let child = Process::of(scene.process.fork().unwrap());
+            let (read, other) =
+                if child_is_read { (&child, &scene.process) } else { (&scene.process, &child) };
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let seen = transferred(read, 0);
+                    assert!([value(0), 2].contains(&seen), "{seen} is not of this side");
+                });
+                // The second is the last who maps the page, and the transfer may still have it.
+                scope.spawn(|| {
+                    let mut cpu = scene.machine.cpu(0);
+                    read.store(&mut cpu, page(0), 2u64).unwrap();
+                    other.store(&mut cpu, page(0), 9u64).unwrap();
+                });
+            });
+            assert_eq!((transferred(read, 0), transferred(other, 0)), (2, 9));
+            child.check();
+            drop(child);
+            scene.end();
+        });
+    }
+}
+
+#[test]
+fn c56_a_transfer_beside_a_child_that_ends() {
+    explore("transfers of a page whose child stores and ends", 60, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let seen = transferred(&scene.process, 0);
+                assert!([value(0), 2].contains(&seen), "{seen}");
+            });
+            scope.spawn(|| {
+                child.store(&mut scene.machine.cpu(1), page(0), 9u64).unwrap();
+                drop(child);
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.acquainted(0, 0..1);
+                scene.process.store(&mut cpu, page(0), 2u64).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(2u64));
+            });
+        });
+        assert_eq!(transferred(&scene.process, 0), 2);
+        scene.end();
+    });
+}
+
+/// The same of a private page of a file, which the file's other users must not see either.
+#[test]
+fn c56_private_copies_of_a_file_are_each_ones_own() {
+    explore("private copies of a file's page, and a transfer of it", 40, |locking| {
+        let scene = Scene::new(locking);
+        let (file, shared) = (file(&scene), scene.another());
+        map_file(&shared, &file);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let mapped = scene.process.mmap(page(0), 2 * PAGE, crate::scene::RW, flags, Some(&file), 0);
+        assert_eq!(mapped, Ok(page(0)));
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let seen = transferred(&scene.process, 0);
+                assert!([0, 2, 5].contains(&seen), "{seen}");
+            });
+            scope.spawn(|| child.store(&mut scene.machine.cpu(1), page(0), 9u64).unwrap());
+            scope.spawn(|| scene.process.store(&mut scene.machine.cpu(0), page(0), 2u64).unwrap());
+            scope.spawn(|| shared.store(&mut scene.machine.cpu(2), page(0), 5u64).unwrap());
+        });
+        let seen = [&scene.process, &child, &shared].map(|process| transferred(process, 0));
+        assert_eq!(seen, [2, 9, 5]);
+        child.check();
+        shared.check();
+        drop((child, shared, file));
+        scene.end();
+    });
+}

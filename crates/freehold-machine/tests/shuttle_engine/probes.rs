@@ -1,0 +1,396 @@
+//! Probes that come and go beside everything that maps the text: when a probe has come, no process is without it; when it has
+//! gone, none has it; the file never has it, and no store is lost.
+
+use crate::{
+    explore::{explore, thread},
+    files::{Opened, file},
+    scene::{OLD, PAGE, R, RW, Scene, Vcpu, beyond, page, unmap, unmapped},
+};
+use freehold::{
+    access::Manner,
+    rmap::MigrateError,
+    space::{Advice, MapFlags, Prot, RemapFlags},
+};
+use freehold_machine::Process;
+
+const RX: Prot = Prot::READ.union(Prot::EXEC);
+const TRAP: u8 = 0xcc;
+/// In page 1 of the file; the file is zeroes.
+const PLACE: u64 = PAGE + 40;
+
+/// Maps the file at page 0, as text.
+fn map_text(process: &Process, file: &Opened, prot: Prot) {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    assert_eq!(process.mmap(page(0), 2 * PAGE, prot, flags, Some(file), 0), Ok(page(0)));
+}
+
+fn add(file: &Opened) {
+    file.mapping().add_probe(PLACE, &[TRAP]).unwrap();
+}
+
+fn remove(file: &Opened) {
+    file.mapping().remove_probe(PLACE).unwrap();
+}
+
+/// What is at the probe's place if page 0 of the file were at `start`.
+fn look(process: &Process, cpu: &mut Vcpu, start: u64) -> u8 {
+    process.load(cpu, page(start) + PLACE).unwrap()
+}
+
+fn is_known(process: &Process, start: u64) -> bool {
+    process.probe_at(page(start) + PLACE).is_some()
+}
+
+#[track_caller]
+fn assert_shows(process: &Process, cpu: &mut Vcpu, start: u64, shown: bool) {
+    assert_eq!((look(process, cpu, start) == TRAP, is_known(process, start)), (shown, shown));
+    process.check();
+}
+
+#[track_caller]
+fn end(scene: Scene, file: Opened) {
+    let mut byte = [1];
+    assert_eq!(file.mapping().read_at(PLACE, &mut byte), Ok(1));
+    assert_eq!(byte, [0], "the file has the breakpoint");
+    unmap(&scene.process, 0..8);
+    scene.assert_empty();
+    drop(file);
+    scene.end();
+}
+
+#[test]
+fn a_probe_comes_beside_faults_fork_and_munmap() {
+    explore("a probe comes beside faults, fork and munmap in three processes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (file(&scene), scene.another());
+        map_text(&scene.process, &file, RX);
+        map_text(&other, &file, RX);
+        // Something to copy, so that fork copies the entry of the page as well.
+        scene.process.write_memory(page(0), &[7], Manner::Forced).unwrap();
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        let child = thread::scope(|scope| {
+            scope.spawn(|| {
+                add(&file);
+                // From now on everybody has it, whatever his TLB remembers.
+                assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                for _ in 0..2 {
+                    let seen = look(&other, &mut cpu, 0);
+                    assert!(seen == 0 || seen == TRAP, "{seen}");
+                }
+                unmap(&other, 0..2);
+                assert_eq!(other.load::<u8>(&mut cpu, page(0) + PLACE), unmapped(page(0) + PLACE));
+            });
+            scope.spawn(|| Process::of(scene.process.fork().unwrap())).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&child, &mut cpu, 0, true);
+        assert_shows(&scene.process, &mut cpu, 0, true);
+        assert_eq!((child.rss().anon, scene.process.rss().anon, other.rss().anon), (2, 2, 0));
+        remove(&file);
+        for process in [&child, &scene.process] {
+            assert_shows(process, &mut cpu, 0, false);
+            assert_eq!(process.load(&mut cpu, page(0)), Ok(7u8));
+        }
+        drop((cpu, child, other));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_fault_that_copies_for_one_probe_beside_another() {
+    explore("a fault that copies a page for one probe while others come and go", 60, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (file(&scene), scene.another());
+        let probes = file.mapping();
+        probes.add_probe(PLACE + 4, &[TRAP]).unwrap();
+        probes.add_probe(PLACE + 8, &[TRAP]).unwrap();
+        map_text(&scene.process, &file, RX);
+        map_text(&other, &file, RX);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                add(&file);
+                probes.remove_probe(PLACE + 4).unwrap();
+            });
+            for (cpu, process) in [&scene.process, &other].into_iter().enumerate() {
+                let mut cpu = scene.machine.cpu(cpu);
+                scope.spawn(move || look(process, &mut cpu, 0));
+            }
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for process in [&scene.process, &other] {
+            assert_shows(process, &mut cpu, 0, true);
+            let shown = [4, 8].map(|offset| process.load::<u8>(&mut cpu, page(0) + PLACE + offset).unwrap());
+            assert_eq!(shown, [0, TRAP]);
+            assert_eq!(process.rss().anon, 1);
+        }
+        drop((cpu, other));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn c4_a_probe_comes_where_a_flush_is_owed() {
+    explore("a probe comes beside DONTNEED of the page", 40, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.madvise(page(1), PAGE, Advice::DontNeed).unwrap());
+            scope.spawn(|| {
+                add(&file);
+                // The entry was gone, perhaps; what this CPU remembers of it may not be there any more either.
+                assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
+            });
+        });
+        assert_shows(&scene.process, &mut scene.machine.cpu(2), 0, true);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_probe_goes_beside_fork_and_faults() {
+    explore("a probe goes beside fork, a debugger's store and faults", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        let child = thread::scope(|scope| {
+            scope.spawn(|| {
+                remove(&file);
+                assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), 0);
+            });
+            scope.spawn(|| {
+                // C-2, C-56: into the private copy, whichever it is, and not lost with it.
+                let at = page(0) + PLACE + 8;
+                assert_eq!(scene.process.write_memory(at, &[5], Manner::Forced), Ok(1));
+                assert_eq!(scene.process.load(&mut scene.machine.cpu(1), at), Ok(5u8));
+            });
+            scope.spawn(|| Process::of(scene.process.fork().unwrap())).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&child, &mut cpu, 0, false);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(0) + PLACE + 8), Ok(5u8));
+        assert_eq!(scene.process.rss().anon, 1);
+        let inherited: u8 = child.load(&mut cpu, page(0) + PLACE + 8).unwrap();
+        assert!(inherited == 0 || inherited == 5, "{inherited}");
+        drop((cpu, child));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
+    explore("a debugger's store into a copy that is nothing but a probe's, beside its end", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| remove(&file));
+            scope.spawn(|| scene.process.write_memory(page(1), &[5], Manner::Forced).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(5u8));
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_store_by_rights_that_are_going_is_not_lost() {
+    explore("a store by rights that mprotect takes, into a copy that goes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        add(&file);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        scene.process.mprotect(page(1), PAGE, RW).unwrap();
+        // The copy is as a fault would make it, and this CPU remembers that it may be written.
+        let mut cpu = scene.machine.cpu(1);
+        scene.process.store(&mut cpu, page(1), 0u8).unwrap();
+        let stored = thread::scope(|scope| {
+            scope.spawn(|| scene.process.mprotect(page(1), PAGE, R).unwrap());
+            scope.spawn(|| remove(&file));
+            let process = &scene.process;
+            scope.spawn(move || process.store(&mut cpu, page(1), 3u8).is_ok()).join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(if stored { 3u8 } else { 0 }));
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn a_debuggers_store_beside_a_probe_is_not_lost() {
+    explore("a debugger's stores beside a probe that comes and goes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        // One side of a family has only a share in the page.
+        scene.process.write_memory(page(1), &[9], Manner::Forced).unwrap();
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                add(&file);
+                assert_eq!(look(&child, &mut scene.machine.cpu(0), 0), TRAP);
+                remove(&file);
+            });
+            for (process, value) in [(&scene.process, 5u8), (&child, 6)] {
+                scope.spawn(move || {
+                    for n in 0..2 {
+                        process.write_memory(page(1) + 1 + n, &[value], Manner::Forced).unwrap();
+                    }
+                });
+            }
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for (process, value) in [(&scene.process, 5u8), (&child, 6)] {
+            assert_shows(process, &mut cpu, 0, false);
+            let mut out = [0; 3];
+            process.read(&mut cpu, page(1), &mut out).unwrap();
+            assert_eq!(out, [9, value, value]);
+            assert_eq!(process.rss().anon, 1);
+        }
+        drop((cpu, child));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn c68_mremap_beside_a_probe() {
+    explore("mremap to and fro beside a probe that comes, and one that goes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        look(&scene.process, &mut scene.machine.cpu(OLD), 0);
+        let child = Process::of(scene.process.fork().unwrap());
+        file.mapping().add_probe(PLACE + 4, &[TRAP]).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| add(&file));
+            scope.spawn(|| {
+                // Moved, moved back and grown over the page; the page is present exactly once.
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                scene.process.mremap(page(1), PAGE, PAGE, flags, page(5)).unwrap();
+                scene.process.mremap(page(5), PAGE, PAGE, flags, page(1)).unwrap();
+                child.mremap(page(0), 2 * PAGE, PAGE, RemapFlags::empty(), 0).unwrap();
+                child.mremap(page(0), PAGE, 2 * PAGE, RemapFlags::MAYMOVE, 0).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                if let Ok(seen) = scene.process.load::<u8>(&mut cpu, page(0) + PLACE) {
+                    assert!(seen == 0 || seen == TRAP, "{seen}");
+                }
+                file.mapping().remove_probe(PLACE + 4).unwrap();
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for process in [&scene.process, &child] {
+            assert_shows(process, &mut cpu, 0, true);
+            assert_eq!(process.load(&mut cpu, page(0) + PLACE + 4), Ok(0u8));
+            assert_eq!(process.rss().anon, 1);
+        }
+        remove(&file);
+        assert_shows(&scene.process, &mut cpu, 0, false);
+        drop((cpu, child));
+        end(scene, file);
+    });
+}
+
+#[test]
+fn truncation_beside_a_probe() {
+    explore("truncation beside a probe that comes and a fault", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        let added = thread::scope(|scope| {
+            scope.spawn(|| {
+                file.mapping().truncate(PAGE).unwrap();
+                let at = page(0) + PLACE;
+                assert_eq!(scene.process.load::<u8>(&mut scene.machine.cpu(0), at), beyond(at));
+            });
+            scope.spawn(|| {
+                let found = scene.process.load::<u8>(&mut scene.machine.cpu(1), page(0) + PLACE);
+                assert!(found.is_err() || found == Ok(0) || found == Ok(TRAP), "{found:?}");
+            });
+            scope.spawn(|| file.mapping().add_probe(PLACE, &[TRAP]).is_ok()).join().unwrap()
+        });
+        assert_eq!(scene.process.rss().anon, 0);
+        file.mapping().truncate(2 * PAGE).unwrap();
+        let mut cpu = scene.machine.cpu(2);
+        // The file has zeroes again, as when the probe was made.
+        assert_shows(&scene.process, &mut cpu, 0, added);
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn what_becomes_text_beside_a_probe_gets_it() {
+    explore("data becomes text beside a probe that comes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RW);
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(look(&scene.process, &mut cpu, 0), 0);
+        drop(cpu);
+        thread::scope(|scope| {
+            scope.spawn(|| add(&file));
+            scope.spawn(|| scene.process.mprotect(page(1), PAGE, R).unwrap());
+            scope.spawn(|| {
+                // What is stored while it may be stays.
+                let mut cpu = scene.machine.cpu(1);
+                if scene.process.store(&mut cpu, page(1), 3u8).is_ok() {
+                    assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(3u8));
+                }
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        assert_shows(&scene.process, &mut cpu, 0, true);
+        drop(cpu);
+        end(scene, file);
+    });
+}
+
+#[test]
+fn copies_that_move_beside_a_probe() {
+    explore("a copy moves to another frame beside a probe that comes, and goes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = file(&scene);
+        map_text(&scene.process, &file, RX);
+        scene.process.write_memory(page(1), &[9], Manner::Forced).unwrap();
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                add(&file);
+                assert_eq!(look(&child, &mut scene.machine.cpu(0), 0), TRAP);
+                remove(&file);
+            });
+            scope.spawn(|| {
+                for process in [&scene.process, &child] {
+                    let Some(pfn) = process.frame_at(page(1)) else { continue };
+                    match scene.engine.migrate(pfn) {
+                        Ok(_) | Err(MigrateError::Busy | MigrateError::NoPage) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        });
+        let mut cpu = scene.machine.cpu(2);
+        for process in [&scene.process, &child] {
+            assert_shows(process, &mut cpu, 0, false);
+            assert_eq!(process.load(&mut cpu, page(1)), Ok(9u8));
+        }
+        drop((cpu, child));
+        end(scene, file);
+    });
+}

@@ -1,0 +1,168 @@
+//! A file whose contents are long in coming: a fault that waits for them holds nothing that anybody needs, whatever happens to the
+//! mapping and the file meanwhile.
+
+use crate::{
+    explore::{explore, thread},
+    files::Opened,
+    scene::{ANON, PAGE, R, RW, Scene, beyond, map, page, unmap, unmapped},
+};
+use freehold::{
+    Pfn,
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+    space::MapFlags,
+};
+use freehold_machine::{Machine, Process};
+use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::Arc;
+
+/// What a file waits for.
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
+const BROKEN: u64 = 2;
+
+/// A store that answers when it is told to.
+#[derive(Clone)]
+struct Slow {
+    gate: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        Slow { gate: Arc::new(AtomicU64::new(CLOSED)), asked: Arc::new(AtomicU64::new(0)) }
+    }
+
+    fn file(&self, scene: &Scene) -> Opened {
+        let mapping = Mapping::new(&scene.engine, self.clone(), 2 * PAGE, false).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "slow").unwrap()
+    }
+
+    fn answer(&self, how: u64) {
+        self.gate.store(how, SeqCst);
+    }
+
+    fn wait_until_asked(&self) {
+        while self.asked.load(SeqCst) == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Pager<Machine> for Slow {
+    fn read_page(&self, platform: &Machine, _: u64, frame: Pfn) -> Result<(), IoError> {
+        self.asked.fetch_add(1, SeqCst);
+        while self.gate.load(SeqCst) == CLOSED {
+            thread::yield_now();
+        }
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &[7]);
+        if self.gate.load(SeqCst) == BROKEN { Err(IoError) } else { Ok(()) }
+    }
+}
+
+fn map_file(process: &Process, file: &Opened, at: u64, flags: MapFlags) {
+    let mapped = process.mmap(page(at), 2 * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0);
+    assert_eq!(mapped, Ok(page(at)));
+}
+
+#[test]
+fn the_space_and_the_tree_of_the_file_change_meanwhile() {
+    explore("a fault that waits for a file until its space was changed", 30, |locking| {
+        for kind in [MapFlags::SHARED, MapFlags::PRIVATE] {
+            let scene = Scene::new(locking);
+            let slow = Slow::new();
+            let file = slow.file(&scene);
+            map_file(&scene.process, &file, 0, kind);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut cpu = scene.machine.cpu(0);
+                    scene.process.store(&mut cpu, page(0) + 8, 1u64).unwrap();
+                    assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(7u64));
+                });
+                scope.spawn(|| {
+                    slow.wait_until_asked();
+                    // The mmap lock, i_mmap, and the write locks of the very VMA that faults.
+                    map(&scene.process, 8..9, ANON);
+                    unmap(&scene.process, 8..9);
+                    map_file(&scene.process, &file, 4, MapFlags::SHARED);
+                    unmap(&scene.process, 4..6);
+                    scene.process.mprotect(page(1), PAGE, R).unwrap();
+                    drop(scene.process.fork().unwrap());
+                    slow.answer(OPEN);
+                });
+            });
+            unmap(&scene.process, 0..2);
+            drop(file);
+            scene.assert_empty();
+            scene.end();
+        }
+    });
+}
+
+#[test]
+fn the_mapping_goes_meanwhile() {
+    explore("a fault that waits for a file that is not mapped there any more", 30, |locking| {
+        let scene = Scene::new(locking);
+        let slow = Slow::new();
+        let file = slow.file(&scene);
+        map_file(&scene.process, &file, 0, MapFlags::SHARED);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Something else lies at page 1 by now, and nothing at page 0.
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(scene.process.load::<u64>(&mut cpu, page(0)), unmapped(page(0)));
+                assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(0u64));
+            });
+            scope.spawn(|| {
+                slow.wait_until_asked();
+                unmap(&scene.process, 0..2);
+                map(&scene.process, 1..2, ANON);
+                slow.answer(OPEN);
+            });
+        });
+        unmap(&scene.process, 1..2);
+        drop(file);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c26_truncation_waits_for_a_page_that_is_coming() {
+    for answer in [OPEN, BROKEN] {
+        explore("truncation beside a page that is coming, or fails to", 30, move |locking| {
+            let scene = Scene::new(locking);
+            let slow = Slow::new();
+            let file = slow.file(&scene);
+            map_file(&scene.process, &file, 0, MapFlags::SHARED);
+            let cut = AtomicU64::new(0);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let late = cut.load(SeqCst) != 0;
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1));
+                    let came = answer == OPEN && !late;
+                    assert!(found == beyond(page(1)) || (came && found == Ok(7)), "{found:?}");
+                });
+                scope.spawn(|| {
+                    // Comes to the end, and so does the fault; it may be before the page was asked for.
+                    file.mapping().truncate(0).unwrap();
+                    cut.store(1, SeqCst);
+                });
+                scope.spawn(|| {
+                    map(&scene.process, 8..9, ANON);
+                    slow.answer(answer);
+                });
+            });
+            let mut cpu = scene.machine.cpu(1);
+            assert_eq!(scene.process.load::<u64>(&mut cpu, page(1)), beyond(page(1)));
+            assert!(!file.mapping().has_page(1) && scene.process.rss().file == 0);
+            // What is longer again is asked for again, and was cut off: the store says what it says.
+            file.mapping().truncate(2 * PAGE).unwrap();
+            slow.answer(OPEN);
+            assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(7u64));
+            drop((cpu, file));
+            scene.end();
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! Making one page of one address space show what the registry says, whatever is there now.
+//!
+//! All happens under the table's lock and within one RCU guard. A page that others execute is never written while they can:
+//! its entry is taken and flushed first. It is written in place only if it is this address space's alone; whoever has borrowed
+//! it meanwhile (process_vm_writev) goes on with the same frame, so that no store is lost. And a copy is thrown away only if
+//! nobody has borrowed it, after the flush, so that no store can come to it any more.
+
+use super::{
+    are_put, may_show,
+    registry::{List, Probe},
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
+    engine::Engine,
+    object::Mapping,
+    platform::Platform,
+    rmap::Moving,
+    space::{AddressSpace, RssKind, zap::SpaceTlb},
+    vma::Vma,
+};
+use core::ops::Range;
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
+
+/// Bytes that are compared at a time.
+const CHUNK: usize = 256;
+
+/// Why a page does not show what it is to show.
+pub(super) enum Unsettled {
+    /// It is being moved out of this frame, which is to be waited for.
+    Moving(Pfn),
+    /// No frame for a copy.
+    NoMemory,
+}
+
+/// How an attempt ended.
+enum Outcome {
+    Settled,
+    Moving(Pfn),
+    /// A frame for a copy is needed, and allocated without locks.
+    NeedsFrame,
+}
+
+/// A frame for a copy, not used yet.
+struct Spare<'e, P: Platform> {
+    engine: &'e Engine<P>,
+    frame: Option<Pfn>,
+}
+
+impl<P: Platform> Drop for Spare<'_, P> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.engine.free_frame(frame);
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows anything now.
+    ///
+    /// # Locks
+    ///
+    /// The caller keeps the VMA as it is, and its tables: by the mmap lock or the i_mmap lock. The table's lock.
+    pub(super) fn settle_probes(
+        &self,
+        vma: &Vma<P>,
+        mapping: &Mapping<P>,
+        index: u64,
+    ) -> Result<(), Unsettled> {
+        if !may_show(vma.flags()) {
+            return Ok(());
+        }
+        let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
+        let Some(table) = self.table.pte_table(self.platform(), address) else { return Ok(()) };
+        let mut spare = Spare { engine: &self.engine, frame: None };
+        loop {
+            let rcu = P::rcu_read();
+            let Some(list) = mapping.probes.read::<P>(&rcu) else { return Ok(()) };
+            let page = Page {
+                space: self,
+                address,
+                probes: list.on_page(index),
+                put: are_put(vma.flags()),
+                original: mapping.lookup(&rcu, index),
+            };
+            match page.settle(table.lock(), &mut spare) {
+                Outcome::Settled => return Ok(()),
+                Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
+                Outcome::NeedsFrame => {}
+            }
+            drop(rcu);
+            let frame = self.engine.frames.alloc(self.platform());
+            spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
+        }
+    }
+
+    /// As text from now on, `part` of `vma` is to show breakpoints. Without memory for a copy of a page that was written and is
+    /// shared by fork, it does not there; the change of rights does not fail for that.
+    ///
+    /// # Locks
+    ///
+    /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is waited for.
+    pub(crate) fn settle_text(&self, vma: &Vma<P>, part: Range<u64>) {
+        let Some(file) = vma.object().file() else { return };
+        let (mut index, end) = (vma.pgoff_of(part.start), vma.pgoff_of(part.end - 1) + 1);
+        loop {
+            let next = {
+                let rcu = P::rcu_read();
+                file.mapping().probes.read::<P>(&rcu).and_then(|list| list.next_page(index))
+            };
+            index = match next {
+                Some(next) if next < end => next,
+                _ => return,
+            };
+            match self.settle_probes(vma, file.mapping(), index) {
+                Err(Unsettled::Moving(pfn)) => self.engine.wait_for_frame(pfn),
+                Ok(()) | Err(Unsettled::NoMemory) => index += 1,
+            }
+        }
+    }
+}
+
+impl List {
+    /// Puts the breakpoints of the page `index` into a copy of it that nobody can see yet.
+    pub(crate) fn put<P: Platform>(&self, platform: &P, index: u64, copy: Pfn) {
+        self.on_page(index).iter().filter(|probe| !probe.is_leaving()).for_each(|probe| {
+            if probe.shows(platform, copy, probe.replaced()) {
+                platform.write_frame(copy, probe.start(), probe.breakpoint());
+            }
+        });
+    }
+}
+
+impl Probe {
+    /// Whether these bytes, as many as the breakpoint has, are at its place.
+    fn shows<P: Platform>(&self, platform: &P, frame: Pfn, what: &[u8]) -> bool {
+        let mut bytes = [0; super::MAX_BYTES];
+        let bytes = &mut bytes[..what.len()];
+        platform.read_frame(frame, self.start(), bytes);
+        bytes == what
+    }
+}
+
+/// The page, and what it is to show.
+struct Page<'a, P: Platform> {
+    space: &'a AddressSpace<P>,
+    address: VirtAddr,
+    probes: &'a [Probe],
+    /// Breakpoints are put here, not only taken away.
+    put: bool,
+    /// The file's page, if it is in the cache; it stays as long as the guard under which it was found.
+    original: Option<Pfn>,
+}
+
+impl<P: Platform> Page<'_, P> {
+    fn settle(&self, mut guard: PteGuard<'_, P::Format, P>, spare: &mut Spare<'_, P>) -> Outcome {
+        let tlb = SpaceTlb { space: self.space };
+        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the lock is let
+        // go of.
+        let mut gather = Gather::<_, 1>::new(&tlb, &self.space.gathers);
+        let outcome = match guard.get(self.address).kind(Level::Pte) {
+            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) && self.is_wrong(pfn) => {
+                self.change(pfn, &mut guard, &mut gather, spare)
+            }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => Outcome::Moving(Moving::of(payload).pfn),
+            // Right, or whatever a fault puts there will be.
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Outcome::Settled,
+        };
+        drop(guard);
+        gather.finish();
+        outcome
+    }
+
+    /// The entry maps `pfn`, which shows something else than it is to show.
+    fn change<'s>(
+        &self,
+        pfn: Pfn,
+        guard: &mut PteGuard<'_, P::Format, P>,
+        gather: &mut Gather<'_, SpaceTlb<'s, P>, 1>,
+        spare: &mut Spare<'_, P>,
+    ) -> Outcome {
+        let (space, platform) = (self.space, self.space.platform());
+        let frame = platform.frame(pfn);
+        let old = guard.take(self.address, gather);
+        gather.flush();
+        // One reference is this entry's: nobody can come to have another but through this table.
+        let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
+        if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
+            space.counters.count_page(RssKind::of(frame), -1);
+            frame.sub_map();
+            gather.frame(pfn, Level::Pte);
+        } else if alone || own {
+            if !own {
+                frame.set_exclusive();
+            }
+            self.write(pfn);
+            guard.set(self.address, old.with_flags(Level::Pte, old.flags() | PteFlags::DIRTY));
+        } else if let Some(new) = spare.frame.take() {
+            // The copy is at home where the page is: where this VMA's pages are.
+            let (home, index) = frame.home();
+            platform.frame(new).init_anon(home, index);
+            platform.copy_frame(new, pfn);
+            self.write(new);
+            guard.set(self.address, Pte::page(new, old.flags() | PteFlags::DIRTY));
+            frame.sub_map();
+            gather.frame(pfn, Level::Pte);
+        } else {
+            guard.set(self.address, old);
+            return Outcome::NeedsFrame;
+        }
+        Outcome::Settled
+    }
+
+    /// Whether the page shows something else than it is to show.
+    fn is_wrong(&self, pfn: Pfn) -> bool {
+        let anon = self.space.platform().frame(pfn).is_anon();
+        self.probes.iter().any(|probe| match anon {
+            true => self.correction(probe, pfn).is_some(),
+            // As the fault sees it: a copy, whatever the file has there by now.
+            false => self.put && !probe.is_leaving(),
+        })
+    }
+
+    /// What is to be written at the place of a probe in a private copy.
+    fn correction<'p>(&self, probe: &'p Probe, pfn: Pfn) -> Option<&'p [u8]> {
+        let (from, to) = match probe.is_leaving() {
+            true => (probe.breakpoint(), probe.replaced()),
+            false if self.put => (probe.replaced(), probe.breakpoint()),
+            false => return None,
+        };
+        probe.shows(self.space.platform(), pfn, from).then_some(to)
+    }
+
+    fn write(&self, pfn: Pfn) {
+        for probe in self.probes {
+            if let Some(bytes) = self.correction(probe, pfn) {
+                self.space.platform().write_frame(pfn, probe.start(), bytes);
+            }
+        }
+    }
+
+    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by breakpoints, and
+    /// by nothing else. A copy that does not differ at all was perhaps made by a store, and stays.
+    fn is_made_anew(&self, copy: Pfn) -> bool {
+        let Some(original) = self.original.filter(|_| self.put) else { return false };
+        let platform = self.space.platform();
+        let (mut ours, mut theirs) = ([0; CHUNK], [0; CHUNK]);
+        let mut any = false;
+        for start in (0..PAGE_SIZE as usize).step_by(CHUNK) {
+            platform.read_frame(copy, start, &mut ours);
+            platform.read_frame(original, start, &mut theirs);
+            let differing = (start..).zip(ours.iter().zip(&theirs)).filter(|(_, (a, b))| a != b);
+            for (at, _) in differing {
+                let of_probe = self.probes.iter().any(|probe| {
+                    probe.covers(at)
+                        && probe.shows(platform, copy, probe.breakpoint())
+                        && probe.shows(platform, original, probe.replaced())
+                });
+                if !of_probe {
+                    return false;
+                }
+                any = true;
+            }
+        }
+        any
+    }
+}

@@ -1,0 +1,232 @@
+//! Memory that fails: pages are taken from all who have them, and their frames from use.
+//!
+//! ```text
+//! every entry      becomes a marker of the frame that failed, and is flushed
+//! then             is anything lost?
+//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it is wanted
+//!                  all else: yes. Markers stay, those who map the page are told, accesses are bus errors
+//! the frame        is at home nowhere, and is never free again
+//! ```
+//!
+//! | marker, the frame's lock | an access |
+//! | --- | --- |
+//! | there, held | waits: it is not known yet whether anything is lost |
+//! | there, free | SIGBUS with BUS_MCEERR_AR |
+//!
+//! All of it happens with the frame locked, and of a file with its invalidate lock held for writing. A marker that fork copies
+//! meanwhile is found again, as one of a page that moves: a walk comes to the parent first (`migrate.rs`). Who takes a marker away
+//! (munmap, DONTNEED, truncation) is rid of it; it counts as no page.
+
+use super::{
+    MigrateError,
+    walk::{AnyHome, Page, find_home},
+};
+use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform, space::AddressSpace};
+use freehold_pagetable::{Format, MarkerKind, Pte};
+use freehold_sync::atomic::Ordering::Relaxed;
+
+/// What a failure of memory cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// Nothing: the frame was free.
+    Free,
+    /// Nothing: it held a page of a file as the store behind the file has it, which is read again where it is wanted.
+    Dropped,
+    /// The contents: whoever maps the page gets SIGBUS there.
+    Lost,
+}
+
+/// Why a frame is in use still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OfflineError {
+    /// It is in use by what cannot be taken from it: the engine itself, who has borrowed it, memory without an MMU; or it is free,
+    /// in a cache of another CPU or of a platform that withdraws none.
+    Busy,
+    /// It is out of use already.
+    Failed,
+    /// No frame to move the page to.
+    OutOfMemory,
+}
+
+impl OfflineError {
+    /// The number that a system call would return for this error.
+    pub fn errno(self) -> Errno {
+        match self {
+            OfflineError::Busy => Errno::EBUSY,
+            OfflineError::Failed => Errno::EHWPOISON,
+            OfflineError::OutOfMemory => Errno::ENOMEM,
+        }
+    }
+}
+
+impl core::fmt::Display for OfflineError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            OfflineError::Busy => "the frame is in use",
+            OfflineError::Failed => "the frame is out of use already",
+            OfflineError::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for OfflineError {}
+
+/// The marker in place of an entry whose frame failed.
+fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
+    // 0 is no frame: memory that failed in other ways.
+    Pte::marker(MarkerKind::Poison, pfn.get() + 1)
+}
+
+/// The frame that failed, from a marker's payload.
+pub(crate) fn failed_frame(payload: u64) -> Option<Pfn> {
+    payload.checked_sub(1).map(Pfn::new)
+}
+
+impl<P: Platform> Engine<P> {
+    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all who map it, and the frame is
+    /// never used again. Those who lose contents are told by [`Platform::memory_failed`].
+    ///
+    /// # Errors
+    ///
+    /// See [`OfflineError`]; nothing has happened.
+    ///
+    /// # Locks
+    ///
+    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables' locks one at a
+    /// time. The caller holds none.
+    pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
+        self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
+    }
+
+    /// The memory of `pfn`, one of the platform's frames, is about to fail: the page in it moves to another frame, and the frame is
+    /// never used again.
+    ///
+    /// # Errors
+    ///
+    /// See [`OfflineError`]; the page is where it was.
+    ///
+    /// # Locks
+    ///
+    /// As [`memory_failure`](Self::memory_failure).
+    pub fn soft_offline(&self, pfn: Pfn) -> Result<(), OfflineError> {
+        self.retire(pfn, |page| page.offline()).map(|_| ())
+    }
+
+    /// Takes a frame out of use: by `how` if it holds a page, whose answer is returned; nothing if it is free.
+    fn retire<R>(
+        &self,
+        pfn: Pfn,
+        how: impl Fn(&Page<'_, P>) -> Result<R, MigrateError>,
+    ) -> Result<Option<R>, OfflineError> {
+        loop {
+            if self.platform().frame(pfn).has_failed() {
+                return Err(OfflineError::Failed);
+            }
+            let Some(page) = self.page(pfn) else { return self.retire_free(pfn).map(|()| None) };
+            match how(&page) {
+                Ok(done) => return Ok(Some(done)),
+                Err(MigrateError::NoPage) => {}
+                Err(MigrateError::Busy) => return Err(OfflineError::Busy),
+                Err(MigrateError::OutOfMemory) => return Err(OfflineError::OutOfMemory),
+            }
+        }
+    }
+
+    /// Takes a free frame out of use, if the platform has it or this CPU's cache.
+    fn retire_free(&self, pfn: Pfn) -> Result<(), OfflineError> {
+        self.frames.flush(self.platform());
+        if !self.platform().withdraw_frame(pfn) {
+            return Err(OfflineError::Busy);
+        }
+        self.note_failed(pfn);
+        Ok(())
+    }
+
+    fn note_failed(&self, pfn: Pfn) {
+        self.platform().frame(pfn).set_failed();
+        // Relaxed: a statistic.
+        self.failed_frames.fetch_add(1, Relaxed);
+    }
+
+    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it is just changing, or a
+    /// frame of storage, which does not move and is not the engine's to take out of use.
+    ///
+    /// # Locks
+    ///
+    /// The home's lock for reading.
+    pub(crate) fn page_of_kept(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        match find_home(self.platform().frame(pfn)) {
+            Some((home, index)) if !home.is_storage() => Some(Page { engine: self, pfn, home, index }),
+            _ => {
+                self.put_frame(pfn);
+                None
+            }
+        }
+    }
+}
+
+impl<P: Platform> Page<'_, P> {
+    /// Its memory has failed.
+    pub(crate) fn fail(&self) -> Result<Damage, MigrateError> {
+        let AnyHome::File(home) = &self.home else { return self.fail_anon() };
+        let mapping = home.hold_mapping().ok_or(MigrateError::NoPage)?;
+        let lost = mapping.lose(self)?;
+        Ok(if lost { Damage::Lost } else { Damage::Dropped })
+    }
+
+    fn fail_anon(&self) -> Result<Damage, MigrateError> {
+        let _identity = self.engine.lock_frame(self.pfn);
+        if !self.is_at_home() {
+            return Err(MigrateError::NoPage);
+        }
+        self.poison_entries();
+        self.settle_poison(true);
+        self.retire_frame();
+        Ok(Damage::Lost)
+    }
+
+    /// Moves it, and takes the frame out of use.
+    pub(crate) fn offline(&self) -> Result<(), MigrateError> {
+        self.migrate()?;
+        self.retire_frame();
+        Ok(())
+    }
+
+    /// Puts a marker in place of every entry; afterwards no processor uses the frame through one.
+    pub(crate) fn poison_entries(&self) {
+        self.each_place(|place| {
+            place.space.take_entry(VirtAddr::new(place.range.start), self.pfn, poison(self.pfn));
+        });
+    }
+
+    /// Says at every marker whether the page is lost.
+    pub(crate) fn settle_poison(&self, lost: bool) {
+        self.each_place(|place| {
+            let address = VirtAddr::new(place.range.start);
+            if place.space.settle_marker(address, self.pfn, lost) && lost {
+                self.engine.platform().memory_failed(&place.space.mmu, address.get());
+            }
+        });
+    }
+
+    /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it free.
+    pub(crate) fn retire_frame(&self) {
+        self.frame().leave_home();
+        self.engine.note_failed(self.pfn);
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Whether there is a marker of `pfn` at `address`; it goes if the page is not `lost`.
+    fn settle_marker(&self, address: VirtAddr, pfn: Pfn, lost: bool) -> bool {
+        let Some(table) = self.table.pte_table(self.platform(), address) else { return false };
+        let mut guard = table.lock();
+        let found = guard.get(address) == poison(pfn);
+        if found && !lost {
+            guard.set(address, Pte::NONE);
+        }
+        found
+    }
+}

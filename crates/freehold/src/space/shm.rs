@@ -1,0 +1,171 @@
+//! System V shared memory: attaching a segment and detaching it.
+
+use super::{
+    AddressSpace, TASK_SIZE,
+    locking::WriteGuard,
+    mmap::{MapFlags, Prot},
+    unmap::{Decoded, Unmapped},
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    counted::Counted,
+    error::{MmapError, ShmatError, ShmdtError},
+    object::{File, FileAccess, Segment},
+    platform::Platform,
+    vma::Vma,
+};
+use bitflags::bitflags;
+
+bitflags! {
+    /// Flags of shmat, with Linux's numbers. Others are ignored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ShmFlags: u32 {
+        /// SHM_RDONLY: for loads alone, for ever.
+        const RDONLY = 0o10000;
+        /// SHM_RND: an address inside a page means its start.
+        const RND = 0o20000;
+        /// SHM_REMAP: in place of what is there.
+        const REMAP = 0o40000;
+        /// SHM_EXEC: for instruction fetches as well.
+        const EXEC = 0o100000;
+    }
+}
+
+/// To what addresses must be aligned (SHMLBA).
+const ALIGN: u64 = PAGE_SIZE;
+
+impl From<MmapError> for ShmatError {
+    fn from(error: MmapError) -> Self {
+        match error {
+            MmapError::NoSpace => ShmatError::NoSpace,
+            MmapError::TooManyVmas => ShmatError::TooManyVmas,
+            MmapError::Limit => ShmatError::Limit,
+            MmapError::OutOfMemory => ShmatError::OutOfMemory,
+            MmapError::LockLimit => ShmatError::LockLimit,
+            MmapError::NotPermitted => ShmatError::NotPermitted,
+            MmapError::Killed => ShmatError::Killed,
+            // What only other files and flags can bring about.
+            _ => ShmatError::Invalid,
+        }
+    }
+}
+
+/// Where a segment is to go: anywhere, or at this address.
+fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
+    let (round, remap) = (flags.contains(ShmFlags::RND), flags.contains(ShmFlags::REMAP));
+    let at = if round { addr & !(ALIGN - 1) } else { addr };
+    if !at.is_multiple_of(PAGE_SIZE) || (at == 0 && remap) {
+        return Err(ShmatError::Invalid);
+    }
+    Ok((addr != 0).then_some(at))
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. Whether the caller may is for
+    /// the embedder to say, beforehand.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShmatError`]; nothing was changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably. Then, if the segment was removed and is attached nowhere by the end of the call, those
+    /// that give its memory back.
+    pub fn shmat(
+        &self,
+        segment: &Counted<Segment<P>>,
+        addr: u64,
+        flags: ShmFlags,
+    ) -> Result<u64, ShmatError> {
+        let at = decode(addr, flags)?;
+        // The last to go: no lock is held then.
+        let _attached = segment.attaching().ok_or(ShmatError::Removed)?;
+        let (access, mut prot) = match flags.contains(ShmFlags::RDONLY) {
+            true => (FileAccess::READ, Prot::READ),
+            false => (FileAccess::READ_WRITE, Prot::READ | Prot::WRITE),
+        };
+        prot.set(Prot::EXEC, flags.contains(ShmFlags::EXEC));
+        let file = Segment::open(segment, access)?;
+        self.attach(&file, at, prot, flags.contains(ShmFlags::REMAP))
+    }
+
+    fn attach(
+        &self,
+        file: &Counted<File<P>>,
+        at: Option<u64>,
+        prot: Prot,
+        remap: bool,
+    ) -> Result<u64, ShmatError> {
+        let len = file.mapping().size();
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::FIXED, at.is_some());
+        let request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
+        let guard = match at.and_then(|at| Some(at..at.checked_add(len)?)) {
+            Some(range) if range.end <= TASK_SIZE => self.write_range(range)?,
+            _ => self.write_killable()?,
+        };
+        if let Some(at) = at.filter(|&at| at != 0 && !remap) {
+            let end = at.checked_add(len).ok_or(ShmatError::Invalid)?;
+            if guard.next_slot(at).is_some_and(|slot| slot.range().start < end) {
+                return Err(ShmatError::Invalid);
+            }
+        }
+        Ok(guard.map_and_populate(request)?)
+    }
+
+    /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its segment had been attached at
+    /// `addr`, and what else is left of that attach. What cannot be unmapped, because it is sealed, stays, and nobody is told.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShmdtError`]; nothing was changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably. Then, if a removed segment is attached nowhere any more, those that give its memory back.
+    pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(ShmdtError::Invalid);
+        }
+        let guard = self.write_killable()?;
+        let unmapped = guard.detach_segment(addr);
+        drop(guard);
+        unmapped?.into_iter().for_each(Unmapped::retire);
+        Ok(())
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    fn detach_segment(&self, addr: u64) -> Result<Option<Unmapped<'s, P>>, ShmdtError> {
+        let first = self.vmas(addr..TASK_SIZE).find(|vma| attached_at(vma, addr).is_some());
+        let first = first.ok_or(ShmdtError::Invalid)?;
+        let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
+        let size = file.mapping().size().next_multiple_of(PAGE_SIZE);
+        let (mut gone, mut at) = (None, first.start());
+        // The first one goes even where the segment has ended meanwhile.
+        let mut limit = first.end().max(addr.saturating_add(size));
+        while let Some(vma) = self.next(at).filter(|vma| vma.end() <= limit) {
+            limit = addr.saturating_add(size);
+            at = vma.end();
+            if attached_at(vma, addr).is_some_and(|other| Counted::same(other, &file)) {
+                gone = join(gone, self.unmap(&Decoded::trusted(vma.range())).ok());
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// The attach that a VMA is what is left of, if it lies where an attach at `addr` would have put it.
+fn attached_at<P: Platform>(vma: &Vma<P>, addr: u64) -> Option<&Counted<File<P>>> {
+    let file = vma.object().file().filter(|file| file.segment().is_some())?;
+    let offset = vma.start().checked_sub(addr)?;
+    (offset >> PAGE_SHIFT == vma.pgoff()).then_some(file)
+}
+
+fn join<'s, P: Platform>(a: Option<Unmapped<'s, P>>, b: Option<Unmapped<'s, P>>) -> Option<Unmapped<'s, P>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.join(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,96 @@
+//! What calls about mapped files say and do: mincore, msync, and advice, beside pages that come, go, and move.
+
+mod support;
+
+use freehold::{
+    error::{MadviseError, MsyncError},
+    space::{Advice, SyncFlags},
+};
+use support::{
+    Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
+};
+
+const PAGES: u64 = 8;
+
+/// On every design: a file of numbers, mapped shared.
+fn with_file(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<File<Machine>>, u64)) {
+    everywhere(|world, process, cpu| {
+        let file = world.file(PAGES);
+        let at = process.mmap(0, PAGES * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        scenario(world, process, cpu, &file, at);
+    });
+}
+
+fn resident(process: &Process, at: u64) -> [u8; PAGES as usize] {
+    let mut out = [9; PAGES as usize];
+    process.mincore(at, PAGES * PAGE, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn mincore_sees_the_cache_of_a_file() {
+    with_file(|_, process, cpu, file, at| {
+        assert_eq!(resident(process, at), [0; 8]);
+        file.mapping().fill(2).unwrap();
+        process.madvise(at + 4 * PAGE, 2 * PAGE, Advice::WillNeed).unwrap();
+        assert_eq!(resident(process, at), [0, 0, 1, 0, 1, 1, 0, 0]);
+        assert_eq!(process.rss().file, 0, "nothing is mapped by looking or by asking for it");
+        // A private copy is in memory, the page it was copied from as well; behind the end nothing is.
+        let private = process.mmap(0, PAGES * PAGE, RW, MapFlags::PRIVATE, Some(file), 0).unwrap();
+        process.store(cpu, private + 7 * PAGE, 1u64).unwrap();
+        file.mapping().truncate(5 * PAGE).unwrap();
+        assert_eq!(resident(process, private), [0, 0, 1, 0, 1, 0, 0, 0]);
+        // What leaves the page table stays in the cache.
+        process.madvise(at, PAGES * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(resident(process, at), [0, 0, 1, 0, 1, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn will_need_ends_where_the_file_does() {
+    with_file(|_, process, _, file, at| {
+        file.mapping().truncate(3 * PAGE + 1).unwrap();
+        process.madvise(at, PAGES * PAGE, Advice::WillNeed).unwrap();
+        assert_eq!(resident(process, at), [1, 1, 1, 1, 0, 0, 0, 0]);
+        assert_eq!(process.madvise(at + 7 * PAGE, 2 * PAGE, Advice::WillNeed), Err(MadviseError::NotMapped));
+    });
+}
+
+#[test]
+fn remove_punches_through_a_mapping_that_writes() {
+    with_file(|_, process, cpu, file, at| {
+        let read_only = File::new(file.mapping(), FileAccess::READ, "/a/file").unwrap();
+        for (flags, file) in [(MapFlags::PRIVATE, file), (MapFlags::SHARED, &read_only)] {
+            let other = process.mmap(0, PAGE, R, flags, Some(file), 0).unwrap();
+            assert_eq!(process.madvise(other, PAGE, Advice::Remove), Err(MadviseError::AccessDenied));
+        }
+        // May write one day, so a hole may be made today.
+        process.mprotect(at, PAGES * PAGE, R).unwrap();
+        let private = process.mmap(0, PAGES * PAGE, RW, MapFlags::PRIVATE, Some(file), 0).unwrap();
+        process.store(cpu, private + PAGE, 1u64).unwrap();
+        process.load::<u64>(cpu, at + PAGE).unwrap();
+        process.madvise(at + PAGE, PAGE, Advice::Remove).unwrap();
+        assert_eq!(resident(process, at)[1], 0);
+        assert_eq!(process.load(cpu, private + PAGE), Ok(1u64), "a private copy stays");
+        process.mlock(at + 2 * PAGE, PAGE).unwrap();
+        assert_eq!(process.madvise(at + 2 * PAGE, PAGE, Advice::Remove), Err(MadviseError::Invalid));
+        assert_eq!(process.load(cpu, at + 2 * PAGE), Ok(Disk::number(2)));
+    });
+}
+
+#[test]
+fn msync_reports_holes_and_locked_memory() {
+    with_file(|_, process, cpu, _, at| {
+        process.munmap(at + 2 * PAGE, PAGE).unwrap();
+        process.store(cpu, at + 3 * PAGE, 1u64).unwrap();
+        let msync = |flags| process.msync(at, PAGES * PAGE, flags);
+        assert_eq!(msync(SyncFlags::SYNC), Err(MsyncError::NotMapped));
+        assert_eq!(msync(SyncFlags::ASYNC), Err(MsyncError::NotMapped));
+        assert_eq!(process.msync(at, 2 * PAGE, SyncFlags::ASYNC | SyncFlags::SYNC), Err(MsyncError::Invalid));
+        assert_eq!(process.msync(at + 1, PAGE, SyncFlags::SYNC), Err(MsyncError::Invalid));
+        assert_eq!(process.msync(at, 0, SyncFlags::SYNC), Ok(()));
+        process.mlock(at, PAGE).unwrap();
+        assert_eq!(process.msync(at, PAGE, SyncFlags::INVALIDATE), Err(MsyncError::Locked));
+        assert_eq!(process.msync(at + PAGE, PAGE, SyncFlags::INVALIDATE), Ok(()));
+    });
+}

@@ -1,0 +1,473 @@
+//! Memory that fails: who loses what, who is told, and what never comes back.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use freehold::{
+    access::Manner,
+    engine::HugePages,
+    error::{AccessError, Errno, MadviseError, MlockError, MsyncError},
+    fault::FaultError,
+    object::{FillError, Zeroes},
+    rmap::{Damage, OfflineError},
+    space::{Advice, Limits, RemapFlags, SyncFlags},
+};
+use std::{collections::BTreeMap, ops::Deref};
+use support::*;
+
+/// A world in which memory fails. In the end exactly that memory is missing.
+struct Failing(World);
+
+impl Deref for Failing {
+    type Target = World;
+    fn deref(&self) -> &World {
+        &self.0
+    }
+}
+
+impl Failing {
+    fn new() -> Self {
+        Failing(World::with(24 << 20, Config { huge_pages: HugePages::Madvise, ..Config::default() }))
+    }
+
+    /// A process that may break its memory.
+    fn privileged(&self, locking: Locking) -> Process {
+        let limits = Limits { may_break_memory: true, ..Limits::default() };
+        Process::new(self.engine(), &SpaceConfig { locking, limits, ..SpaceConfig::default() }).unwrap()
+    }
+
+    /// The memory behind an address fails.
+    #[track_caller]
+    fn fail(&self, process: &Process, at: u64) -> Damage {
+        let pfn = process.frame_at(at).expect("a page");
+        let damage = self.engine().memory_failure(pfn).expect("taken out of use");
+        assert_eq!(self.engine().memory_failure(pfn), Err(OfflineError::Failed));
+        assert_eq!(self.engine().soft_offline(pfn), Err(OfflineError::Failed));
+        assert_eq!(process.frame_at(at), None);
+        damage
+    }
+
+    fn end(self) {
+        let failed = self.engine().failed_frames();
+        let Failing(World { machine, engine }) = self;
+        drop(engine);
+        let left = machine.accounting();
+        assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "{left}");
+    }
+}
+
+fn everywhere(scenario: impl Fn(&Failing, &Process, &mut Vcpu)) {
+    for locking in Locking::ALL {
+        let world = Failing::new();
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+/// What an access to failed memory gets.
+fn failed<T>(addr: u64) -> Result<T, FaultError> {
+    Err(FaultError::MemoryFailed { addr })
+}
+
+fn load(process: &Process, cpu: &mut Vcpu, at: u64) -> Result<u64, FaultError> {
+    process.load(cpu, at)
+}
+
+#[track_caller]
+fn assert_told(world: &World, expected: &[(&Process, u64)]) {
+    let sorted = |mut list: Vec<(Pfn, u64)>| {
+        list.sort_by_key(|(root, at)| (root.get(), *at));
+        list
+    };
+    let expected = expected.iter().map(|(process, at)| (process.mmu().root(), *at)).collect();
+    assert_eq!(sorted(world.machine.take_lost_pages()), sorted(expected));
+}
+
+#[test]
+fn an_anonymous_page_is_lost_to_all_who_share_it() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 4);
+        fill(process, cpu, at, 4, 1);
+        let child = Process::of(process.fork().unwrap());
+        let grandchild = Process::of(child.fork().unwrap());
+        // Found wherever it went, and by a CPU that remembers it.
+        grandchild.mprotect(at, PAGE, R).unwrap();
+        let far = at + (1 << 30);
+        child.mremap(at, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far).unwrap();
+        grandchild.store(cpu, at + PAGE, 100u64).unwrap();
+        assert_eq!(load(process, cpu, at), Ok(1));
+        assert_eq!(world.fail(process, at), Damage::Lost);
+        assert_told(world, &[(process, at), (&child, far), (&grandchild, at)]);
+        for (process, at) in [(process, at), (&child, far), (&grandchild, at)] {
+            assert_eq!(load(process, cpu, at), failed(at));
+            process.check();
+        }
+        assert_eq!(process.store(cpu, at + 8, 1u64), failed(at + 8));
+        // A copy is another page.
+        assert_eq!(world.fail(&child, far + PAGE), Damage::Lost);
+        assert_told(world, &[(process, at + PAGE), (&child, far + PAGE)]);
+        assert_eq!(load(&grandchild, cpu, at + PAGE), Ok(100));
+        assert_eq!((process.rss().anon, child.rss().anon, grandchild.rss().anon), (2, 2, 3));
+        assert_eq!(world.engine().failed_frames(), 2);
+    });
+}
+
+#[test]
+fn what_failed_is_gone_for_every_call() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 4);
+        fill(process, cpu, at, 4, 1);
+        world.fail(process, at + PAGE);
+        let mut bytes = [0; 16];
+        let read = |at, bytes: &mut [u8]| process.read_memory(at, bytes, Manner::Plain);
+        assert_eq!(read(at + PAGE, &mut bytes), Err(AccessError::BadAddress));
+        assert_eq!(read(at + PAGE - 8, &mut bytes), Ok(8), "what lies before it");
+        assert_eq!(process.write_memory(at + PAGE, &bytes, Manner::Forced), Err(AccessError::BadAddress));
+        for advice in [Advice::PopulateRead, Advice::PopulateWrite] {
+            let refused = process.madvise(at, 4 * PAGE, advice).unwrap_err();
+            assert_eq!((refused, refused.errno()), (MadviseError::MemoryFailed, Errno::EHWPOISON));
+        }
+        assert_eq!(process.mlock(at, 4 * PAGE), Err(MlockError::NotAccessible));
+        process.munlock(at, 4 * PAGE).unwrap();
+        let mut present = [9; 4];
+        process.mincore(at, 4 * PAGE, &mut present).unwrap();
+        assert_eq!(present, [1; 4]);
+        let mut pages = vec![];
+        process.pagemap(at..at + 4 * PAGE, |part| pages.push(part.range));
+        assert_eq!(pages, [at..at + PAGE, at + 2 * PAGE..at + 4 * PAGE]);
+        assert_eq!(process.smaps(at).next().unwrap().usage.rss, 3 * PAGE);
+        assert_eq!(world.engine().failed_frames(), 1);
+    });
+}
+
+#[test]
+fn markers_follow_their_addresses() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 4);
+        fill(process, cpu, at, 4, 1);
+        world.fail(process, at + PAGE);
+        for prot in [R, Prot::empty(), RW] {
+            process.mprotect(at + PAGE, PAGE, prot).unwrap();
+        }
+        assert_eq!(load(process, cpu, at + PAGE), failed(at + PAGE));
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(load(&child, cpu, at + PAGE), failed(at + PAGE));
+        assert_eq!((process.rss().anon, child.rss().anon), (3, 3));
+        let far = at + (1 << 30);
+        process.mremap(at, 4 * PAGE, 4 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far).unwrap();
+        assert_eq!(load(process, cpu, far + PAGE), failed(far + PAGE));
+        assert_eq!(load(process, cpu, far + 2 * PAGE), Ok(3));
+        process.check();
+        // Who takes it away is rid of it.
+        process.madvise(far, 4 * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(load(process, cpu, far + PAGE), Ok(0));
+        child.munmap(at + PAGE, PAGE).unwrap();
+        anon(&child, at + PAGE, 1);
+        child.store(cpu, at + PAGE, 7u64).unwrap();
+        assert_eq!((load(&child, cpu, at + PAGE), child.rss().anon), (Ok(7), 4));
+        child.check();
+        assert_eq!(process.rss().anon, 0);
+    });
+}
+
+#[test]
+fn a_clean_page_of_a_file_is_read_again() {
+    everywhere(|world, process, cpu| {
+        let file = world.file(4);
+        let map = |flags| process.mmap(0, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
+        let (shared, private) = (map(MapFlags::SHARED), map(MapFlags::PRIVATE));
+        for at in [shared, private] {
+            assert_eq!(load(process, cpu, at), Ok(Disk::number(0)));
+        }
+        // Written and written back is clean.
+        process.store(cpu, shared, Disk::number(0)).unwrap();
+        process.msync(shared, PAGE, SyncFlags::SYNC).unwrap();
+        let old = process.frame_at(shared).unwrap();
+        assert_eq!(world.fail(process, shared), Damage::Dropped);
+        assert!(!file.mapping().has_page(0));
+        process.check();
+        for at in [shared, private] {
+            assert_eq!(load(process, cpu, at), Ok(Disk::number(0)));
+        }
+        assert_ne!(process.frame_at(shared), Some(old));
+        process.msync(shared, 4 * PAGE, SyncFlags::SYNC).unwrap();
+        assert_told(world, &[]);
+        // A private copy is an anonymous page.
+        process.store(cpu, private, 1u64).unwrap();
+        assert_eq!(world.fail(process, private), Damage::Lost);
+        assert_told(world, &[(process, private)]);
+        assert_eq!((load(process, cpu, private), load(process, cpu, shared)), (failed(private), Ok(7)));
+        // Neither a hole in the file nor a truncation before it bring that copy back; one that cuts it off ends the marker.
+        file.mapping().punch(0..PAGE).unwrap();
+        assert_eq!(load(process, cpu, private), failed(private));
+        file.mapping().truncate(0).unwrap();
+        file.mapping().truncate(4 * PAGE).unwrap();
+        assert_eq!(load(process, cpu, private), Ok(Disk::number(0)));
+    });
+}
+
+#[test]
+fn a_page_that_was_written_is_reported() {
+    everywhere(|world, process, cpu| {
+        let (file, other) = (world.file(4), world.process(Locking::default()));
+        let map = |process: &Process, flags| process.mmap(0, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
+        let (shared, private) = (map(process, MapFlags::SHARED), map(process, MapFlags::PRIVATE));
+        process.store(cpu, shared, 1u64).unwrap();
+        assert_eq!(load(process, cpu, private), Ok(1));
+        assert_eq!(world.fail(process, shared), Damage::Lost);
+        assert_told(world, &[(process, shared), (process, private)]);
+        for at in [shared, private] {
+            assert_eq!(load(process, cpu, at), failed(at));
+        }
+        // Others find what the store has; who asks whether all is safe is told, once.
+        let elsewhere = map(&other, MapFlags::SHARED);
+        assert_eq!(load(&other, cpu, elsewhere), Ok(Disk::number(0)));
+        assert_eq!(other.msync(elsewhere + PAGE, PAGE, SyncFlags::SYNC), Err(MsyncError::Io));
+        assert_eq!(process.msync(shared, PAGE, SyncFlags::SYNC), Ok(()));
+        // A child maps the file afresh where it has no pages of its own.
+        process.munmap(private, 4 * PAGE).unwrap();
+        process.madvise(shared, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(load(process, cpu, shared), Ok(Disk::number(0)));
+        other.check();
+    });
+}
+
+#[test]
+fn shared_memory_has_no_other_copy() {
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();
+        let map = || process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let at = map();
+        fill(process, cpu, at, 2, 1);
+        assert_eq!(world.fail(process, at), Damage::Lost);
+        let child = Process::of(process.fork().unwrap());
+        let again = map();
+        for (process, at) in [(process, at), (&child, at), (process, again)] {
+            assert_eq!(load(process, cpu, at), failed(at));
+            assert_eq!(process.store(cpu, at, 1u64), failed(at));
+        }
+        let advised = child.madvise(at, PAGE, Advice::PopulateRead);
+        assert_eq!(advised, Err(MadviseError::MemoryFailed));
+        let mut bytes = [0; 8];
+        assert_eq!(mapping.read_at(0, &mut bytes), Err(FillError::Lost));
+        assert_eq!(mapping.write_at(0, &bytes), Err(FillError::Lost));
+        assert_eq!(mapping.lay_out(), Ok(()), "what is there is left alone");
+        assert_eq!(
+            (mapping.read_at(0, &mut bytes), FillError::Lost.errno()),
+            (Err(FillError::Lost), Errno::EIO)
+        );
+        // Cut off, it is a page as any other for who had not mapped it; the others take the marker away first.
+        mapping.punch(0..PAGE).unwrap();
+        assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
+        process.madvise(at, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!((load(process, cpu, at), load(process, cpu, at + PAGE)), (Ok(0), Ok(2)));
+        // What is cut off with the end of the file is as if it had never been there.
+        world.fail(process, at + PAGE);
+        mapping.truncate(PAGE).unwrap();
+        mapping.truncate(4 * PAGE).unwrap();
+        assert_eq!(load(process, cpu, at + PAGE), Ok(0));
+    });
+}
+
+#[test]
+fn a_part_of_a_huge_page_fails_alone() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 512);
+        process.madvise(at, 512 * PAGE, Advice::HugePage).unwrap();
+        process.store(cpu, at + 100 * PAGE, 1u64).unwrap();
+        process.store(cpu, at + 101 * PAGE, 2u64).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        world.fail(process, at + 100 * PAGE);
+        for process in [process, &child] {
+            assert_eq!(load(process, cpu, at + 100 * PAGE), failed(at + 100 * PAGE));
+            assert_eq!(load(process, cpu, at + 101 * PAGE), Ok(2));
+            assert_eq!(process.rss().anon, 511);
+            process.check();
+        }
+    });
+}
+
+/// Takes all memory there is; returns its frames.
+fn all_memory(process: &Process, cpu: &mut Vcpu, at: u64) -> Vec<Pfn> {
+    let mut frames = vec![];
+    while process.store(cpu, at + frames.len() as u64 * PAGE, 1u64).is_ok() {
+        frames.push(process.frame_at(at + frames.len() as u64 * PAGE).unwrap());
+    }
+    frames
+}
+
+#[test]
+fn what_failed_is_never_used_again() {
+    everywhere(|world, process, cpu| {
+        let at = anon(process, BASE, 8000);
+        let before = all_memory(process, cpu, at);
+        let child = Process::of(process.fork().unwrap());
+        let gone = [0, 1, 500, 4000].map(|page| before[page]);
+        // Mapped, and shared; free at the platform, or in this CPU's cache.
+        world.engine().memory_failure(gone[0]).unwrap();
+        drop(child);
+        world.engine().memory_failure(gone[1]).unwrap();
+        process.munmap(at, 8000 * PAGE).unwrap();
+        assert_eq!(world.engine().memory_failure(gone[2]), Ok(Damage::Free));
+        assert_eq!(world.engine().soft_offline(gone[3]), Ok(()));
+        for pfn in gone {
+            assert_eq!(world.engine().memory_failure(pfn), Err(OfflineError::Failed));
+        }
+        anon(process, BASE, 8000);
+        let after = all_memory(process, cpu, at);
+        assert_eq!(after.len(), before.len() - gone.len());
+        assert!(gone.iter().all(|pfn| !after.contains(pfn)));
+        assert_eq!(world.engine().failed_frames(), 4);
+        assert_eq!(world.engine().soft_offline(after[0]), Err(OfflineError::OutOfMemory));
+        assert_eq!(load(process, cpu, at), Ok(1));
+        process.munmap(at, 8000 * PAGE).unwrap();
+    });
+}
+
+#[test]
+fn a_page_leaves_memory_that_is_about_to_fail() {
+    everywhere(|world, process, cpu| {
+        let (at, file) = (anon(process, BASE, 2), world.file(4));
+        let shared = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        process.store(cpu, shared, 2u64).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        for page in [at, shared] {
+            let old = process.frame_at(page).unwrap();
+            world.engine().soft_offline(old).unwrap();
+            assert_eq!(world.engine().memory_failure(old), Err(OfflineError::Failed));
+        }
+        for (page, value) in [(at, 1), (shared, 2)] {
+            assert_eq!((load(process, cpu, page), load(&child, cpu, page)), (Ok(value), Ok(value)));
+        }
+        process.msync(shared, PAGE, SyncFlags::SYNC).unwrap();
+        assert_eq!(world.engine().failed_frames(), 2);
+        assert_told(world, &[]);
+        child.check();
+    });
+}
+
+#[test]
+fn programs_with_the_right_break_their_own_memory() {
+    everywhere(|world, ordinary, cpu| {
+        let at = anon(ordinary, BASE, 4);
+        for advice in [Advice::HwPoison, Advice::SoftOffline] {
+            let refused = ordinary.madvise(at, PAGE, advice).unwrap_err();
+            assert_eq!((refused, refused.errno()), (MadviseError::NotPermitted, Errno::EPERM));
+            assert_eq!(ordinary.madvise(at, 0, advice), Ok(()));
+            assert_eq!(ordinary.madvise(at + 1, PAGE, advice), Err(MadviseError::Invalid));
+        }
+        let process = world.privileged(Locking::default());
+        let at = anon(&process, BASE, 4);
+        fill(&process, cpu, at, 4, 1);
+        assert_eq!(process.madvise(at, 2 * PAGE, Advice::SoftOffline), Ok(()));
+        assert_filled(&process, cpu, at, 4, 1);
+        assert_eq!(process.madvise(at + PAGE, 2 * PAGE, Advice::HwPoison), Ok(()));
+        assert_told(world, &[(&process, at + PAGE), (&process, at + 2 * PAGE)]);
+        assert_eq!((load(&process, cpu, at), load(&process, cpu, at + PAGE)), (Ok(1), failed(at + PAGE)));
+        // What failed cannot be read, and fails no more; nor does a hole, nor what all share.
+        for (from, error) in [(at + PAGE, MadviseError::BadAccess), (at + 4 * PAGE, MadviseError::BadAccess)]
+        {
+            assert_eq!(process.madvise(from, PAGE, Advice::HwPoison), Err(error));
+        }
+        let zeroes = anon(&process, at + 8 * PAGE, 1);
+        assert_eq!(process.madvise(zeroes, PAGE, Advice::HwPoison), Err(MadviseError::Busy));
+        assert_eq!(load(&process, cpu, zeroes), Ok(0));
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.madvise(at, PAGE, Advice::HwPoison), Ok(()), "the right is inherited");
+        assert_eq!(load(&process, cpu, at), failed(at));
+        process.check();
+        assert_eq!(world.engine().failed_frames(), 5);
+    });
+}
+
+/// Random calls of a fork tree with failures and moves in between, against plain numbers.
+#[test]
+fn random_lives_with_failures() {
+    for seed in 0..24 {
+        let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
+        let world = Failing::new();
+        let mut cpu = world.machine.cpu(0);
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
+        // The value of each page that was written, and the frame it is in; no frame: lost.
+        type Known = BTreeMap<u64, Option<u64>>;
+        let mut family = vec![(world.process(locking), Known::new())];
+        const PAGES: u64 = 24;
+        anon(&family[0].0, BASE, PAGES);
+        for step in 0..400u64 {
+            let members = family.len();
+            let who = pick(members as u64) as usize;
+            let at = BASE + pick(2 * PAGES) * PAGE;
+            match pick(11) {
+                0..=3 => {
+                    let (process, known) = &mut family[who];
+                    match process.store(&mut cpu, at, step) {
+                        Ok(()) => drop(known.insert(at, Some(step))),
+                        Err(FaultError::MemoryFailed { .. }) => {
+                            assert!(!matches!(known.get(&at), Some(Some(_))), "seed {seed}, step {step}");
+                        }
+                        Err(_) => {}
+                    }
+                }
+                4 | 5 => {
+                    let Some(pfn) = family[who].0.frame_at(at) else { continue };
+                    if pick(2) == 0 {
+                        world.engine().soft_offline(pfn).unwrap();
+                        continue;
+                    }
+                    for (process, known) in &mut family {
+                        for (at, value) in known.iter_mut() {
+                            if process.frame_at(*at) == Some(pfn) {
+                                *value = None;
+                            }
+                        }
+                    }
+                    assert_eq!(world.engine().memory_failure(pfn), Ok(Damage::Lost));
+                }
+                6 => {
+                    let prot = if pick(2) == 0 { R } else { RW };
+                    let _ = family[who].0.mprotect(at, (1 + pick(4)) * PAGE, prot);
+                }
+                7 => {
+                    let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
+                    let (process, known) = &mut family[who];
+                    let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
+                    if moved.is_ok() {
+                        pages_moved(known, at, len, to);
+                    } else {
+                        // A target may be gone all the same, and a part have moved there.
+                        known.retain(|page, _| process.frame_at(*page).is_some());
+                    }
+                }
+                8 if members < 5 => {
+                    let child = (Process::of(family[who].0.fork().unwrap()), family[who].1.clone());
+                    family.push(child);
+                }
+                9 => {
+                    let (process, known) = &mut family[who];
+                    let len = (1 + pick(3)) * PAGE;
+                    let _ = process.madvise(at, len, Advice::DontNeed);
+                    known.retain(|page, _| !(at..at + len).contains(page));
+                }
+                _ if members > 1 && pick(4) == 0 => drop(family.swap_remove(who)),
+                _ => {
+                    let (process, known) = &family[who];
+                    for (page, value) in known {
+                        let expected = value.map_or(failed(*page), Ok);
+                        let found = process.load::<u64>(&mut cpu, *page);
+                        assert_eq!(found, expected, "seed {seed}, step {step}, {page:#x}");
+                    }
+                }
+            }
+            family.iter().for_each(|(process, _)| process.check());
+        }
+        drop((family, cpu));
+        world.end();
+    }
+}

@@ -1,0 +1,692 @@
+//! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly once, and nowhere
+//! else. On the machine with TLBs that remember: every scenario under every design of the locks.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use freehold::{
+    access::Manner,
+    error::ProbeError,
+    space::{Advice, RemapFlags, Rss},
+};
+use freehold_machine::{
+    FailingAllocator, fail_heap_from, fail_memory_from, stop_failing_heap, stop_failing_memory,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Mutex,
+};
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+const RX: Prot = Prot::READ.union(Prot::EXEC);
+const TRAP: [u8; 1] = [0xcc];
+/// In page 1 of the file.
+const PLACE: u64 = PAGE + 100;
+
+/// A disk with a program on it: no byte is a trap.
+#[derive(Default)]
+struct Text {
+    /// Pages that read as zeroes since they were cut off or punched out.
+    gone: Mutex<BTreeSet<u64>>,
+}
+
+fn byte(offset: u64) -> u8 {
+    (offset % 151) as u8 + (offset / PAGE) as u8
+}
+
+fn bytes<const N: usize>(offset: u64) -> [u8; N] {
+    core::array::from_fn(|n| byte(offset + n as u64))
+}
+
+impl Pager<Machine> for Text {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if self.gone.lock().unwrap().contains(&index) {
+            platform.zero_frame(frame);
+        } else {
+            platform.write_frame(frame, 0, &bytes::<{ PAGE as usize }>(index * PAGE));
+        }
+        Ok(())
+    }
+
+    fn discard(&self, pages: Range<u64>) {
+        self.gone.lock().unwrap().extend(pages);
+    }
+}
+
+type Program = Counted<File<Machine>>;
+
+fn program_of(world: &World, bytes: u64) -> Program {
+    let mapping = Mapping::new(world.engine(), Text::default(), bytes, false).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "/bin/program").unwrap()
+}
+
+/// One that is in the cache, all of it.
+fn program(world: &World) -> Program {
+    let program = program_of(world, 8 * PAGE);
+    (0..8).for_each(|index| program.mapping().fill(index).unwrap());
+    program
+}
+
+fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    everywhere_with(16 << 20, &Config::default(), scenario);
+}
+
+/// Maps the whole program.
+fn map(process: &Process, program: &Program, prot: Prot) -> u64 {
+    process.mmap(0, program.mapping().pages() * PAGE, prot, MapFlags::PRIVATE, Some(program), 0).unwrap()
+}
+
+/// Eight bytes at an address, as a program sees them.
+fn seen(process: &Process, cpu: &mut Vcpu, at: u64) -> [u8; 8] {
+    let mut out = [0; 8];
+    process.read(cpu, at, &mut out).unwrap();
+    out
+}
+
+/// What is to be seen at `offset` with a breakpoint there.
+fn trapped(offset: u64) -> [u8; 8] {
+    let mut out = bytes(offset);
+    out[0] = TRAP[0];
+    out
+}
+
+#[track_caller]
+fn assert_trapped(process: &Process, cpu: &mut Vcpu, start: u64) {
+    assert_eq!(seen(process, cpu, start + PLACE), trapped(PLACE));
+    // The rest of the page, and the pages around it, are as they were.
+    assert_eq!(seen(process, cpu, start + PAGE), bytes(PAGE));
+    assert_eq!(seen(process, cpu, start), bytes(0));
+    assert_eq!(seen(process, cpu, start + 2 * PAGE), bytes(2 * PAGE));
+    let hit = process.probe_at(start + PLACE).expect("a probe");
+    assert_eq!((hit.offset(), hit.original()), (PLACE, &bytes::<16>(PLACE)[..]));
+    process.check();
+}
+
+#[track_caller]
+fn assert_plain(process: &Process, cpu: &mut Vcpu, start: u64) {
+    assert_eq!(seen(process, cpu, start + PLACE), bytes(PLACE));
+    assert_eq!(seen(process, cpu, start + PAGE), bytes(PAGE));
+    assert!(process.probe_at(start + PLACE).is_none());
+    process.check();
+}
+
+#[track_caller]
+fn assert_file_untouched(program: &Program) {
+    let mut out = [0; 16];
+    assert_eq!(program.mapping().read_at(PLACE, &mut out), Ok(16));
+    assert_eq!(out, bytes(PLACE));
+}
+
+#[test]
+fn present_processes_have_it_until_it_goes() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        let other = world.process(Locking::default());
+        let twice = [map(&other, &program, RX), map(&other, &program, R)];
+        assert_eq!(seen(process, cpu, start + PLACE), bytes(PLACE));
+        twice.iter().for_each(|at| assert_eq!(seen(&other, cpu, at + PLACE), bytes(PLACE)));
+        let before = process.rss();
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        // The page went, and comes back as a copy.
+        assert_eq!(process.rss(), Rss { file: before.file - 1, ..before });
+        assert_trapped(process, cpu, start);
+        assert_eq!(process.rss(), Rss { file: before.file - 1, anon: 1, ..before });
+        // As text it may become executable, so the mapping that is only read has it too.
+        twice.iter().for_each(|at| assert_trapped(&other, cpu, *at));
+        assert_file_untouched(&program);
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_plain(process, cpu, start);
+        twice.iter().for_each(|at| assert_plain(&other, cpu, *at));
+        assert_eq!(process.rss(), before);
+        assert_eq!(process.counts().data_vm, 0);
+    });
+}
+
+#[test]
+fn future_mappings_have_it() {
+    everywhere(|world, process, cpu| {
+        let program = program_of(world, 8 * PAGE);
+        // The page is not even in the cache.
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        let start = map(process, &program, RX);
+        assert_trapped(process, cpu, start);
+        assert_eq!((process.rss().anon, process.rss().file), (1, 2));
+        // By populating, by madvise, at another address and offset.
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let second = process.mmap(0, PAGE, RX, flags, Some(&program), PAGE).unwrap();
+        assert_eq!(process.rss().anon, 2);
+        assert_eq!(seen(process, cpu, second + 100), trapped(PLACE));
+        assert_eq!(process.probe_at(second + 100).map(|hit| hit.offset()), Some(PLACE));
+        assert!(process.probe_at(second + 101).is_none());
+        // Replaced, and gone.
+        let third = process
+            .mmap(second, PAGE, RX, MapFlags::PRIVATE | MapFlags::FIXED, Some(&program), PAGE)
+            .unwrap();
+        assert_eq!(seen(process, cpu, third + 100), trapped(PLACE));
+        process.munmap(third, PAGE).unwrap();
+        assert!(process.probe_at(third + 100).is_none());
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_plain(process, cpu, start);
+    });
+}
+
+#[test]
+fn others_read_the_breakpoint_too() {
+    everywhere(|world, process, _| {
+        let program = program(world);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        let start = map(process, &program, RX);
+        let mut out = [0; 8];
+        assert_eq!(process.read_memory(start + PLACE, &mut out, Manner::Plain), Ok(8));
+        assert_eq!(out, trapped(PLACE));
+        // What nothing may access: a debugger does.
+        process.mprotect(start, PAGE * 8, Prot::empty()).unwrap();
+        process.madvise(start, PAGE * 8, Advice::DontNeed).unwrap();
+        assert_eq!(process.read_memory(start + PLACE, &mut out, Manner::Forced), Ok(8));
+        assert_eq!(out, trapped(PLACE));
+    });
+}
+
+#[test]
+fn fork_before_and_after() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        // Another page was written, so fork copies entries, that of the page too.
+        process.write_memory(start, &bytes::<1>(0), Manner::Forced).unwrap();
+        seen(process, cpu, start + PLACE);
+        let before = Process::of(process.fork().unwrap());
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        let untouched = Process::of(process.fork().unwrap());
+        assert_trapped(process, cpu, start);
+        let after = Process::of(process.fork().unwrap());
+        let grandchild = Process::of(after.fork().unwrap());
+        let all = [process, &before, &untouched, &after, &grandchild];
+        all.iter().for_each(|one| assert_trapped(one, cpu, start));
+        assert_file_untouched(&program);
+        program.mapping().remove_probe(PLACE).unwrap();
+        all.iter().for_each(|one| assert_plain(one, cpu, start));
+        // The page that was written stayed a copy; the others are the file's again.
+        assert_eq!(all.map(|one| one.rss().anon), [1; 5]);
+    });
+}
+
+/// C-68: the target of a move had the breakpoint before the entry came.
+#[test]
+fn c68_present_exactly_once_after_moves() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start =
+            process.mmap(BASE, 4 * PAGE, RX, MapFlags::PRIVATE | MapFlags::FIXED, Some(&program), 0).unwrap();
+        seen(process, cpu, start + PLACE);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        program.mapping().add_probe(5 * PAGE + 3, &TRAP).unwrap();
+        assert_trapped(process, cpu, start);
+        // Moved, with the copy.
+        let to = BASE + (1 << 30);
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        assert_eq!(process.mremap(start, 4 * PAGE, 4 * PAGE, flags, to), Ok(to));
+        assert_eq!(process.rss().anon, 1);
+        assert_trapped(process, cpu, to);
+        assert!(process.probe_at(start + PLACE).is_none());
+        assert!(process.read(cpu, start + PLACE, &mut [0; 1]).is_err());
+        // Grown in place, over a page with a probe.
+        assert_eq!(process.mremap(to, 4 * PAGE, 8 * PAGE, RemapFlags::empty(), 0), Ok(to));
+        assert_trapped(process, cpu, to);
+        assert_eq!(seen(process, cpu, to + 5 * PAGE + 3), trapped(5 * PAGE + 3));
+        assert_eq!(process.rss().anon, 2);
+        // Moved and grown; and back, shrunk.
+        process.mremap(to + 2 * PAGE, 6 * PAGE, 2 * PAGE, RemapFlags::empty(), 0).unwrap();
+        assert_eq!(process.mremap(to, 4 * PAGE, 8 * PAGE, flags, start), Ok(start));
+        assert_trapped(process, cpu, start);
+        assert_eq!(seen(process, cpu, start + 5 * PAGE + 3), trapped(5 * PAGE + 3));
+        assert_eq!(process.mremap(start, 8 * PAGE, 2 * PAGE, RemapFlags::empty(), 0), Ok(start));
+        assert_eq!(process.rss().anon, 1);
+        // Left behind: what stays there faults anew.
+        let kept = process
+            .mremap(start, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::DONTUNMAP, 0)
+            .unwrap();
+        for at in [start, kept] {
+            assert_eq!(seen(process, cpu, at + PLACE), trapped(PLACE));
+        }
+        program.mapping().remove_probe(PLACE).unwrap();
+        for at in [start, kept] {
+            assert_plain(process, cpu, at);
+        }
+    });
+}
+
+#[test]
+fn c68_moved_before_it_is_known() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        seen(process, cpu, start + PLACE);
+        let to = BASE + (1 << 30);
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        process.mremap(start + PAGE, PAGE, PAGE, flags, to).unwrap();
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_eq!(seen(process, cpu, to + 100), trapped(PLACE));
+        process.mremap(to, PAGE, PAGE, flags, start + PAGE).unwrap();
+        assert_trapped(process, cpu, start);
+        assert_eq!(process.rss().anon, 1);
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_plain(process, cpu, start);
+    });
+}
+
+#[test]
+fn what_is_thrown_away_comes_back_with_it() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        for _ in 0..2 {
+            assert_trapped(process, cpu, start);
+            process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
+            assert_eq!(process.rss().anon, 0);
+        }
+        // Around a neighbour's fault, nothing of the page is mapped.
+        process.madvise(start, 8 * PAGE, Advice::DontNeed).unwrap();
+        seen(process, cpu, start);
+        assert_eq!(process.rss(), Rss { file: 7, anon: 0, ..Rss::default() });
+        assert_trapped(process, cpu, start);
+    });
+}
+
+#[test]
+fn what_becomes_text_gets_it() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RW);
+        // One page is the file's, one was written.
+        seen(process, cpu, start + PLACE);
+        let written = 3 * PAGE;
+        process.store(cpu, start + written, 9u64).unwrap();
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        program.mapping().add_probe(written + 100, &TRAP).unwrap();
+        let both = |process: &Process, cpu: &mut Vcpu| {
+            (seen(process, cpu, start + PLACE), seen(process, cpu, start + written + 100))
+        };
+        // Data is left alone, by the first faults too.
+        assert_eq!(both(process, cpu), (bytes(PLACE), bytes(written + 100)));
+        process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(both(process, cpu).0, bytes(PLACE));
+        let child = Process::of(process.fork().unwrap());
+        process.mprotect(start, 8 * PAGE, RX).unwrap();
+        process.check();
+        assert_eq!(both(process, cpu), (trapped(PLACE), trapped(written + 100)));
+        assert_eq!(process.load(cpu, start + written), Ok(9u64));
+        // The child shared the written page, and is data still.
+        assert_eq!(both(&child, cpu), (bytes(PLACE), bytes(written + 100)));
+        // Writable again: breakpoints stay, a new page has none, and all can be taken away.
+        process.mprotect(start, 8 * PAGE, RW).unwrap();
+        process.store(cpu, start + PAGE, 1u64).unwrap();
+        assert_eq!(both(process, cpu), (trapped(PLACE), trapped(written + 100)));
+        program.mapping().remove_probe(PLACE).unwrap();
+        program.mapping().remove_probe(written + 100).unwrap();
+        assert_eq!(both(process, cpu), (bytes(PLACE), bytes(written + 100)));
+        assert_eq!(
+            (process.load(cpu, start + PAGE), process.load(cpu, start + written)),
+            (Ok(1u64), Ok(9u64))
+        );
+        child.check();
+    });
+}
+
+#[test]
+fn shared_mappings_and_the_file_stay_as_they_are() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let shared = process.mmap(0, 8 * PAGE, RW | RX, MapFlags::SHARED, Some(&program), 0).unwrap();
+        let reader = File::new(program.mapping(), FileAccess::READ, "/bin/program").unwrap();
+        let read_only = process.mmap(0, 8 * PAGE, RX, MapFlags::SHARED, Some(&reader), 0).unwrap();
+        let start = map(process, &program, RX);
+        let all = |cpu: &mut Vcpu| [shared, read_only].map(|at| seen(process, cpu, at + PLACE));
+        assert_eq!(all(cpu), [bytes(PLACE); 2]);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_trapped(process, cpu, start);
+        assert_eq!(all(cpu), [bytes(PLACE); 2]);
+        assert!(process.probe_at(shared + PLACE).is_none());
+        assert_file_untouched(&program);
+        program.mapping().write_back(0..8).unwrap();
+        // Another byte of the page changes; the text that is not a copy yet shows it.
+        let other = world.process(Locking::default());
+        process.store(cpu, shared + PAGE, 5u64).unwrap();
+        let at = map(&other, &program, RX);
+        assert_eq!((other.load(cpu, at + PAGE), seen(&other, cpu, at + PLACE)), (Ok(5u64), trapped(PLACE)));
+        // The instruction itself is overwritten: the breakpoint was not made for what is there now.
+        process.write(cpu, shared + PLACE, &[1, 2]).unwrap();
+        let third = world.process(Locking::default());
+        let at = map(&third, &program, RX);
+        assert_eq!(seen(&third, cpu, at + PLACE)[..2], [1, 2]);
+        [&other, &third].iter().for_each(|process| process.check());
+    });
+}
+
+#[test]
+fn a_debugger_has_written_there() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        let (near, own) = (start + PLACE + 50, b"mine");
+        assert_eq!(process.write_memory(near, own, Manner::Forced), Ok(4));
+        let child = Process::of(process.fork().unwrap());
+        let alone = world.process(Locking::default());
+        let at = map(&alone, &program, RX);
+        assert_eq!(alone.write_memory(at + PLACE + 50, own, Manner::Forced), Ok(4));
+        let everyone = [(process, start), (&child, start), (&alone, at)];
+        for _ in 0..2 {
+            program.mapping().add_probe(PLACE, &TRAP).unwrap();
+            for (process, start) in everyone {
+                assert_trapped(process, cpu, start);
+                assert_eq!(&seen(process, cpu, start + PLACE + 50)[..4], own);
+                assert_eq!(process.rss().anon, 1);
+            }
+            program.mapping().remove_probe(PLACE).unwrap();
+            for (process, start) in everyone {
+                assert_plain(process, cpu, start);
+                assert_eq!(&seen(process, cpu, start + PLACE + 50)[..4], own);
+                assert_eq!(process.rss().anon, 1);
+            }
+        }
+        // C-2, C-56: one side's copy is not the other's.
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_eq!(process.write_memory(near, b"ours", Manner::Forced), Ok(4));
+        assert_eq!(&seen(&child, cpu, near)[..4], own);
+        assert_file_untouched(&program);
+        // At the very place: not ours to replace.
+        let other = world.process(Locking::default());
+        let at = map(&other, &program, RX);
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_eq!(other.write_memory(at + PLACE, b"\x01", Manner::Forced), Ok(1));
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_eq!(seen(&other, cpu, at + PLACE)[0], 1);
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_eq!(seen(&other, cpu, at + PLACE)[0], 1);
+        everyone.iter().for_each(|(process, _)| process.check());
+    });
+}
+
+#[test]
+fn several_in_one_page() {
+    everywhere(|world, process, cpu| {
+        let (program, wide) = (program(world), [0xcc, 0xcd, 0xce, 0xcf]);
+        let start = map(process, &program, RX);
+        let places = [PAGE, PLACE, PAGE + 254, 2 * PAGE - 4];
+        seen(process, cpu, start + PLACE);
+        for (n, place) in places.into_iter().enumerate() {
+            program.mapping().add_probe(place, &wide).unwrap();
+            let found = places.map(|place| seen(process, cpu, start + place)[..4] == wide);
+            assert_eq!(found, core::array::from_fn(|at| at <= n));
+            assert_eq!(process.rss().anon, 1);
+        }
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(program.mapping().add_probe(PLACE, &TRAP), Err(ProbeError::Taken));
+        assert_eq!(program.mapping().add_probe(PLACE + 3, &TRAP), Err(ProbeError::Taken));
+        assert_eq!(program.mapping().add_probe(PLACE - 1, &wide[..2]), Err(ProbeError::Taken));
+        assert_eq!(program.mapping().remove_probe(PLACE + 1), Err(ProbeError::NotThere));
+        for (n, place) in places.into_iter().enumerate() {
+            program.mapping().remove_probe(place).unwrap();
+            for process in [process, &child] {
+                let found = places.map(|place| seen(process, cpu, start + place)[..4] == wide);
+                assert_eq!(found, core::array::from_fn(|at| at > n));
+                process.check();
+            }
+        }
+        assert_eq!((process.rss().anon, child.rss().anon), (0, 0));
+        assert_eq!(program.mapping().remove_probe(PLACE), Err(ProbeError::NotThere));
+    });
+}
+
+#[test]
+fn arguments() {
+    everywhere(|world, process, cpu| {
+        let program = program_of(world, 2 * PAGE + 10);
+        let add = |offset, bytes: &[u8]| program.mapping().add_probe(offset, bytes);
+        assert_eq!(add(0, &[]), Err(ProbeError::Invalid));
+        assert_eq!(add(0, &[0xcc; 17]), Err(ProbeError::Invalid));
+        assert_eq!(add(PAGE - 1, &[0xcc; 2]), Err(ProbeError::Invalid));
+        assert_eq!(add(u64::MAX, &[0xcc; 1]), Err(ProbeError::BeyondEnd));
+        assert_eq!(add(2 * PAGE + 10, &[0xcc; 1]), Err(ProbeError::BeyondEnd));
+        assert_eq!(add(2 * PAGE + 9, &[0xcc; 2]), Err(ProbeError::BeyondEnd));
+        assert_eq!(add(5, &bytes::<2>(5)), Err(ProbeError::Unchanged));
+        // The last byte of the last page that the file has; what was there ends with it.
+        let last = 2 * PAGE + 9;
+        add(last, &TRAP).unwrap();
+        add(PAGE - 1, &TRAP).unwrap();
+        let start = map(process, &program, RX);
+        assert_eq!(seen(process, cpu, start + last), [0xcc, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(process.probe_at(start + last).unwrap().original(), &bytes::<1>(last));
+        // An instruction may go on in the next page.
+        assert_eq!(process.probe_at(start + PAGE - 1).unwrap().original(), &bytes::<16>(PAGE - 1));
+        assert!(process.probe_at(start - 1).is_none());
+        assert!(process.probe_at(u64::MAX).is_none());
+    });
+}
+
+#[test]
+fn truncation_and_holes() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_trapped(process, cpu, start);
+        // A private copy survives a hole; the next one has what the file has, and no breakpoint in zeroes.
+        program.mapping().punch(PAGE..2 * PAGE).unwrap();
+        assert_eq!(seen(process, cpu, start + PLACE), trapped(PLACE));
+        process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
+        process.check();
+        assert_eq!(seen(process, cpu, start + PLACE), [0; 8]);
+        // Beyond the end nothing is mapped, nor put.
+        program.mapping().truncate(PAGE).unwrap();
+        assert!(process.read(cpu, start + PLACE, &mut [0; 1]).is_err());
+        assert_eq!(process.rss().anon, 0);
+        assert_eq!(program.mapping().add_probe(PLACE + 8, &TRAP), Err(ProbeError::BeyondEnd));
+        program.mapping().remove_probe(PLACE).unwrap();
+        program.mapping().truncate(8 * PAGE).unwrap();
+        assert_eq!(seen(process, cpu, start + PLACE), [0; 8]);
+    });
+}
+
+#[test]
+fn copies_move_like_any_page() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        program.mapping().add_probe(PLACE, &TRAP).unwrap();
+        assert_trapped(process, cpu, start);
+        let child = Process::of(process.fork().unwrap());
+        let old = process.frame_at(start + PAGE).unwrap();
+        assert_eq!(world.engine().entries_of(old), 2);
+        let new = world.engine().migrate(old).unwrap();
+        assert_eq!(process.frame_at(start + PAGE), Some(new));
+        assert_trapped(process, cpu, start);
+        assert_trapped(&child, cpu, start);
+        program.mapping().remove_probe(PLACE).unwrap();
+        assert_plain(process, cpu, start);
+        assert_plain(&child, cpu, start);
+    });
+}
+
+#[test]
+fn without_memory_nothing_happens_or_it_can_be_finished() {
+    everywhere(|world, process, cpu| {
+        let program = program(world);
+        let start = map(process, &program, RX);
+        // Pages that were written and are shared by fork: each side needs a copy.
+        process.write_memory(start + PLACE + 50, b"mine", Manner::Forced).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        let both = [process, &child];
+        let mut failures = 0;
+        for nth in 1.. {
+            fail_heap_from(nth);
+            let done = program.mapping().add_probe(PLACE, &TRAP);
+            if stop_failing_heap() == 0 {
+                done.unwrap();
+                break;
+            }
+            failures += 1;
+            assert_eq!(done, Err(ProbeError::OutOfMemory));
+            both.iter().for_each(|one| assert_plain(one, cpu, start));
+        }
+        assert!(failures > 0);
+        both.iter().for_each(|one| assert_trapped(one, cpu, start));
+        for nth in 1.. {
+            fail_heap_from(nth);
+            let done = program.mapping().remove_probe(PLACE);
+            if stop_failing_heap() == 0 {
+                done.unwrap();
+                break;
+            }
+            assert_eq!(done, Err(ProbeError::OutOfMemory));
+            both.iter().for_each(|one| assert_trapped(one, cpu, start));
+        }
+        both.iter().for_each(|one| assert_plain(one, cpu, start));
+        let family: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
+        // Frames: each process of the family has its copy, so some way in, others are left as they were.
+        for nth in 1.. {
+            fail_memory_from(nth);
+            let done = program.mapping().add_probe(PLACE, &TRAP);
+            if stop_failing_memory() == 0 {
+                done.unwrap();
+                break;
+            }
+            assert_eq!(done, Err(ProbeError::OutOfMemory));
+            family.iter().for_each(|one| assert_plain(one, cpu, start));
+        }
+        let more: Vec<_> = family.iter().map(|one| Process::of(one.fork().unwrap())).collect();
+        let everyone = || family.iter().chain(&more);
+        for nth in 1.. {
+            fail_memory_from(nth);
+            let done = program.mapping().remove_probe(PLACE);
+            if stop_failing_memory() == 0 {
+                done.unwrap();
+                break;
+            }
+            assert_eq!(done, Err(ProbeError::OutOfMemory));
+            // Breakpoints that are left are known, and no new ones are made.
+            for one in everyone() {
+                let shown = seen(one, cpu, start + PLACE);
+                assert!(shown == trapped(PLACE) || shown == bytes(PLACE));
+                assert!(one.probe_at(start + PLACE).is_some());
+            }
+            let new = world.process(Locking::default());
+            let at = map(&new, &program, RX);
+            assert_eq!(seen(&new, cpu, at + PLACE), bytes(PLACE));
+            assert_eq!(program.mapping().add_probe(PLACE, &TRAP), Err(ProbeError::Taken));
+        }
+        everyone().for_each(|one| assert_plain(one, cpu, start));
+    });
+}
+
+/// Random calls of a fork tree with probes coming and going, against what each page has to show.
+#[test]
+fn random_lives_with_probes() {
+    for seed in 0..16 {
+        let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
+        let world = World::new();
+        let program = program(&world);
+        let mut cpu = world.machine.cpu(0);
+        let mut dice = Dice::new(seed);
+        let mut pick = |n| dice.roll(n);
+        // Where a process maps the program, page by page: which page of it, and one byte that a debugger wrote.
+        type Known = BTreeMap<u64, (u64, Option<u8>)>;
+        let first = world.process(locking);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        first.mmap(BASE, 8 * PAGE, RX, flags, Some(&program), 0).unwrap();
+        let known: Known = (0..8).map(|n| (BASE + n * PAGE, (n, None))).collect();
+        let mut family = vec![(first, known)];
+        let mut probes = [false; 8];
+        for step in 0..300 {
+            let members = family.len();
+            let who = pick(members as u64) as usize;
+            let (process, known) = &mut family[who];
+            let at = BASE + pick(16) * PAGE;
+            match pick(12) {
+                0..=3 => {
+                    let index = pick(8);
+                    let place = index * PAGE + 100;
+                    let probed = &mut probes[index as usize];
+                    match core::mem::replace(probed, !*probed) {
+                        true => program.mapping().remove_probe(place).unwrap(),
+                        false => program.mapping().add_probe(place, &TRAP).unwrap(),
+                    }
+                }
+                4 => {
+                    let byte = pick(100) as u8;
+                    if process.write_memory(at + 300, &[byte], Manner::Forced).is_ok() {
+                        known.get_mut(&at).unwrap().1 = Some(byte);
+                    }
+                }
+                5 => {
+                    if known.contains_key(&at) {
+                        process.madvise(at, PAGE, Advice::DontNeed).unwrap();
+                        known.get_mut(&at).unwrap().1 = None;
+                    }
+                }
+                6 => {
+                    let to = BASE + pick(16) * PAGE;
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    if at != to
+                        && let Some(what) = known.remove(&at)
+                    {
+                        process.mremap(at, PAGE, PAGE, flags, to).unwrap();
+                        known.insert(to, what);
+                    }
+                }
+                7 => {
+                    let index = pick(8);
+                    process.mmap(at, PAGE, RX, flags, Some(&program), index * PAGE).unwrap();
+                    known.insert(at, (index, None));
+                }
+                8 => {
+                    if let Some(pfn) = process.frame_at(at) {
+                        let _ = world.engine().migrate(pfn);
+                    }
+                }
+                9 if members < 5 => {
+                    let child = (Process::of(process.fork().unwrap()), known.clone());
+                    family.push(child);
+                }
+                9 if pick(2) == 0 => drop(family.swap_remove(who)),
+                _ => {
+                    if let Some((index, _)) = known.get(&at) {
+                        seen(process, &mut cpu, at + index);
+                    }
+                }
+            }
+            for (process, known) in &family {
+                process.check();
+                for (at, (index, written)) in known {
+                    if pick(4) != 0 {
+                        continue;
+                    }
+                    let place = index * PAGE + 100;
+                    let probed = probes[*index as usize];
+                    let expected = if probed { trapped(place) } else { bytes(place) };
+                    assert_eq!(
+                        seen(process, &mut cpu, at + 100),
+                        expected,
+                        "seed {seed}, step {step}, {at:#x}"
+                    );
+                    assert_eq!(process.probe_at(at + 100).is_some(), probed);
+                    let other = seen(process, &mut cpu, at + 300)[0];
+                    assert_eq!(
+                        other,
+                        written.unwrap_or(byte(index * PAGE + 300)),
+                        "seed {seed}, step {step}"
+                    );
+                }
+            }
+            assert!(!family.is_empty());
+        }
+        drop((family, cpu, program));
+        world.end();
+    }
+}

@@ -1,0 +1,251 @@
+//! System V shared memory: where a segment goes, what a detach takes, and when the memory is given back.
+
+mod support;
+
+use freehold::{
+    error::{Errno, MprotectError, ShmatError, ShmdtError},
+    fault::FaultError,
+    object::Segment,
+    space::{Limits, LockAllFlags, RemapFlags, ShmFlags},
+};
+use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
+use std::thread;
+use support::{BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere, layout};
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+const PAGES: u64 = 8;
+const NONE: ShmFlags = ShmFlags::empty();
+
+fn segment(world: &World) -> Counted<Segment<Machine>> {
+    // The last page is not whole.
+    Segment::new(world.engine(), 0xabcd, PAGES * PAGE - 8).unwrap()
+}
+
+fn with_segment(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<Segment<Machine>>)) {
+    everywhere(|world, process, cpu| scenario(world, process, cpu, &segment(world)));
+}
+
+#[test]
+fn attached_where_asked() {
+    with_segment(|_, process, cpu, segment| {
+        let at = process.shmat(segment, 0, NONE).unwrap();
+        assert_eq!(process.shmat(segment, BASE, NONE), Ok(BASE));
+        // The same memory twice, and not one VMA, wherever it lies.
+        assert_eq!(process.shmat(segment, BASE + PAGES * PAGE, NONE), Ok(BASE + PAGES * PAGE));
+        assert_eq!((segment.attached(), process.counts().map_count), (3, 3));
+        process.store(cpu, at + PAGE, 5u64).unwrap();
+        assert_eq!(process.load(cpu, BASE + PAGE), Ok(5u64));
+        assert_eq!(process.rss().shmem, 2);
+        let mut text = String::new();
+        process.write_maps(&mut text).unwrap();
+        let line = text.lines().find(|line| line.starts_with("1000000000-1000008000")).unwrap();
+        assert!(line.contains("rw-s") && line.ends_with("/SYSV0000abcd"), "{line}");
+    });
+}
+
+#[test]
+fn arguments_of_shmat() {
+    with_segment(|_, process, _, segment| {
+        let shmat = |addr, flags| process.shmat(segment, addr, flags);
+        let (rnd, remap) = (ShmFlags::RND, ShmFlags::REMAP);
+        assert_eq!(shmat(BASE + 5, NONE), Err(ShmatError::Invalid), "unaligned");
+        assert_eq!(shmat(BASE + 5, rnd), Ok(BASE), "rounded down");
+        assert_eq!(shmat(0, remap), Err(ShmatError::Invalid), "in place of what?");
+        assert_eq!(shmat(5, remap | rnd), Err(ShmatError::Invalid), "in place of what is at 0");
+        assert_eq!(shmat(5, rnd), Err(ShmatError::NotPermitted), "0 is below the lowest address");
+        assert_eq!(shmat(BASE + 7 * PAGE, NONE), Err(ShmatError::Invalid), "occupied");
+        assert_eq!(shmat(u64::MAX - 2 * PAGE + 1, NONE), Err(ShmatError::Invalid), "a range that wraps");
+        assert_eq!(shmat(1 << 47, NONE), Err(ShmatError::NoSpace), "beyond user space");
+        assert_eq!(segment.attached(), 1, "a failure counts no more");
+        assert_eq!(shmat(BASE + 7 * PAGE, remap), Ok(BASE + 7 * PAGE));
+        assert_eq!(layout(process), [(0, 7), (7, 15)]);
+        assert_eq!(segment.attached(), 2);
+        assert_eq!(ShmatError::Removed.errno(), Errno::EIDRM);
+    });
+}
+
+#[test]
+fn read_only_is_for_ever() {
+    with_segment(|_, process, cpu, segment| {
+        let at = process.shmat(segment, 0, ShmFlags::RDONLY | ShmFlags::EXEC).unwrap();
+        assert_eq!(process.load(cpu, at), Ok(0u64));
+        assert!(matches!(process.store(cpu, at, 1u64), Err(FaultError::Segv { .. })));
+        assert_eq!(process.mprotect(at, PAGE, RW), Err(MprotectError::AccessDenied));
+        let line = process.maps(at).next().unwrap();
+        assert!(line.to_string().contains("r-xs"), "{line}");
+    });
+}
+
+#[test]
+fn fragments_forks_and_moves_count() {
+    with_segment(|_, process, _, segment| {
+        let at = process.shmat(segment, BASE, NONE).unwrap();
+        process.mprotect(at + 2 * PAGE, PAGE, R).unwrap();
+        // A part of a neighbour may be taken over.
+        process.mprotect(at + 3 * PAGE, PAGE, R).unwrap();
+        assert_eq!(layout(process), [(0, 2), (2, 4), (4, 8)]);
+        // They stay three, though they become alike: a merge would end one.
+        process.mprotect(at + 2 * PAGE, 2 * PAGE, RW).unwrap();
+        assert_eq!(segment.attached(), 3);
+        assert_eq!(layout(process), [(0, 2), (2, 4), (4, 8)]);
+        let child = process.fork().unwrap();
+        assert_eq!(segment.attached(), 6);
+        process.munmap(at + PAGE, 2 * PAGE).unwrap();
+        assert_eq!(segment.attached(), 6, "trimming ends nothing");
+        drop(child);
+        assert_eq!(segment.attached(), 3);
+        // The old length 0 makes another one of it.
+        let copy = process.mremap(at + 4 * PAGE, 0, PAGE, RemapFlags::MAYMOVE, 0).unwrap();
+        assert_eq!(segment.attached(), 4);
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        process.mremap(copy, PAGE, PAGE, flags, BASE + 100 * PAGE).unwrap();
+        assert_eq!(segment.attached(), 4);
+        process.shmdt(at).unwrap();
+        assert_eq!((segment.attached(), layout(process)), (1, vec![(100, 101)]), "the copy lies elsewhere");
+    });
+}
+
+#[test]
+fn shmdt_takes_what_is_left_of_one_attach() {
+    with_segment(|world, process, _, segment| {
+        let shmdt = |addr| process.shmdt(addr);
+        assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "nothing is there");
+        process.shmat(segment, BASE, NONE).unwrap();
+        assert_eq!(shmdt(BASE + 5), Err(ShmdtError::Invalid), "unaligned");
+        assert_eq!(shmdt(BASE + PAGE), Err(ShmdtError::Invalid), "no attach begins there");
+        // Holes, other memory in them, another attach of the same segment at an offset of its own, and one behind.
+        process.munmap(BASE, PAGE).unwrap();
+        process.munmap(BASE + 2 * PAGE, 3 * PAGE).unwrap();
+        anon(process, BASE + 2 * PAGE, 1);
+        process.shmat(segment, BASE + 8 * PAGE, NONE).unwrap();
+        process.munmap(BASE + 10 * PAGE, 6 * PAGE).unwrap();
+        let other = Segment::new(world.engine(), 1, PAGE).unwrap();
+        process.shmat(&other, BASE + 3 * PAGE, NONE).unwrap();
+        assert_eq!(layout(process), [(1, 2), (2, 3), (3, 4), (5, 8), (8, 10)]);
+        // Its first page is gone: what is left is found all the same.
+        assert_eq!(shmdt(BASE), Ok(()));
+        assert_eq!(layout(process), [(2, 3), (3, 4), (8, 10)]);
+        assert_eq!((segment.attached(), other.attached()), (1, 1));
+        assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "the others lie elsewhere");
+        // A sealed part stays, and nobody is told.
+        process.mseal(BASE + 8 * PAGE, PAGE).unwrap();
+        assert_eq!(shmdt(BASE + 8 * PAGE), Ok(()));
+        assert_eq!(layout(process), [(2, 3), (3, 4), (8, 9)]);
+    });
+}
+
+#[test]
+fn c71_removed_when_the_last_one_detaches() {
+    with_segment(|world, process, cpu, segment| {
+        let at = process.shmat(segment, BASE, NONE).unwrap();
+        for page in 0..PAGES {
+            process.store(cpu, at + page * PAGE, 1u64).unwrap();
+        }
+        segment.remove();
+        assert!(segment.is_removed() && !segment.is_destroyed());
+        segment.remove();
+        // Who knows it can attach it as long as somebody has it.
+        let again = process.shmat(segment, 0, NONE).unwrap();
+        process.shmdt(again).unwrap();
+        let child = process.fork().unwrap();
+        process.shmdt(at).unwrap();
+        assert_eq!((segment.attached(), child.rss().shmem), (1, 0));
+        assert_eq!(segment.mapping().size(), PAGES * PAGE - 8);
+        assert!((0..PAGES).all(|page| segment.mapping().has_page(page)));
+        let child = Process::of(child);
+        // Fragments, the last of which ends it.
+        child.munmap(at + PAGE, PAGE).unwrap();
+        child.munmap(at, PAGE).unwrap();
+        assert_eq!((segment.attached(), child.load(cpu, at + 2 * PAGE)), (1, Ok(1u64)));
+        child.munmap(at, PAGES * PAGE).unwrap();
+        assert!(segment.is_destroyed());
+        assert_eq!(segment.mapping().size(), 0, "the memory goes, though the segment is still known");
+        assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Removed));
+        let never = Segment::new(world.engine(), 2, PAGE).unwrap();
+        never.remove();
+        assert!(never.is_destroyed(), "attached nowhere");
+    });
+}
+
+/// C-71: every allocation on the way fails once, with the segment marked: the failed attempt is then the last to count.
+#[test]
+fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
+    let mut failures = 0;
+    for ordinal in 1.. {
+        let world = World::new();
+        let process = world.process(Locking::default());
+        let (first, marked) = (segment(&world), segment(&world));
+        // The address space has a neighbour already, and another attach holds the mark back until the call is under way.
+        process.shmat(&first, BASE, NONE).unwrap();
+        let there = process.shmat(&marked, BASE + 100 * PAGE, NONE).unwrap();
+        fail_heap_once(ordinal);
+        let attached = process.shmat(&marked, BASE + 8 * PAGE, NONE);
+        let failed = stop_failing_heap();
+        marked.remove();
+        process.check();
+        assert_eq!(marked.attached(), 1 + u64::from(attached.is_ok()));
+        process.shmdt(there).unwrap();
+        assert_eq!(marked.is_destroyed(), attached.is_err());
+        if let Ok(at) = attached {
+            process.shmdt(at).unwrap();
+        } else {
+            assert_eq!(attached, Err(ShmatError::OutOfMemory));
+            failures += 1;
+        }
+        assert!(marked.is_destroyed());
+        drop((process, first, marked));
+        world.end();
+        if failed == 0 {
+            break;
+        }
+    }
+    assert!(failures > 1, "{failures} failures");
+}
+
+#[test]
+fn limits_and_locks_are_those_of_mmap() {
+    with_segment(|_, process, _, segment| {
+        process.mlockall(LockAllFlags::FUTURE).unwrap();
+        let at = process.shmat(segment, 0, NONE).unwrap();
+        assert_eq!((process.counts().locked_vm, process.rss().shmem), (PAGES, PAGES as i64));
+        process.shmdt(at).unwrap();
+        assert_eq!(process.counts().locked_vm, 0);
+        process.munlockall().unwrap();
+        process.limits().set(&Limits { address_space: 2 * PAGE, ..process.limits().get() });
+        assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Limit));
+        assert_eq!(segment.attached(), 0);
+    });
+}
+
+/// C-71 on threads: attaches, detaches and forks beside the removal. Whoever is last ends it, once; who comes later is refused.
+#[test]
+fn c71_attach_detach_and_fork_beside_removal() {
+    for locking in Locking::ALL {
+        for _ in 0..20 {
+            let world = World::new();
+            let process = world.process(locking);
+            let segment = segment(&world);
+            process.shmat(&segment, BASE, NONE).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| segment.remove());
+                scope.spawn(|| drop(process.fork().unwrap()));
+                scope.spawn(|| match process.shmat(&segment, 0, NONE) {
+                    Ok(at) => {
+                        let mut cpu = world.machine.cpu(0);
+                        process.store(&mut cpu, at, 1u64).unwrap();
+                        process.shmdt(at).unwrap();
+                    }
+                    Err(error) => assert_eq!(error, ShmatError::Removed),
+                });
+                scope.spawn(|| process.shmdt(BASE).unwrap());
+            });
+            assert!(segment.is_destroyed());
+            assert!(!segment.mapping().has_page(0));
+            process.check();
+            drop((process, segment));
+            world.end();
+        }
+    }
+}

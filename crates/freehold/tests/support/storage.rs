@@ -1,0 +1,137 @@
+//! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the power fails.
+
+use super::{Counted, File, FileAccess, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// What the storage knows of itself.
+#[derive(Default)]
+pub struct State {
+    /// The frames of pages.
+    pub frames: BTreeMap<u64, Pfn>,
+    /// The first words of pages, as they are after a failure of the power.
+    pub lasting: BTreeMap<u64, u64>,
+    /// The pages that were made to last, in order.
+    pub persisted: Vec<u64>,
+    /// Frames that were given back when their pages were cut off.
+    pub freed: usize,
+    /// Nothing can be had, or be made to last.
+    pub broken: bool,
+    /// What the storage says instead of a frame of its own.
+    pub lie: Option<Pfn>,
+}
+
+/// A device on a machine.
+#[derive(Clone)]
+pub struct Storage {
+    machine: Machine,
+    state: Arc<Mutex<State>>,
+}
+
+impl Storage {
+    pub fn new(machine: &Machine) -> Self {
+        Storage { machine: machine.clone(), state: Arc::default() }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// A file of so many pages on it.
+    pub fn file(&self, world: &World, pages: u64) -> Counted<File<Machine>> {
+        let mapping = Mapping::direct(world.engine(), Device(self.clone()), pages * PAGE).unwrap();
+        File::new(&mapping, FileAccess::READ_WRITE, "/dax/file").unwrap()
+    }
+
+    pub fn frame(&self, index: u64) -> Option<Pfn> {
+        self.state().frames.get(&index).copied()
+    }
+
+    pub fn freed(&self) -> usize {
+        self.state().freed
+    }
+
+    /// The first word of a page, in the storage itself.
+    pub fn word(&self, index: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.machine.read_frame(self.frame(index).unwrap(), 0, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The first word of a page, if the power failed now.
+    pub fn lasting(&self, index: u64) -> u64 {
+        self.state().lasting.get(&index).copied().unwrap_or_default()
+    }
+
+    /// What was made to last since the last time this was asked.
+    pub fn persisted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.state().persisted)
+    }
+
+    fn free(&self, frame: Pfn) {
+        // Not even in the way of a gather, a transfer, or a lookup.
+        assert!(self.machine.frame(frame).is_free(), "{frame:?} is still in use");
+        // SAFETY: allocated below, and its record says that nobody has it.
+        unsafe { self.machine.free_frames(&[frame]) };
+    }
+}
+
+/// The pager of a file on it; there is one.
+struct Device(Storage);
+
+impl Pager<Machine> for Device {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.copy_frame(frame, self.direct_access(platform, index)?);
+        Ok(())
+    }
+
+    fn direct_access(&self, platform: &Machine, index: u64) -> Result<Pfn, IoError> {
+        let mut state = self.0.state();
+        if state.broken {
+            return Err(IoError);
+        }
+        if let Some(frame) = state.lie.or(state.frames.get(&index).copied()) {
+            return Ok(frame);
+        }
+        let mut frame = [Pfn::new(0)];
+        if platform.alloc_frames(&mut frame) == 0 {
+            return Err(IoError);
+        }
+        platform.zero_frame(frame[0]);
+        state.frames.insert(index, frame[0]);
+        Ok(frame[0])
+    }
+
+    fn write_page(&self, _: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if self.0.state().broken {
+            return Err(IoError);
+        }
+        assert_eq!(self.0.frame(index), Some(frame));
+        let word = self.0.word(index);
+        let mut state = self.0.state();
+        state.lasting.insert(index, word);
+        state.persisted.push(index);
+        Ok(())
+    }
+
+    fn discard(&self, pages: Range<u64>) {
+        for index in pages {
+            let gone = self.0.state().frames.remove(&index);
+            if let Some(frame) = gone {
+                self.0.free(frame);
+                self.0.state().freed += 1;
+            }
+            self.0.state().lasting.remove(&index);
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let frames = std::mem::take(&mut self.0.state().frames);
+        frames.into_values().for_each(|frame| self.0.free(frame));
+    }
+}
