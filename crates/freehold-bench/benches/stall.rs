@@ -45,7 +45,7 @@ fn main() {
 
 fn process(unmap: Unmap, bytes: u64, lock_stats: bool) -> Process {
     let engine = Engine::new(machine(bytes + (1 << 30)), Config::default()).expect("memory");
-    let locking = Locking { unmap, fault: FaultLock::VmaLock };
+    let locking = Locking { unmap, fault: FaultLock::VmaLock, ..Locking::default() };
     Process::new(&engine, &SpaceConfig { locking, lock_stats, ..SpaceConfig::default() }).expect("memory")
 }
 

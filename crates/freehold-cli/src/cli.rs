@@ -116,11 +116,12 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub backed: bool,
 
-    /// How to lock: unmap=..., fault=..., file-rmap=..., with commas between
+    /// How to lock: unmap=..., fault=..., hugetlb=..., file-rmap=..., with commas between
     ///
     /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES) lets it go after every so many bytes
     /// (1GiB), downgraded lets readers in while pages are freed (as Linux does), released lets everyone in.
-    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA. file-rmap=exclusive lets one
+    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA. hugetlb=file-lock keeps shared tables
+    /// of huge pages by a lock of the file in every fault (as Linux did before 6.1), vma-lock by one of the VMA. file-rmap=exclusive lets one
     /// at a time look up who maps a file (as Linux did before 3.19), shared all.
     ///
     /// [default: unmap=released,fault=vma-lock,file-rmap=shared]

@@ -2,12 +2,13 @@
 
 use freehold::{
     rmap::FileRmap,
-    space::{FaultLock, Locking, Unmap},
+    space::{FaultLock, HugetlbLock, Locking, Unmap},
 };
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-lock";
+const HUGETLB: &str = "file-lock, vma-lock";
 const FILE_RMAP: &str = "exclusive, shared";
 
 /// What there is to choose: for each address space, and for all files.
@@ -32,7 +33,7 @@ impl From<Locking> for Design {
 /// What is wrong with it, and what there is.
 pub fn parse(spec: &str) -> Result<Design, String> {
     let mut design = Design::default();
-    let (mut unmap, mut fault, mut file_rmap) = (false, false, false);
+    let (mut unmap, mut fault, mut hugetlb, mut file_rmap) = (false, false, false, false);
     for part in spec.split(',') {
         let (knob, value) = part.split_once('=').unwrap_or((part, ""));
         let seen = match knob {
@@ -44,13 +45,17 @@ pub fn parse(spec: &str) -> Result<Design, String> {
                 design.space.fault = parse_fault(value)?;
                 &mut fault
             }
+            "hugetlb" => {
+                design.space.hugetlb = parse_hugetlb(value)?;
+                &mut hugetlb
+            }
             "file-rmap" => {
                 design.file_rmap = parse_file_rmap(value)?;
                 &mut file_rmap
             }
             _ => {
                 return Err(format!(
-                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}) and file-rmap=({FILE_RMAP})"
+                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}), hugetlb=({HUGETLB}) and file-rmap=({FILE_RMAP})"
                 ));
             }
         };
@@ -86,6 +91,14 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
         "mmap-lock" => Ok(FaultLock::MmapLock),
         "vma-lock" => Ok(FaultLock::VmaLock),
         _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
+    }
+}
+
+fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
+    match value {
+        "file-lock" => Ok(HugetlbLock::FileLock),
+        "vma-lock" => Ok(HugetlbLock::VmaLock),
+        _ => Err(format!("there is no hugetlb=`{value}`: there are {HUGETLB}")),
     }
 }
 
@@ -132,6 +145,14 @@ pub fn fault_name(fault: FaultLock) -> &'static str {
     }
 }
 
+/// `file-lock` or `vma-lock`.
+pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
+    match hugetlb {
+        HugetlbLock::FileLock => "file-lock",
+        HugetlbLock::VmaLock => "vma-lock",
+    }
+}
+
 /// `shared` or `exclusive`.
 pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
     match file_rmap {
@@ -140,10 +161,13 @@ pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
     }
 }
 
-/// The whole, as [`parse`] reads it; of files only what is not the default.
+/// The whole, as [`parse`] reads it; of huge pages and of files only what is not the default.
 pub fn name(design: Design) -> String {
-    let Locking { unmap, fault } = design.space;
+    let Locking { unmap, fault, hugetlb } = design.space;
     let mut name = format!("unmap={},fault={}", unmap_name(unmap), fault_name(fault));
+    if hugetlb != HugetlbLock::default() {
+        name.push_str(&format!(",hugetlb={}", hugetlb_name(hugetlb)));
+    }
     if design.file_rmap != FileRmap::default() {
         name.push_str(&format!(",file-rmap={}", file_rmap_name(design.file_rmap)));
     }

@@ -8,10 +8,17 @@ fn every_design_reads_back() {
             assert_eq!(parse(&name(design)), Ok(design));
         }
     }
-    let sections = Locking { unmap: Unmap::Sectioned { bytes: 3 << 20 }, fault: FaultLock::VmaLock }.into();
+    let sections = Locking {
+        unmap: Unmap::Sectioned { bytes: 3 << 20 },
+        fault: FaultLock::VmaLock,
+        ..Locking::default()
+    }
+    .into();
     assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=vma-lock");
     assert_eq!(parse(&name(sections)), Ok(sections));
-    let odd = Locking { unmap: Unmap::Sectioned { bytes: 4097 }, fault: FaultLock::VmaLock }.into();
+    let odd =
+        Locking { unmap: Unmap::Sectioned { bytes: 4097 }, fault: FaultLock::VmaLock, ..Locking::default() }
+            .into();
     assert_eq!(parse(&name(odd)), Ok(odd));
 }
 

@@ -26,6 +26,9 @@ pub(crate) struct Bitmap {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct NotTaken(pub(crate) usize);
 
+/// Numbers of the runs whose search remembers where it was: 2 MiB of frames.
+const RUN: usize = 512;
+
 impl Bitmap {
     /// All of `0..len` free. The words come zeroed from the host, which maps them when touched.
     pub(crate) fn new(len: usize) -> Self {
@@ -105,11 +108,18 @@ impl Bitmap {
                     self.levels[0][index..index + words].fill(!0);
                     (index..index + words).for_each(|index| self.mark_full(index));
                     self.taken += run;
-                    self.highest_run = at;
+                    self.note_highest(run, at);
                     return Some(at);
                 }
             }
             at = at.checked_sub(run).filter(|at| *at >= first)?;
+            self.note_highest(run, at);
+        }
+    }
+
+    /// No run of `run` numbers is free above the one at `at`. Where one of the larger size has no room, smaller ones may.
+    fn note_highest(&mut self, run: usize, at: usize) {
+        if run == RUN {
             self.highest_run = at;
         }
     }

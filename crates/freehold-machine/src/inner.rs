@@ -116,6 +116,11 @@ impl<F: Format> Inner<F> {
         self.table_records.get(index).unwrap_or_else(|| unreachable!("one record per table"))
     }
 
+    /// Whether frames have contents: not those of phantom memory.
+    pub(crate) fn has_contents(&self) -> bool {
+        self.contents.is_some()
+    }
+
     /// The contents of a frame; `None` when it has none.
     #[inline]
     pub(crate) fn page(&self, pfn: Pfn) -> Option<&Page> {
@@ -134,25 +139,19 @@ impl<F: Format> Inner<F> {
         got
     }
 
-    pub(crate) fn alloc_huge(&self) -> Option<Pfn> {
-        if host::local(|local| local.allocation_fails()) {
-            return None;
-        }
-        let mut out = [Pfn::new(0); Level::Pmd.frames() as usize];
-        if !self.frames.take_run(&mut out) {
-            return None;
-        }
-        if self.config.oracles {
-            out.iter().for_each(|pfn| oracle::frame_handed_out(self, *pfn));
-        }
-        Some(out[0])
+    pub(crate) fn alloc_huge(&self, level: Level) -> Option<Pfn> {
+        self.alloc_in_one_piece(level.frames(), Pool::take_run)
     }
 
     pub(crate) fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        self.alloc_in_one_piece(frames, Pool::take_run_anywhere)
+    }
+
+    fn alloc_in_one_piece(&self, frames: u64, take: impl FnOnce(&Pool, usize) -> Option<Pfn>) -> Option<Pfn> {
         if host::local(|local| local.allocation_fails()) {
             return None;
         }
-        let first = self.frames.take_run_anywhere(usize::try_from(frames).ok()?)?;
+        let first = take(&self.frames, usize::try_from(frames).ok()?)?;
         if self.config.oracles {
             (0..frames).for_each(|n| oracle::frame_handed_out(self, first.add(n)));
         }

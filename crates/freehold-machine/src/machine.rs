@@ -9,7 +9,7 @@ use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::frame::Frame;
 use freehold::platform::Platform;
-use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
+use freehold_pagetable::{Flush, Format, Level, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::{Host, Killed, LockContext, RcuHead};
 use std::fmt;
@@ -162,7 +162,11 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn alloc_huge(&self) -> Option<Pfn> {
-        self.inner.alloc_huge()
+        self.inner.alloc_huge(Level::Pmd)
+    }
+
+    fn alloc_huge_on(&self, level: Level, _node: usize) -> Option<Pfn> {
+        self.inner.alloc_huge(level)
     }
 
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {
@@ -189,6 +193,18 @@ unsafe impl<F: Format> Platform for Machine<F> {
     fn zero_frame(&self, pfn: Pfn) {
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
+        }
+    }
+
+    fn zero_frames(&self, first: Pfn, frames: u64) {
+        if self.inner.has_contents() {
+            (0..frames).for_each(|n| self.zero_frame(first.add(n)));
+        }
+    }
+
+    fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
+        if self.inner.has_contents() {
+            (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
         }
     }
 

@@ -123,30 +123,21 @@ impl Pool {
         }
     }
 
-    /// Takes `out.len()` numbers that follow each other, the first a multiple of that; all or none.
-    pub(crate) fn take_run(&self, out: &mut [Pfn]) -> bool {
-        let run = out.len();
-        let first = {
-            let mut list = self.list.lock();
-            let offset = (self.base as usize).next_multiple_of(run) - self.base as usize;
-            let first = list.taken.take_run(run, offset);
-            list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
-            list.counts.refused += u64::from(first.is_none());
-            first
-        };
-        let Some(first) = first else { return false };
-        for (n, slot) in out.iter_mut().enumerate() {
-            *slot = Pfn::new(self.base + (first + n) as u64);
-        }
-        self.note_taken(out.iter().copied());
-        true
+    /// Takes `run` numbers that follow each other, the first a multiple of `run`; returns that.
+    pub(crate) fn take_run(&self, run: usize) -> Option<Pfn> {
+        let offset = (self.base as usize).next_multiple_of(run) - self.base as usize;
+        self.take_run_by(run, |taken| taken.take_run(run, offset))
     }
 
     /// Takes `run` numbers that follow each other; returns the first.
     pub(crate) fn take_run_anywhere(&self, run: usize) -> Option<Pfn> {
+        self.take_run_by(run, |taken| taken.take_run_anywhere(run))
+    }
+
+    fn take_run_by(&self, run: usize, take: impl FnOnce(&mut Bitmap) -> Option<usize>) -> Option<Pfn> {
         let first = {
             let mut list = self.list.lock();
-            let first = list.taken.take_run_anywhere(run);
+            let first = take(&mut list.taken);
             list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
             list.counts.refused += u64::from(first.is_none());
             first?

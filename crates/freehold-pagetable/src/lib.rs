@@ -71,6 +71,7 @@ mod format;
 mod gather;
 mod groups;
 mod hw;
+mod leaf;
 mod memory;
 mod share;
 mod split;
@@ -84,9 +85,10 @@ pub use each::Slot;
 pub use format::{Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, TABLE_BITS, X86, X86_4, X86_5};
 pub use gather::{Flush, Gather, GatherState, Tlb, Unmapped};
 pub use hw::{Access, FaultCode, Rights, Translation, WalkFault, hw_walk};
+pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};
 pub use table::{
     EntryGuard, EntryTable, NotCached, PmdGuard, PmdTable, PteGuard, PteTable, PudGuard, PudTable, Stale,
 };
 pub use tree::{PageTable, TableError};
-pub use walk::{Absent, Large, LargeGuard, Visitor, Walked};
+pub use walk::{Absent, Large, Visitor, Walked};

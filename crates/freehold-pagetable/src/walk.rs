@@ -2,9 +2,10 @@
 //! beforehand, by the constants of its [`Visitor`].
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
-use crate::format::{Format, Kind, Pte};
+use crate::format::{Format, Kind};
+use crate::leaf::{LeafGuard, Locked};
 use crate::memory::{OutOfTables, TableMemory};
-use crate::table::{PmdGuard, PteGuard, PudGuard, Stale};
+use crate::table::PteGuard;
 use crate::tree::{PageTable, TableError};
 use core::ops::ControlFlow;
 use freehold_sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +49,7 @@ pub trait Visitor<F: Format, M: TableMemory> {
     fn table(&mut self, table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
 
     /// A leaf or a marker above the lowest level, its table locked, and the part of the range inside it.
-    fn large(&mut self, leaf: LargeGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
+    fn large(&mut self, leaf: LeafGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
 
     /// A part of the range below which nothing hangs; one call for each empty entry of an upper table.
     fn absent(&mut self, range: VaRange) -> ControlFlow<()> {
@@ -65,77 +66,6 @@ pub enum Walked {
     All,
     /// The visitor stopped it in the part that starts here.
     Stopped(VirtAddr),
-}
-
-/// A leaf or marker of an upper table, with the table's lock held.
-pub struct LargeGuard<'a, F: Format, M: TableMemory> {
-    table: UpperGuard<'a, F, M>,
-    address: VirtAddr,
-}
-
-enum UpperGuard<'a, F: Format, M: TableMemory> {
-    Pmd(PmdGuard<'a, F, M>),
-    Pud(PudGuard<'a, F, M>),
-}
-
-macro_rules! upper {
-    ($self:ident, $guard:ident => $body:expr) => {
-        match &mut $self.table {
-            UpperGuard::Pmd($guard) => $body,
-            UpperGuard::Pud($guard) => $body,
-        }
-    };
-}
-
-impl<F: Format, M: TableMemory> LargeGuard<'_, F, M> {
-    /// The level of the table that the entry is in.
-    pub fn level(&self) -> Level {
-        match self.table {
-            UpperGuard::Pmd(_) => Level::Pmd,
-            UpperGuard::Pud(_) => Level::Pud,
-        }
-    }
-
-    /// All addresses that the entry stands for.
-    pub fn span(&self) -> VaRange {
-        VaRange::entry(self.address, self.level())
-    }
-
-    /// The entry.
-    pub fn pte(&self) -> Pte<F> {
-        match &self.table {
-            UpperGuard::Pmd(guard) => guard.get(self.address),
-            UpperGuard::Pud(guard) => guard.get(self.address),
-        }
-    }
-
-    /// What the entry says: a leaf or a marker.
-    pub fn kind(&self) -> Kind {
-        self.pte().kind(self.level())
-    }
-
-    /// Takes back a table that was kept for splitting a leaf; see [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
-    pub fn withdraw(&mut self) -> Option<Pfn> {
-        upper!(self, guard => guard.withdraw())
-    }
-
-    /// Clears the entry by an exchange; see [`EntryGuard::take`](crate::EntryGuard::take).
-    pub fn take(&mut self, stale: &mut impl Stale) -> Pte<F> {
-        let address = self.address;
-        upper!(self, guard => guard.take(address, stale))
-    }
-
-    /// Puts another leaf or marker in its place; see [`EntryGuard::replace`](crate::EntryGuard::replace).
-    pub fn replace(&mut self, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
-        let address = self.address;
-        upper!(self, guard => guard.replace(address, new, stale))
-    }
-
-    /// Changes it in place; see [`EntryGuard::change`](crate::EntryGuard::change).
-    pub fn change(&mut self, stale: &mut impl Stale, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
-        let address = self.address;
-        upper!(self, guard => guard.change(address, stale, f))
-    }
 }
 
 /// Why a walk ends early.
@@ -260,15 +190,15 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
             if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
                 return Ok(false);
             }
-            UpperGuard::Pmd(table.lock())
+            Locked::Pmd(table.lock())
         } else {
             let Some(table) = tables.pud_table(self.memory, address) else { return Ok(false) };
             if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
                 return Ok(false);
             }
-            UpperGuard::Pud(table.lock())
+            Locked::Pud(table.lock())
         };
-        let leaf = LargeGuard { table, address };
+        let leaf = LeafGuard::new(table, address);
         match leaf.kind() {
             Kind::None | Kind::Table { .. } => Ok(false),
             // A leaf that appeared after `split` found none has to be split first.

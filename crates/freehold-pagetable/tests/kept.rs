@@ -7,7 +7,7 @@ mod common;
 
 use common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
-    Access, LargeGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard,
+    Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard,
     TableMemory, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
 };
 use std::ops::ControlFlow;
@@ -98,7 +98,7 @@ impl Visitor<X86_4, Memory> for Clear<'_> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LargeGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         leaf.take(&mut NotCached);
         let kept = leaf.withdraw().expect("one was kept for each leaf");
         // SAFETY: it was linked nowhere.

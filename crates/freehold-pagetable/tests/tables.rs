@@ -4,7 +4,7 @@ mod common;
 
 use common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
-    Absent, Access, FaultCode, Format, Gather, Kind, Large, LargeGuard, Level, MarkerKind, NotCached,
+    Absent, Access, FaultCode, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached,
     OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard, TableError, VaRange, VirtAddr, Visitor,
     WalkFault, Walked, X86_4, X86_5, hw_walk,
 };
@@ -202,7 +202,7 @@ impl Visitor<X86_4, Memory> for Parts {
         })
     }
 
-    fn large(&mut self, _: LargeGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         panic!("there is no large leaf");
     }
 }
@@ -283,7 +283,7 @@ impl Visitor<X86_4, Memory> for Making {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         assert!(leaf.span().covers(range) && matches!(leaf.kind(), Kind::Leaf { .. }));
         self.0 += 1000;
         ControlFlow::Continue(())
@@ -301,7 +301,7 @@ impl Visitor<X86_4, Memory> for Holes {
         if self.2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         let Kind::Marker { kind, .. } = leaf.kind() else { panic!("every leaf is split") };
         self.1.push(kind);
         ControlFlow::Continue(())

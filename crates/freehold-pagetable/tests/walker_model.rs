@@ -5,7 +5,7 @@ mod common;
 
 use common::{Event, Ledger, Memory, Zap, tear_down, unmap};
 use freehold_pagetable::{
-    Access, FaultCode, Gather, Kind, LargeGuard, Level, MarkerKind, PAGE_SHIFT, PAGE_SIZE, PageTable, Pfn,
+    Access, FaultCode, Gather, Kind, LeafGuard, Level, MarkerKind, PAGE_SHIFT, PAGE_SIZE, PageTable, Pfn,
     Pte, PteFlags, PteGuard, VaRange, VirtAddr, Visitor, WalkFault, Walked, X86_4, hw_walk,
 };
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ impl Visitor<X86_4, Memory> for Protect<'_, '_, '_> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LargeGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         assert_eq!(leaf.span(), range, "a leaf that sticks out is split before it is shown");
         let (level, write) = (leaf.level(), self.1);
         leaf.change(self.0, |pte| Self::apply(pte, level, write));

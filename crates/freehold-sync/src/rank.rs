@@ -28,6 +28,10 @@ pub enum Rank {
     UffdMap,
     /// Insertion into a page cache against truncation.
     Invalidate,
+    /// The making of a huge page.
+    HugetlbFault,
+    /// The tables of a VMA of huge pages, against their being taken away.
+    HugetlbVma,
     /// A folio's identity.
     Folio,
     /// That of the frame a page moves into, which nobody else has found yet.
@@ -64,6 +68,8 @@ impl Rank {
         Rank::Vma,
         Rank::UffdMap,
         Rank::Invalidate,
+        Rank::HugetlbFault,
+        Rank::HugetlbVma,
         Rank::Folio,
         Rank::FolioNested,
         Rank::NoMmuRegions,

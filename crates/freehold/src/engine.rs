@@ -6,6 +6,7 @@ use crate::{
     counted::{Counted, Shared},
     error::NoMemory,
     frame::cache::FrameCache,
+    hugetlb::{HugePageSize, Hugetlb},
     platform::Platform,
     rmap::FileRmap,
     vma::{AnonId, slab::Slab},
@@ -46,7 +47,7 @@ pub struct Config {
     pub huge_pages: HugePages,
     /// How the VMAs of a file are locked by who leaves their tree alone.
     pub file_rmap: FileRmap,
-    /// Keep statistics of the mmap locks of all address spaces together, and of the i_mmap locks of all files.
+    /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files, and of the hugetlb VMA locks.
     pub lock_stats: bool,
 }
 
@@ -72,6 +73,8 @@ pub struct Engine<P: Platform> {
     pub(crate) zero: Pfn,
     /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
     pub(crate) huge_zero: AtomicU64,
+    /// Pools of huge pages that programs ask for by name.
+    pub(crate) hugetlb: Hugetlb<P>,
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
@@ -101,6 +104,7 @@ impl<P: Platform> Engine<P> {
             }
         };
         let (lock_stats, file_stats) = (stats()?, stats()?);
+        let hugetlb = Hugetlb::try_new(stats()?)?;
         let zero = frames.alloc(&platform)?;
         platform.zero_frame(zero);
         match Counted::try_new(Engine {
@@ -108,6 +112,7 @@ impl<P: Platform> Engine<P> {
             frames,
             zero,
             huge_zero: AtomicU64::new(0),
+            hugetlb,
             serials,
             lock_stats,
             file_stats,
@@ -133,6 +138,11 @@ impl<P: Platform> Engine<P> {
     /// How the i_mmap locks of all files were used, if [asked for](Config::lock_stats).
     pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
         self.file_stats.as_deref().map(LockStats::snapshot)
+    }
+
+    /// How the hugetlb VMA locks of all VMAs were used, if [asked for](Config::lock_stats).
+    pub fn hugetlb_lock_stats(&self) -> Option<LockSnapshot> {
+        self.hugetlb.stats.as_deref().map(LockStats::snapshot)
     }
 
     /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls HardwareCorrupted,
@@ -168,6 +178,9 @@ impl<P: Platform> Shared for Engine<P> {}
 
 impl<P: Platform> Drop for Engine<P> {
     fn drop(&mut self) {
+        for size in HugePageSize::ALL {
+            self.resize_huge_pool(size, 0, None);
+        }
         self.free_frame(self.zero);
         if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
             for n in 0..Level::Pmd.frames() {

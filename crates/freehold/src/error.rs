@@ -31,6 +31,7 @@ errnos! {
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
     EFBIG = 27, "File too large";
+    ENOSPC = 28, "No page left in the pool";
     EIDRM = 43, "Identifier removed";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
@@ -102,6 +103,8 @@ impl FillError {
             FillError::Io => Errno::EIO,
             FillError::NoMemory => Errno::ENOMEM,
             FillError::Sealed => Errno::EPERM,
+            FillError::NoHugePages => Errno::ENOSPC,
+            FillError::Invalid => Errno::EINVAL,
             FillError::Busy => Errno::ETXTBSY,
             FillError::Lost => Errno::EIO,
         }
@@ -123,7 +126,7 @@ verb_error! {
         TooManyVmas => ENOMEM,
         /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// MAP_HUGETLB, and the pool of huge pages is empty: there is none yet.
+        /// The pool of huge pages has not as many as the mapping is promised.
         NoHugePages => ENOMEM,
         /// No memory for the engine's own records.
         OutOfMemory => ENOMEM,

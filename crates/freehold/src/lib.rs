@@ -90,6 +90,7 @@ pub mod engine;
 pub mod error;
 pub mod fault;
 pub mod frame;
+pub mod hugetlb;
 pub mod nommu;
 pub mod object;
 pub mod platform;

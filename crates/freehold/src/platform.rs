@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 use crate::frame::Frame;
-use freehold_pagetable::{Flush, Format, Pfn, TableMemory};
+use freehold_pagetable::{Flush, Format, Level, Pfn, TableMemory};
 pub use freehold_sync::Host;
 
 /// The machine below an address space.
@@ -38,6 +38,22 @@ pub unsafe trait Platform: TableMemory + Host {
         None
     }
 
+    /// NUMA nodes of the machine.
+    const NODES: usize = 1;
+
+    /// On which of them a frame lies: less than [`NODES`](Self::NODES).
+    fn node_of(&self, pfn: Pfn) -> usize {
+        let _ = pfn;
+        0
+    }
+
+    /// As [`alloc_huge`](Self::alloc_huge), on this node, what one entry of `level` maps: 2 MiB or 1 GiB, at a multiple of that.
+    /// None as well where the machine has no entries of that size.
+    fn alloc_huge_on(&self, level: Level, node: usize) -> Option<Pfn> {
+        let _ = node;
+        if level == Level::Pmd { self.alloc_huge() } else { None }
+    }
+
     /// Takes so many frames that follow each other, anywhere, their contents undefined; returns the first. An allocator whose
     /// blocks are larger keeps the surplus. They come back one by one or together. None: out of memory, in pieces, or not
     /// offered at all; then there is no memory for address spaces without an MMU, which alone ask.
@@ -50,7 +66,7 @@ pub unsafe trait Platform: TableMemory + Host {
     ///
     /// # Safety
     ///
-    /// Each frame came from `alloc_frames`, `alloc_huge` or `alloc_run`, nothing refers to it, and every translation to it was flushed.
+    /// Each frame came from `alloc_frames`, `alloc_huge`, `alloc_huge_on` or `alloc_run`, nothing refers to it, and every translation to it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
     /// Takes this very frame off the free list, because its memory failed: it never comes back. False: it is not there, or this is
@@ -72,6 +88,16 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Fills a frame with zeroes.
     fn zero_frame(&self, pfn: Pfn);
+
+    /// Fills so many frames with zeroes, from `first` on.
+    fn zero_frames(&self, first: Pfn, frames: u64) {
+        (0..frames).for_each(|n| self.zero_frame(first.add(n)));
+    }
+
+    /// Copies so many frames, from `from` on to `to` and what follows it.
+    fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
+        (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
+    }
 
     /// Copies a whole frame.
     fn copy_frame(&self, to: Pfn, from: Pfn);

@@ -8,7 +8,11 @@ use freehold_model::{PAGE, Subject, text};
 
 /// Every design, and one more whose sections are so small that an arena has many.
 pub fn lockings() -> Vec<Locking> {
-    let small = Locking { unmap: Unmap::Sectioned { bytes: 4 * PAGE }, fault: FaultLock::VmaLock };
+    let small = Locking {
+        unmap: Unmap::Sectioned { bytes: 4 * PAGE },
+        fault: FaultLock::VmaLock,
+        ..Locking::default()
+    };
     Locking::ALL.into_iter().chain([small]).collect()
 }
 

@@ -4,7 +4,7 @@
 mod host;
 
 use freehold_pagetable::{
-    ENTRIES, Flush, Format, Gather, Kind, LargeGuard, Level, OutOfTables, PageTable, Pfn, PteGuard, Table,
+    ENTRIES, Flush, Format, Gather, Kind, LeafGuard, Level, OutOfTables, PageTable, Pfn, PteGuard, Table,
     TableMemory, TableMeta, Tlb, Unmapped, VaRange, Visitor, Walked,
 };
 use freehold_sync::atomic::Ordering;
@@ -172,7 +172,7 @@ impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LargeGuard<'_, F, Memory>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, F, Memory>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
         if let Kind::Leaf { pfn, .. } = leaf.take(self.0).kind(level) {
             self.0.frame(pfn, level);

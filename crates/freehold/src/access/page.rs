@@ -20,6 +20,8 @@ use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
 /// A page that may be used as asked for.
 struct Found {
     pfn: Pfn,
+    /// Whose record counts for it: the first frame of a huge page of a pool, else the frame itself.
+    record: Pfn,
     /// It has a reference of ours.
     counted: bool,
 }
@@ -70,7 +72,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut held = None;
         self.with_found(addr, How { write: false, manner: Manner::Plain }, |found| {
             if found.counted {
-                self.platform().frame(found.pfn).get();
+                self.platform().frame(found.record).get();
                 held = Some(found.pfn);
             }
         })?;
@@ -128,16 +130,20 @@ impl<P: Platform> AddressSpace<P> {
         if !how.allowed(vma) {
             return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
-        let write = match self.find_page(page, how) {
+        // Tables of huge pages are held only while the entry is looked at: the page has a reference.
+        let kept = self.keep_tables(vma);
+        let found = self.find_page(page, how);
+        drop(kept);
+        let write = match found {
             Ok(found) => {
                 f(&found);
-                let frame = self.platform().frame(found.pfn);
+                let frame = self.platform().frame(found.record);
                 if how.write && !frame.is_anon() {
                     // Only now: who writes the page back meanwhile must not find it clean afterwards.
                     frame.set_dirty();
                 }
                 if found.counted {
-                    self.engine.put_frame(found.pfn);
+                    self.engine.put_frame(found.record);
                 }
                 return Step::Done;
             }
@@ -157,23 +163,28 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`find_page`](Self::find_page), where no table of small pages hangs.
     fn find_in_huge(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.table.pmd_table(self.platform(), address) else { return Err(Missing::Absent) };
-        let mut guard = table.lock();
-        let Kind::Leaf { pfn, flags } = guard.get(address).kind(Level::Pmd) else {
+        let (_, level) = self.table.peek(self.platform(), address);
+        if level > Level::Pud {
+            return Err(Missing::Absent);
+        }
+        let leaf = self.table.lock_leaf(self.platform(), address, level);
+        let Some(mut leaf) = leaf else { return Err(Missing::Absent) };
+        let Kind::Leaf { pfn: first, flags } = leaf.kind() else {
             return Err(Missing::Absent);
         };
-        let pfn = pfn.add(address.frame_in_leaf(Level::Pmd));
+        let pfn = first.add(address.frame_in_leaf(level));
+        let record = if self.platform().frame(first).hugetlb().is_some() { first } else { pfn };
         if how.write && !flags.contains(PteFlags::WRITE) {
             return Err(Missing::ReadOnly);
         }
         if flags.contains(PteFlags::SPECIAL) {
-            return Ok(Found { pfn, counted: false });
+            return Ok(Found { pfn, record, counted: false });
         }
         if how.write {
-            guard.grant(address, PteFlags::ACCESSED | PteFlags::DIRTY);
+            leaf.grant(PteFlags::ACCESSED | PteFlags::DIRTY);
         }
-        self.platform().frame(pfn).get();
-        Ok(Found { pfn, counted: true })
+        self.platform().frame(record).get();
+        Ok(Found { pfn, record, counted: true })
     }
 
     /// The page as it is mapped now, with a reference if it is a counted one.
@@ -199,7 +210,11 @@ impl<P: Platform> AddressSpace<P> {
         };
         if flags.contains(PteFlags::SPECIAL) {
             // The zero page, or a frame that outlives the VMA.
-            return if how.write { Err(Missing::ReadOnly) } else { Ok(Found { pfn, counted: false }) };
+            return if how.write {
+                Err(Missing::ReadOnly)
+            } else {
+                Ok(Found { pfn, record: pfn, counted: false })
+            };
         }
         let frame = self.platform().frame(pfn);
         let own_copy = how.manner == Manner::Forced && frame.is_anon() && frame.is_exclusive();
@@ -210,6 +225,6 @@ impl<P: Platform> AddressSpace<P> {
             guard.grant(address, PteFlags::ACCESSED | PteFlags::DIRTY);
         }
         frame.get();
-        Ok(Found { pfn, counted: true })
+        Ok(Found { pfn, record: pfn, counted: true })
     }
 }

@@ -16,6 +16,7 @@ mod anon;
 mod cow;
 mod file;
 pub(crate) mod huge;
+mod hugetlb;
 
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
@@ -197,7 +198,9 @@ impl<P: Platform> AddressSpace<P> {
         let huge = || {
             self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
         };
-        !vma.flags().contains(VmFlags::SHARED) && (access.write || huge() || self.is_probed(vma, page))
+        let hugetlb = vma.flags().contains(VmFlags::HUGETLB);
+        !vma.flags().contains(VmFlags::SHARED)
+            && (access.write || hugetlb || huge() || self.is_probed(vma, page))
     }
 
     /// Brings a page of a file into its cache; no lock is held.
@@ -205,9 +208,12 @@ impl<P: Platform> AddressSpace<P> {
         file.mapping().fill(index).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
             FillError::Lost => FaultError::MemoryFailed { addr },
-            FillError::BeyondEnd | FillError::Io | FillError::Sealed | FillError::Busy => {
-                FaultError::Bus { addr }
-            }
+            FillError::BeyondEnd
+            | FillError::Io
+            | FillError::Sealed
+            | FillError::Busy
+            | FillError::NoHugePages
+            | FillError::Invalid => FaultError::Bus { addr },
         })
     }
 
@@ -222,6 +228,9 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another way. It may ask
     /// to write where the VMA does not permit it only if a page is there, and gets a private copy that stays read-only.
     pub(crate) fn resolve(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+        if vma.flags().contains(VmFlags::HUGETLB) {
+            return self.hugetlb_fault(vma, page, access, held);
+        }
         let address = VirtAddr::new(page);
         // Nearly every fault installs something, so the table is made before anything else is known.
         let table = match self

@@ -1,7 +1,10 @@
 //! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{Pfn, engine::Engine, error::NoMemory, object::Mapping, platform::Platform, vma::Vma};
+use crate::{
+    Pfn, engine::Engine, error::NoMemory, hugetlb::HugePageSize, object::Mapping, platform::Platform,
+    vma::Vma,
+};
 use arrayvec::ArrayVec;
 use freehold_pagetable::{Level, Unmapped};
 use freehold_sync::{
@@ -149,9 +152,29 @@ impl<P: Platform> Engine<P> {
         self.frames.give_back(self.platform(), &[frame]);
     }
 
+    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of `level` maps.
+    pub(crate) fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
+        match level {
+            Level::Pte => self.frames.alloc(self.platform()),
+            _ => self.take_huge_page(HugePageSize::of_level(level), false).ok_or(NoMemory),
+        }
+    }
+
+    /// What [`alloc_like`](Self::alloc_like) gave and nobody used.
+    pub(crate) fn free_unused(&self, frame: Pfn, level: Level) {
+        match level {
+            Level::Pte => self.free_frame(frame),
+            _ => self.huge_pool(HugePageSize::of_level(level)).give(self.platform(), frame, false),
+        }
+    }
+
     /// One reference less.
     pub(crate) fn put_frame(&self, frame: Pfn) {
-        if self.platform().frame(frame).put() {
+        let record = self.platform().frame(frame);
+        if record.hugetlb().is_some() {
+            return self.put_huge_page(frame);
+        }
+        if record.put() {
             self.frames.free(self.platform(), &mut ArrayVec::from([frame]));
         }
     }
@@ -169,6 +192,9 @@ impl<P: Platform> Engine<P> {
             // The frames of a huge page stay together, for the next one.
             let huge = leaf.level() != Level::Pte;
             if huge {
+                if self.release_huge_page(*leaf) {
+                    continue;
+                }
                 self.frames.free(self.platform(), &mut free);
             }
             for n in 0..leaf.level().frames() {

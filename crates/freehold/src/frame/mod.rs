@@ -15,6 +15,7 @@ pub(crate) mod lock;
 mod loom_tests;
 pub(crate) mod run;
 
+use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
     atomic::{
@@ -52,6 +53,14 @@ const SHMEM: u32 = 1 << 2;
 const DIRTY: u32 = 1 << 3;
 /// The memory failed. Set when no entry maps it any more, so that nobody changes the other bits by a plain store; for ever.
 const FAILED: u32 = 1 << 4;
+/// The first frame of a page of a huge-page pool: its record speaks for all frames of the page, whose own stay clean.
+const HUGETLB: u32 = 1 << 5;
+/// Of such a page: one of 1 GiB (else: of 2 MiB).
+const GIGANTIC: u32 = 1 << 6;
+/// Likewise: it goes back with the reservation that it came in place of. Set by who has the only reference.
+const RESTORE: u32 = 1 << 7;
+/// Likewise: the memory of one of its frames failed, and that frame's own record says so.
+const BROKEN: u32 = 1 << 8;
 
 impl Frame {
     const_unless_loom! {
@@ -122,20 +131,34 @@ impl Frame {
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
     pub(crate) fn put(&self) -> bool {
+        self.put_word().is_some_and(|word| word & FAILED == 0)
+    }
+
+    /// As [`put`](Self::put), of the first frame of a huge page: how that goes back, if it was the last reference.
+    pub(crate) fn put_hugetlb(&self) -> Option<FreeHugePage> {
+        self.put_word().map(|word| FreeHugePage {
+            level: level_of(word),
+            restore: word & RESTORE != 0,
+            broken: word & BROKEN != 0,
+        })
+    }
+
+    /// What the word was, if it was the last reference.
+    fn put_word(&self) -> Option<u32> {
         // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
         // locked instruction is needed (module docs).
         let last = self.refs.load(Acquire) == 1 || self.refs.fetch_sub(1, AcqRel) == 1;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
             // Who set the bit had a reference then; its end was seen above.
-            let failed = self.word.load(Relaxed) & FAILED;
+            let word = self.word.load(Relaxed);
             self.refs.store(0, Relaxed);
-            self.word.store(failed, Relaxed);
+            self.word.store(word & FAILED, Relaxed);
             self.home.store(0, Relaxed);
             self.index.store(0, Relaxed);
-            return failed == 0;
+            return Some(word);
         }
-        false
+        None
     }
 
     /// References.
@@ -247,6 +270,53 @@ impl Frame {
     pub(crate) fn is_dirty(&self) -> bool {
         self.word.load(Relaxed) & DIRTY != 0
     }
+
+    /// It is the first frame of a page of a huge-page pool. Right after it became its maker's.
+    pub(crate) fn set_hugetlb(&self, level: Level) {
+        let gigantic = if level == Level::Pud { GIGANTIC } else { 0 };
+        self.word.store(self.word.load(Relaxed) | HUGETLB | gigantic, Relaxed);
+    }
+
+    /// The level of the entries that map the page, if it is the first frame of a huge page.
+    pub(crate) fn hugetlb(&self) -> Option<Level> {
+        let word = self.word.load(Relaxed);
+        (word & HUGETLB != 0).then(|| level_of(word))
+    }
+
+    /// The huge page goes back with a reservation. By who has the only reference.
+    pub(crate) fn restore_reservation(&self) {
+        self.word.fetch_or(RESTORE, Relaxed);
+    }
+
+    /// The memory of a frame of the huge page failed. By who has a reference.
+    pub(crate) fn set_broken(&self) {
+        self.word.fetch_or(BROKEN, Relaxed);
+    }
+
+    // A list of free huge pages goes through the records of their first frames; whoever has the list has these.
+
+    /// Another huge page, by its number plus one, or 0.
+    pub(crate) fn next(&self) -> u64 {
+        self.index.load(Relaxed)
+    }
+
+    /// See [`next`](Self::next).
+    pub(crate) fn set_next(&self, next: u64) {
+        self.index.store(next, Relaxed);
+    }
+}
+
+/// A huge page whose last reference went.
+pub(crate) struct FreeHugePage {
+    pub level: Level,
+    /// With the reservation that it came in place of.
+    pub restore: bool,
+    /// A frame of it has failed.
+    pub broken: bool,
+}
+
+fn level_of(word: u32) -> Level {
+    if word & GIGANTIC != 0 { Level::Pud } else { Level::Pmd }
 }
 
 impl Default for Frame {

@@ -184,6 +184,8 @@ impl<P: Platform> HugePool<P> {
     pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NoHugePages> {
         loop {
             let mut books = self.lock();
+            // A reservation that is on its way back, with a page that somebody still looks at, is not there yet.
+            let reserved = reserved && books.reserved > 0;
             if reserved || books.available() > 0 {
                 let page = books.pop(platform, node).ok_or(NoHugePages)?;
                 books.reserved -= u64::from(reserved);
@@ -203,6 +205,30 @@ impl<P: Platform> HugePool<P> {
             books.push(platform, page);
             books.reserved += u64::from(restore);
         });
+    }
+
+    /// A page of which a frame failed is not the pool's any more; `restore` as in [`give`](Self::give). Its frames are the caller's.
+    pub(crate) fn lose(&self, platform: &P, page: Pfn, restore: bool) {
+        self.settle(platform, |books| {
+            let node = &mut books.nodes[platform.node_of(page)];
+            node.total -= 1;
+            // If there were more than asked for, it was one of those.
+            node.surplus -= u64::from(node.surplus > 0);
+            // The promise stands as far as there is another page for it.
+            books.reserved += u64::from(restore && books.available() > 0);
+        });
+    }
+
+    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not free, or promised.
+    pub(crate) fn withdraw(&self, platform: &P, page: Pfn) -> bool {
+        let mut books = self.lock();
+        let node = platform.node_of(page);
+        if books.available() == 0 || !books.nodes[node].pages.remove(platform, page) {
+            return false;
+        }
+        books.nodes[node].free -= 1;
+        books.nodes[node].total -= 1;
+        true
     }
 
     /// Changes the books, and gives back what surplus nobody needs then.
@@ -274,6 +300,28 @@ impl Chain {
         self.first = platform.frame(page).next();
         platform.frame(page).set_next(0);
         Some(page)
+    }
+
+    /// Takes `page` out if it is in the list.
+    fn remove<P: Platform>(&mut self, platform: &P, page: Pfn) -> bool {
+        let wanted = page.get() + 1;
+        let rest = platform.frame(page).next();
+        if self.first == wanted {
+            self.first = rest;
+        } else {
+            let mut at = self.first;
+            loop {
+                let Some(number) = at.checked_sub(1) else { return false };
+                let frame = platform.frame(Pfn::new(number));
+                if frame.next() == wanted {
+                    frame.set_next(rest);
+                    break;
+                }
+                at = frame.next();
+            }
+        }
+        platform.frame(page).set_next(0);
+        true
     }
 }
 

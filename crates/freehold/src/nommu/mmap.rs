@@ -51,7 +51,11 @@ impl From<FillError> for MmapError {
         match error {
             FillError::NoMemory => MmapError::OutOfMemory,
             FillError::Io | FillError::Lost => MmapError::Io,
-            FillError::BeyondEnd | FillError::Sealed | FillError::Busy => MmapError::NotMappable,
+            FillError::BeyondEnd
+            | FillError::Sealed
+            | FillError::Busy
+            | FillError::NoHugePages
+            | FillError::Invalid => MmapError::NotMappable,
         }
     }
 }
@@ -137,6 +141,9 @@ impl<P: Platform> NoMmuSpace<P> {
         let Some(file) = file else {
             return Ok(Request { pages, prot, shared: false, file: None, first: 0 });
         };
+        if file.mapping().huge_page_size().is_some() {
+            return Err(MmapError::NotMappable);
+        }
         let first = offset >> PAGE_SHIFT;
         if !file.fits(first, pages) {
             return Err(MmapError::OffsetOverflow);

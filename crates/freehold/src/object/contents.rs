@@ -8,7 +8,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Gather, Kind, LargeGuard, Level, Pte, PteFlags, PteGuard, Unmapped, VaRange, Visitor,
+    ENTRIES, Gather, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, Unmapped, VaRange, Visitor,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -33,6 +33,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// As [`fill`](Self::fill), for pages that are not in the cache.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
+        if self.huge.is_some() {
+            return Ok(self.read_huge(offset, out));
+        }
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
@@ -56,12 +59,16 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The first page could not be had, a seal forbids it, or the file would become larger than any may be.
+    /// The first page could not be had, a seal forbids it, the file would become larger than any may be, or it is one of huge pages,
+    /// which can only be mapped.
     ///
     /// # Locks
     ///
     /// The file's content lock for writing; then as [`fill`](Self::fill).
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
+        if self.huge.is_some() {
+            return Err(FillError::Invalid);
+        }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= super::file::MAX_BYTES);
         if end.is_none() {
             return Err(FillError::BeyondEnd);
@@ -224,7 +231,7 @@ impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, _: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         // Markers above the lowest level; files are not mapped by large leaves.
         ControlFlow::Continue(())
     }

@@ -39,7 +39,7 @@ impl<P: Platform> Mapping<P> {
         pager: impl Pager<P>,
         size: u64,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, pager, size, Kind::Direct, false)
+        Self::of_kind(engine, pager, size, Kind::Direct, None, false)
     }
 
     /// Brings a page of which `used` bytes belong to the file into the index. Under the invalidate lock.

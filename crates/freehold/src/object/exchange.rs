@@ -5,7 +5,7 @@ use super::{
     mapping::Word,
     truncate::{Copies, grace_period},
 };
-use crate::{Pfn, platform::Platform, rmap::MigrateError};
+use crate::{PAGE_SIZE, Pfn, platform::Platform, rmap::MigrateError};
 use freehold_sync::atomic::Ordering::Release;
 
 impl<P: Platform> Mapping<P> {
@@ -33,7 +33,7 @@ impl<P: Platform> Mapping<P> {
         // The cache's and the caller's.
         let alone = frame.refs() == 2;
         if alone {
-            platform.copy_frame(new, old);
+            platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);
             platform.frame(new).take_over(frame);
             frame.leave_home();
         }

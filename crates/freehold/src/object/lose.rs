@@ -1,6 +1,10 @@
 //! A page of a file whose memory failed.
 
-use super::{Mapping, mapping::LOST, truncate::grace_period};
+use super::{
+    Mapping,
+    mapping::LOST,
+    truncate::{Copies, grace_period},
+};
 use crate::{
     platform::Platform,
     rmap::{MigrateError, walk::Page},
@@ -22,14 +26,18 @@ impl<P: Platform> Mapping<P> {
     ///
     /// As for a page that [moves](Self::exchange).
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
-        let (index, pfn) = (page.index(), page.pfn());
+        let (index, pfn) = (self.index_of(page.index()), page.pfn());
         let _pages_go = self.invalidate.write();
         let _identity = self.engine().lock_frame(pfn);
         let word = self.word_of(index, pfn).ok_or(MigrateError::NoPage)?;
         self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
         self.mark_leaving(index..index + 1);
         grace_period::<P>();
-        page.poison_entries();
+        match self.huge {
+            // Tables of several spaces cannot say of each whether it had the page; all find it lost in the file.
+            Some(_) => self.unmap(index..index + 1, Copies::Stay),
+            None => page.poison_entries(),
+        }
         // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else has one may be about
         // to write, and would not hear that it was in vain.
         let frame = page.frame();
@@ -40,7 +48,10 @@ impl<P: Platform> Mapping<P> {
         }
         // Release: as wherever a word changes; whoever fills the page waits for the lock all the same.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
-        page.settle_poison(lost);
+        match self.huge {
+            Some(_) => page.tell_lost(),
+            None => page.settle_poison(lost),
+        }
         page.retire_frame();
         self.engine().put_frame(pfn);
         Ok(lost)

@@ -26,6 +26,7 @@ use crate::{
     counted::Counted,
     engine::Engine,
     error::NoMemory,
+    hugetlb::file::HugeFile,
     nommu::FileRegions,
     platform::Platform,
     probe::Registry,
@@ -51,19 +52,19 @@ const PRESENT: u64 = 1 << 0;
 const LEAVING: u64 = 1 << 1;
 const FRAME_SHIFT: u32 = 2;
 /// See the module's table.
-pub(super) const LOST: u64 = LEAVING;
+pub(crate) const LOST: u64 = LEAVING;
 
 /// A word as it says where a page is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(pub(super) u64);
+pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
-    pub(super) fn present(pfn: Pfn) -> Self {
+    pub(crate) fn present(pfn: Pfn) -> Self {
         Word(pfn.get() << FRAME_SHIFT | PRESENT)
     }
 
     /// The frame of a page that lookups see.
-    pub(super) fn visible(self) -> Option<Pfn> {
+    pub(crate) fn visible(self) -> Option<Pfn> {
         (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
     }
 
@@ -87,6 +88,10 @@ pub enum FillError {
     Sealed,
     /// The memory that held the page failed, and there is no other copy.
     Lost,
+    /// There is no free page in the pool of huge ones, or not as many as were asked for.
+    NoHugePages,
+    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none.
+    Invalid,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -99,6 +104,8 @@ impl core::fmt::Display for FillError {
             FillError::NoMemory => "out of memory",
             FillError::Sealed => "sealed",
             FillError::Lost => "lost with the memory that held it",
+            FillError::NoHugePages => "the pool has not enough huge pages",
+            FillError::Invalid => "not possible for a file of huge pages",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
@@ -123,6 +130,8 @@ pub struct Mapping<P: Platform> {
     pub(super) cache: Radix,
     /// Fixed.
     kind: Kind,
+    /// Of huge pages, if it is a file of those. Fixed.
+    pub(crate) huge: Option<HugeFile>,
     /// What is sealed, and who can write.
     pub(super) sealing: Sealing,
     /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
@@ -145,7 +154,7 @@ pub struct Mapping<P: Platform> {
 
 /// Whose the frames are, and what is behind them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The engine's; they hold copies of what a store has.
     Cached,
     /// The engine's; nothing is behind them.
@@ -186,7 +195,7 @@ impl<P: Platform> Mapping<P> {
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, false)
+        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, None, false)
     }
 
     /// Shared memory of `size` bytes that can be sealed: a memfd.
@@ -195,14 +204,15 @@ impl<P: Platform> Mapping<P> {
     ///
     /// No memory.
     pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, Zeroes, size, Kind::Memory, true)
+        Self::of_kind(engine, Zeroes, size, Kind::Memory, None, true)
     }
 
-    pub(super) fn of_kind(
+    pub(crate) fn of_kind(
         engine: &Counted<Engine<P>>,
         pager: impl Pager<P>,
         size: u64,
         kind: Kind,
+        huge: Option<HugeFile>,
         sealable: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
@@ -210,6 +220,7 @@ impl<P: Platform> Mapping<P> {
             size: AtomicU64::new(size),
             cache: Radix::new(),
             kind,
+            huge,
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
             pager,
@@ -259,13 +270,23 @@ impl<P: Platform> Mapping<P> {
         self.size.load(Acquire)
     }
 
-    /// Pages, counting the last even if the file ends inside it.
+    /// Pages, counting the last even if the file ends inside it: huge ones, if it is a file of those.
     pub fn pages(&self) -> u64 {
-        self.size().div_ceil(PAGE_SIZE)
+        self.size().div_ceil(self.page_bytes())
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.page_shift()
+    }
+
+    /// The number of the page, among its pages, that holds the offset `pgoff`, by which VMAs count, in 4 KiB.
+    pub(crate) fn index_of(&self, pgoff: u64) -> u64 {
+        pgoff >> (self.page_shift() - PAGE_SHIFT)
     }
 
     /// Under `content` held for writing.
-    pub(super) fn publish_size(&self, size: u64) {
+    pub(crate) fn publish_size(&self, size: u64) {
         self.size.store(size, Release);
     }
 
@@ -326,11 +347,14 @@ impl<P: Platform> Mapping<P> {
     pub fn fill(&self, index: u64) -> Result<(), FillError> {
         let _pages_stay = self.invalidate.read();
         let size = self.size();
-        if index >= size.div_ceil(PAGE_SIZE) {
+        if index >= size.div_ceil(self.page_bytes()) {
             return Err(FillError::BeyondEnd);
         }
         if self.is_direct() {
             return self.fill_direct(index, size - (index << PAGE_SHIFT));
+        }
+        if let Some(huge) = &self.huge {
+            return self.fill_huge(huge, index);
         }
         self.fill_page(index, |platform, pfn| {
             self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
@@ -381,6 +405,11 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
+    /// The word of a page, made if need be.
+    pub(crate) fn cache_word(&self, index: u64) -> Result<&AtomicU64, NoMemory> {
+        Ok(self.cache.make(index)?)
+    }
+
     /// The word of a page that is, or was, in the cache.
     pub(super) fn word(&self, index: u64) -> Option<&AtomicU64> {
         self.cache.get(index)
@@ -407,13 +436,15 @@ impl<P: Platform> Mapping<P> {
         any
     }
 
-    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing.
-    pub(super) fn drop_leaving(&self, range: Range<u64>) {
+    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing. Returns how many.
+    pub(super) fn drop_leaving(&self, range: Range<u64>) -> u64 {
+        let mut count = 0;
         let _: ControlFlow<()> = self.cache.each(range, |_, word| {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
             let old = Word(word.load(Relaxed));
             if old != Word(0) {
                 word.store(0, Relaxed);
+                count += 1;
             }
             if let Some(pfn) = old.held() {
                 if self.is_direct() {
@@ -425,6 +456,7 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
+        count
     }
 
     /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks.
@@ -471,12 +503,15 @@ impl<P: Platform> Mapping<P> {
 
 impl<P: Platform> Drop for Mapping<P> {
     fn drop(&mut self) {
-        self.drop_leaving(0..u64::MAX);
+        let pages = self.drop_leaving(0..u64::MAX);
+        if let Some(huge) = &self.huge {
+            huge.cut(self.engine(), 0..u64::MAX, pages);
+        }
     }
 }
 
 /// Zeroes a part of a frame.
-pub(super) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
+pub(crate) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
     static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
     platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
 }

@@ -23,6 +23,7 @@ mod truncate;
 pub(crate) use contents::{cleaned, keep_dirty};
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
+pub(crate) use mapping::{Kind, LOST, Word, zero};
 pub use pager::{IoError, Pager, Zeroes};
 pub use seals::Seals;
 pub(crate) use seals::Writing;
@@ -79,7 +80,8 @@ impl<P: Platform> Object<P> {
     /// Whether `vma`, which maps this, may be cut at `at`. At its ends there is nothing to cut.
     pub fn may_split(&self, vma: &Vma<P>, at: u64) -> bool {
         match self {
-            Object::Anonymous | Object::File(_) => true,
+            Object::Anonymous => true,
+            Object::File(file) => at.is_multiple_of(file.mapping().page_bytes()),
             Object::Special(_) => at <= vma.start() || vma.end() <= at,
         }
     }

@@ -196,7 +196,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Whether the file may become `size` bytes long. Under `content` held for writing.
-    pub(super) fn may_resize(&self, size: u64) -> Result<(), FillError> {
+    pub(crate) fn may_resize(&self, size: u64) -> Result<(), FillError> {
         let (old, seals) = (self.size(), self.sealing.seals());
         let shrinks = size < old && seals.contains(Seals::SHRINK);
         let grows = size > old && seals.contains(Seals::GROW);

@@ -12,7 +12,7 @@
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::mapping::{FillError, Mapping, zero};
-use crate::{PAGE_SIZE, platform::Platform, space::zap::Zap};
+use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, space::zap::Zap, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
 use freehold_sync::RcuHead;
 
@@ -42,6 +42,10 @@ impl<P: Platform> Mapping<P> {
         if size > super::file::MAX_BYTES {
             return Err(FillError::BeyondEnd);
         }
+        let unit = self.page_bytes();
+        if self.huge.is_some() && !size.is_multiple_of(unit) {
+            return Err(FillError::Invalid);
+        }
         let _content = self.content.write();
         self.may_resize(size)?;
         let old = self.size();
@@ -50,7 +54,7 @@ impl<P: Platform> Mapping<P> {
             self.publish_size(size);
             return Ok(());
         }
-        let gone = size.div_ceil(PAGE_SIZE)..old.div_ceil(PAGE_SIZE);
+        let gone = size.div_ceil(unit)..old.div_ceil(unit);
         let (last, _pages_go) = loop {
             // The part of the last page that is cut off must be zeroes when the file grows again.
             let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
@@ -60,7 +64,8 @@ impl<P: Platform> Mapping<P> {
                 break (last, pages_go);
             }
         };
-        self.regions.may_lose(size / PAGE_SIZE..gone.end)?;
+        self.regions.may_lose(size / unit..gone.end)?;
+        self.prepare_cut()?;
         self.publish_size(size);
         self.cut(gone, Copies::Go);
         if let Some(last) = last {
@@ -85,11 +90,12 @@ impl<P: Platform> Mapping<P> {
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
         let _content = self.content.write();
         self.may_change()?;
+        let unit = self.page_bytes();
         let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
         if start >= end {
             return Ok(());
         }
-        let inner = start.next_multiple_of(PAGE_SIZE)..end - end % PAGE_SIZE;
+        let inner = start.next_multiple_of(unit)..end - end % unit;
         if inner.start > inner.end {
             return self.zero_part(start..end);
         }
@@ -100,14 +106,19 @@ impl<P: Platform> Mapping<P> {
             self.zero_part(inner.end..end)?;
         }
         let _pages_go = self.invalidate.write();
-        let gone = inner.start / PAGE_SIZE..inner.end / PAGE_SIZE;
+        let gone = inner.start / unit..inner.end / unit;
         self.regions.may_lose(gone.clone())?;
+        self.prepare_cut()?;
         self.cut(gone, Copies::Stay);
         Ok(())
     }
 
     /// Zeroes bytes within one page.
     fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        if self.huge.is_some() {
+            self.zero_part_huge(bytes);
+            return Ok(());
+        }
         let page = self.page(bytes.start / PAGE_SIZE)?;
         let platform = self.engine().platform();
         let offset = bytes.start % PAGE_SIZE;
@@ -137,19 +148,32 @@ impl<P: Platform> Mapping<P> {
         if mapped {
             self.unmap(pages.clone(), copies);
         }
-        if cached {
-            self.drop_leaving(pages.clone());
+        let gone = if cached { self.drop_leaving(pages.clone()) } else { 0 };
+        if let Some(huge) = &self.huge {
+            // Mappings may have been promised pages beyond the end of the file.
+            let end = if copies == Copies::Go { u64::MAX } else { pages.end };
+            huge.cut(self.engine(), pages.start..end, gone);
         }
         self.pager().discard(pages);
     }
 
+    /// A cut to come needs no memory. Under `content` and `invalidate` held for writing.
+    fn prepare_cut(&self) -> Result<(), FillError> {
+        Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
+    }
+
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
     pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
+        let zap = |vma: &Vma<P>| match copies {
+            Copies::Go => Zap::of(vma).keep_guards(),
+            Copies::Stay => Zap::of(vma).file_pages_only(),
+        };
+        if self.huge.is_some() {
+            let shift = self.page_shift() - PAGE_SHIFT;
+            return self.unmap_huge_pages(pages.start << shift..pages.end << shift, zap);
+        }
         self.home().each_mapper(pages, |mapper| {
-            let zap = match copies {
-                Copies::Go => Zap::of(mapper.vma).keep_guards(),
-                Copies::Stay => Zap::of(mapper.vma).file_pages_only(),
-            };
+            let zap = zap(mapper.vma);
             // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
             // entry it finds empty is in no TLB either (hazard C-58).
             mapper.space.discard(mapper.range.clone(), zap);

@@ -178,7 +178,12 @@ impl<P: Platform> Mapping<P> {
         let len = self.read_at(offset, &mut bytes).map_err(|error| match error {
             FillError::NoMemory => ProbeError::OutOfMemory,
             FillError::BeyondEnd => ProbeError::BeyondEnd,
-            FillError::Io | FillError::Busy | FillError::Sealed | FillError::Lost => ProbeError::Io,
+            FillError::Io
+            | FillError::Busy
+            | FillError::Sealed
+            | FillError::Lost
+            | FillError::NoHugePages
+            | FillError::Invalid => ProbeError::Io,
         })?;
         let probe = Probe::new(offset, breakpoint, &bytes[..len]);
         // A page further on could not be read, but that of the breakpoint could.

@@ -42,6 +42,11 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         mapping(a) == mapping(b) && (tree(a) == tree(b) || tree(b).is_none())
     }
 
+    /// The part of the right that is about the file's tree.
+    pub fn file(&self) -> Option<&Edit<'e, P, ByFile>> {
+        self.file.as_ref()
+    }
+
     /// Links a VMA.
     pub fn insert(&mut self, vma: &Vma<P>) {
         if let Some(file) = &mut self.file {

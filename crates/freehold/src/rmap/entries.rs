@@ -55,7 +55,8 @@ impl<P: Platform> Engine<P> {
     /// The frame's lock; the i_mmap lock for reading; tables' locks one at a time. The caller holds none.
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
-            !place.vma.flags().contains(VmFlags::LOCKED) && place.space.take_entry(address, pfn, Pte::NONE)
+            !place.vma.flags().contains(VmFlags::LOCKED)
+                && place.space.take_entry(address, Level::Pte, pfn, Pte::NONE)
         })
     }
 
@@ -107,6 +108,10 @@ impl<P: Platform> Engine<P> {
     ) -> Result<u64, PageError> {
         let page = self.page(pfn).ok_or(PageError::NoPage)?;
         let AnyHome::File(_) = page.home else { return Err(PageError::Anonymous) };
+        if page.level != Level::Pte {
+            // A huge page of a pool stays where it is mapped: nobody wants it back.
+            return Ok(0);
+        }
         let _identity = self.lock_frame(pfn);
         if !page.is_at_home() {
             return Err(PageError::NoPage);
@@ -130,15 +135,23 @@ impl<P: Platform> AddressSpace<P> {
     /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of which the caller has a
     /// reference; returns whether it did. No processor uses the old entry any more then, and a store through it is known to
     /// the frame.
-    pub(super) fn take_entry(&self, address: VirtAddr, pfn: Pfn, instead: Pte<P::Format>) -> bool {
+    pub(crate) fn take_entry(
+        &self,
+        address: VirtAddr,
+        level: Level,
+        pfn: Pfn,
+        instead: Pte<P::Format>,
+    ) -> bool {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        let taken = self.with_entry(address, pfn, |guard, address| {
-            let old = guard.replace(address, instead, &mut gather);
+        let taken = self.with_entry(address, level, pfn, |leaf| {
+            let old = leaf.replace(instead, &mut gather);
             let frame = self.platform().frame(pfn);
-            self.counters.count_page(RssKind::of(frame), -1);
+            if level == Level::Pte {
+                self.counters.count_page(RssKind::of(frame), -1);
+            }
             frame.sub_map();
-            let what = Unmapped::new(pfn, Level::Pte);
+            let what = Unmapped::new(pfn, level);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
             if written {
                 // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
@@ -154,8 +167,8 @@ impl<P: Platform> AddressSpace<P> {
     fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        let changed = self.with_entry(address, pfn, |guard, address| {
-            let (old, new) = guard.change(address, &mut gather, |pte| cleaned(self.platform(), pte));
+        let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
+            let (old, new) = leaf.change(&mut gather, |pte| cleaned(self.platform(), pte));
             if old.flags().contains(PteFlags::DIRTY) {
                 keep_dirty(self.platform(), pfn, &mut gather);
             }

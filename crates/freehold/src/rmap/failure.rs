@@ -21,8 +21,11 @@ use super::{
     MigrateError,
     walk::{AnyHome, Page, find_home},
 };
-use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform, space::AddressSpace};
-use freehold_pagetable::{Format, MarkerKind, Pte};
+use crate::{
+    Pfn, VirtAddr, engine::Engine, error::Errno, hugetlb::HugePageSize, platform::Platform,
+    space::AddressSpace,
+};
+use freehold_pagetable::{Format, Level, MarkerKind, NotCached, Pte};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// What a failure of memory cost.
@@ -137,11 +140,27 @@ impl<P: Platform> Engine<P> {
     /// Takes a free frame out of use, if the platform has it or this CPU's cache.
     fn retire_free(&self, pfn: Pfn) -> Result<(), OfflineError> {
         self.frames.flush(self.platform());
+        if self.retire_pooled(pfn) {
+            return Ok(());
+        }
         if !self.platform().withdraw_frame(pfn) {
             return Err(OfflineError::Busy);
         }
         self.note_failed(pfn);
         Ok(())
+    }
+
+    /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other frames are the platform's.
+    fn retire_pooled(&self, pfn: Pfn) -> bool {
+        let found = HugePageSize::ALL.into_iter().find_map(|size| {
+            let first = Pfn::new(pfn.get() & !(size.level().frames() - 1));
+            self.huge_pool(size).withdraw(self.platform(), first).then_some((first, size.level()))
+        });
+        if let Some((first, level)) = found {
+            self.note_failed(pfn);
+            self.dissolve(first, level);
+        }
+        found.is_some()
     }
 
     fn note_failed(&self, pfn: Pfn) {
@@ -157,10 +176,13 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading.
     pub(crate) fn page_of_kept(&self, pfn: Pfn) -> Option<Page<'_, P>> {
-        match find_home(self.platform().frame(pfn)) {
-            Some((home, index)) if !home.is_storage() => Some(Page { engine: self, pfn, home, index }),
+        let (first, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
+        match find_home(self.platform().frame(first)) {
+            Some((home, index)) if !home.is_storage() => {
+                Some(Page { engine: self, pfn: first, asked: pfn, level, home, index })
+            }
             _ => {
-                self.put_frame(pfn);
+                self.put_frame(first);
                 None
             }
         }
@@ -197,15 +219,21 @@ impl<P: Platform> Page<'_, P> {
     /// Puts a marker in place of every entry; afterwards no processor uses the frame through one.
     pub(crate) fn poison_entries(&self) {
         self.each_place(|place| {
-            place.space.take_entry(VirtAddr::new(place.range.start), self.pfn, poison(self.pfn));
+            let address = VirtAddr::new(place.range.start);
+            place.space.take_entry(address, self.level, self.pfn, poison(self.pfn));
         });
+    }
+
+    /// Says to all who may map the page, of which no marker tells, that it is lost.
+    pub(crate) fn tell_lost(&self) {
+        self.each_place(|place| self.engine.platform().memory_failed(&place.space.mmu, place.range.start));
     }
 
     /// Says at every marker whether the page is lost.
     pub(crate) fn settle_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            if place.space.settle_marker(address, self.pfn, lost) && lost {
+            if place.space.settle_marker(address, self.level, self.pfn, lost) && lost {
                 self.engine.platform().memory_failed(&place.space.mmu, address.get());
             }
         });
@@ -214,18 +242,21 @@ impl<P: Platform> Page<'_, P> {
     /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it free.
     pub(crate) fn retire_frame(&self) {
         self.frame().leave_home();
-        self.engine.note_failed(self.pfn);
+        if self.level > Level::Pte {
+            self.frame().set_broken();
+        }
+        self.engine.note_failed(self.asked);
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
     /// Whether there is a marker of `pfn` at `address`; it goes if the page is not `lost`.
-    fn settle_marker(&self, address: VirtAddr, pfn: Pfn, lost: bool) -> bool {
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return false };
-        let mut guard = table.lock();
-        let found = guard.get(address) == poison(pfn);
+    fn settle_marker(&self, address: VirtAddr, level: Level, pfn: Pfn, lost: bool) -> bool {
+        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return false };
+        let found = leaf.pte() == poison(pfn);
         if found && !lost {
-            guard.set(address, Pte::NONE);
+            // No processor remembers a marker.
+            leaf.replace(Pte::NONE, &mut NotCached);
         }
         found
     }

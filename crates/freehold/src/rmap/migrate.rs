@@ -21,7 +21,7 @@ use crate::{
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Format, Gather, Kind, Level, MarkerKind, Pte, PteFlags};
+use freehold_pagetable::{Format, Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags};
 
 /// Why a page stayed where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +97,13 @@ impl<P: Platform> Page<'_, P> {
     /// Moves it; see [`Engine::migrate`].
     pub(super) fn migrate(&self) -> Result<Pfn, MigrateError> {
         let engine = self.engine;
-        let new = engine.frames.alloc(engine.platform()).map_err(|_| MigrateError::OutOfMemory)?;
+        let new = engine.alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyHome::Anon(_) => self.move_anon(new),
             AnyHome::File(_) => self.move_cached(new),
         };
         if moved.is_err() {
-            engine.free_frame(new);
+            engine.free_unused(new, self.level);
         }
         moved.map(|()| new)
     }
@@ -115,16 +115,19 @@ impl<P: Platform> Page<'_, P> {
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
-        self.each_place(|place| place.space.set_marker(VirtAddr::new(place.range.start), self.pfn));
+        self.each_place(|place| {
+            place.space.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn)
+        });
         // Nobody can come to have a reference any more but by ours: no entry is left.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
-            self.engine.platform().copy_frame(new, self.pfn);
+            self.engine.platform().copy_frames(new, self.pfn, self.level.frames());
             self.engine.platform().frame(new).take_over(self.frame());
         }
         self.each_place(|place| {
-            place.space.end_marker(place.vma, VirtAddr::new(place.range.start), self.pfn, to);
+            let address = VirtAddr::new(place.range.start);
+            place.space.end_marker(place.vma, address, self.level, self.pfn, to);
         });
         if !alone {
             return Err(MigrateError::Busy);
@@ -139,20 +142,20 @@ impl<P: Platform> Page<'_, P> {
         let AnyHome::File(home) = &self.home else { return Err(MigrateError::NoPage) };
         // The file stays as long as somebody maps it or has it open; a last reference of ours would have to end it here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
-        mapping.exchange(self.index, self.pfn, new)
+        mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
     /// A marker takes the place of the entry at `address` if that maps `pfn`.
-    fn set_marker(&self, address: VirtAddr, pfn: Pfn) {
+    fn set_marker(&self, address: VirtAddr, level: Level, pfn: Pfn) {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        self.with_entry(address, pfn, |guard, address| {
-            let Kind::Leaf { flags, .. } = guard.get(address).kind(Level::Pte) else { return };
+        self.with_entry(address, level, pfn, |leaf| {
+            let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
-            guard.replace(address, Moving { pfn, write, exclusive }.entry(), &mut gather);
+            leaf.replace(Moving { pfn, write, exclusive }.entry(), &mut gather);
             if exclusive {
                 frame.clear_exclusive();
             }
@@ -164,13 +167,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// An entry of the frame `to` takes the place of a marker for `pfn`.
-    fn end_marker(&self, vma: &Vma<P>, address: VirtAddr, pfn: Pfn, to: Pfn) {
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return };
-        let mut guard = table.lock();
-        let Kind::Marker { kind: MarkerKind::Migration, payload } = guard.get(address).kind(Level::Pte)
-        else {
-            return;
-        };
+    fn end_marker(&self, vma: &Vma<P>, address: VirtAddr, level: Level, pfn: Pfn, to: Pfn) {
+        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return };
+        let Kind::Marker { kind: MarkerKind::Migration, payload } = leaf.kind() else { return };
         let moving = Moving::of(payload);
         if moving.pfn != pfn {
             return;
@@ -186,7 +185,8 @@ impl<P: Platform> AddressSpace<P> {
         if moving.write && vma.flags().contains(VmFlags::WRITE) {
             flags |= PteFlags::WRITE | PteFlags::DIRTY;
         }
-        guard.set(address, Pte::page(to, flags));
+        // No processor remembers a marker.
+        leaf.replace(Pte::leaf(level, to, flags), &mut NotCached);
     }
 }
 

@@ -181,28 +181,12 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
 
     /// The VMAs that map any page of `pages`, parents before the children that fork gave them.
     pub fn mappers(&self, pages: Range<u64>) -> impl Iterator<Item = Mapper<'_, P>> {
-        let found = (!pages.is_empty()).then(|| self.tree.overlapping(pages.start, pages.end - 1));
-        found.into_iter().flatten().map(move |vma| {
-            // SAFETY: linked VMAs are live, and stay linked while the lock is held.
-            let vma: &Vma<P> = unsafe { vma.as_ref() };
-            let space = core::ptr::with_exposed_provenance::<AddressSpace<P>>(vma.owner_addr());
-            // SAFETY: an address space exposes its address to its VMAs and unlinks them before it goes away.
-            Mapper { space: unsafe { &*space }, vma, range: addresses(vma, &pages) }
-        })
+        mappers(self.tree, pages)
     }
 
     /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at least.
     fn part_end(&self, pages: Range<u64>) -> u64 {
-        let mut part = ENTRIES.min(pages.end - pages.start);
-        loop {
-            let end = pages.end.min(pages.start.saturating_add(part));
-            let most = (ENTRIES / part) as usize;
-            // No more of them are counted than decide it.
-            if part <= 1 || self.mappers(pages.start..end).take(most + 1).count() <= most {
-                return end;
-            }
-            part /= 2;
-        }
+        part_end(self.tree, pages, 1)
     }
 
     /// Whether a VMA, which is linked with no other tree of this kind, is in it.
@@ -221,6 +205,35 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
     }
 }
 
+/// See [`Lookups::mappers`]. The lock of the tree is held, in any mode.
+fn mappers<P: Platform, W: Which>(
+    tree: &IntervalTree<ByLink<P, W>>,
+    pages: Range<u64>,
+) -> impl Iterator<Item = Mapper<'_, P>> {
+    let found = (!pages.is_empty()).then(|| tree.overlapping(pages.start, pages.end - 1));
+    found.into_iter().flatten().map(move |vma| {
+        // SAFETY: linked VMAs are live, and stay linked while the lock is held.
+        let vma: &Vma<P> = unsafe { vma.as_ref() };
+        let space = core::ptr::with_exposed_provenance::<AddressSpace<P>>(vma.owner_addr());
+        // SAFETY: an address space exposes its address to its VMAs and unlinks them before it goes away.
+        Mapper { space: unsafe { &*space }, vma, range: addresses(vma, &pages) }
+    })
+}
+
+/// See [`Edit::part_end`].
+fn part_end<P: Platform, W: Which>(tree: &IntervalTree<ByLink<P, W>>, pages: Range<u64>, unit: u64) -> u64 {
+    let mut part = ENTRIES.min((pages.end - pages.start).div_ceil(unit));
+    loop {
+        let end = pages.end.min(pages.start.saturating_add(part * unit));
+        let most = (ENTRIES / part) as usize;
+        // No more of them are counted than decide it.
+        if part <= 1 || mappers(tree, pages.start..end).take(most + 1).count() <= most {
+            return end;
+        }
+        part /= 2;
+    }
+}
+
 /// Where `vma` maps `pages`, of which it maps some.
 fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
@@ -230,6 +243,17 @@ fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
 }
 
 impl<P: Platform, W: Which> Edit<'_, P, W> {
+    /// As [`Lookups::mappers`].
+    pub fn mappers(&self, pages: Range<u64>) -> impl Iterator<Item = Mapper<'_, P>> {
+        mappers(self.tree, pages)
+    }
+
+    /// How far of `pages` to go in one hold if an entry maps `unit` of them: as far as no more than [`ENTRIES`] map them, but one
+    /// entry's at least.
+    pub fn part_end(&self, pages: Range<u64>, unit: u64) -> u64 {
+        part_end(self.tree, pages, unit)
+    }
+
     /// Links a VMA that belongs here.
     pub fn insert(&mut self, vma: &Vma<P>) {
         // SAFETY: VMAs live in a slab that outlives the tree, and are unlinked before they are reused.

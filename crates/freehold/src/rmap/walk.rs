@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Pfn, VirtAddr, engine::Engine, frame::Frame, platform::Platform, space::AddressSpace};
 use core::ptr::NonNull;
-use freehold_pagetable::{Kind, Level, PteGuard};
+use freehold_pagetable::{Kind, LeafGuard, Level};
 
 /// Marks the address of a file's home in a frame's record; homes are aligned.
 pub(crate) const FILE: usize = 1;
@@ -21,7 +21,12 @@ pub(super) enum AnyHome<P: Platform> {
 /// A page, found by the number of its frame, and kept: the frame stays this page's as long as this lives.
 pub(crate) struct Page<'e, P: Platform> {
     pub(super) engine: &'e Engine<P>,
+    /// The first, of a huge page of a pool.
     pub(super) pfn: Pfn,
+    /// The one by which it was found.
+    pub(super) asked: Pfn,
+    /// That of the entries that map it.
+    pub(super) level: Level,
     pub(super) home: AnyHome<P>,
     pub(super) index: u64,
 }
@@ -57,26 +62,29 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading, tables' locks one at a time.
     pub(crate) fn page(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        let asked = pfn;
+        let (pfn, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
         let frame = self.platform().frame(pfn);
         let (home, index) = find_home(frame)?;
         let kept = match &home {
-            AnyHome::Anon(home) => self.keep_mapped(pfn, home, index),
+            AnyHome::Anon(home) => self.keep_mapped(pfn, level, home, index),
             AnyHome::File(home) => self.keep_cached(pfn, home, index),
         };
         if !kept {
             return None;
         }
-        let page = Page { engine: self, pfn, home, index };
+        let page = Page { engine: self, pfn, asked, level, home, index };
         // The frame is this page's for certain now; if it was another's while we looked, somebody is at work.
-        page.is_at_home().then_some(page)
+        // Nor was it a small page's before that of a huge one, or the other way round.
+        (page.is_at_home() && frame.hugetlb().unwrap_or(Level::Pte) == level).then_some(page)
     }
 
     /// Takes a reference beside that of an entry which maps the frame.
-    fn keep_mapped(&self, pfn: Pfn, home: &VmaTree<P, ByPages>, index: u64) -> bool {
+    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, ByPages>, index: u64) -> bool {
         let lookups = home.read();
         lookups.mappers(index..index + 1).any(|mapper| {
-            let frame = |_: &mut PteGuard<'_, P::Format, P>, _| self.platform().frame(pfn).get();
-            mapper.space.with_entry(VirtAddr::new(mapper.range.start), pfn, frame).is_some()
+            let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
+            mapper.space.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
         })
     }
 
@@ -88,7 +96,7 @@ impl<P: Platform> Engine<P> {
             return false;
         };
         let rcu = P::rcu_read();
-        let found = mapping.lookup(&rcu, index) == Some(pfn);
+        let found = mapping.lookup(&rcu, mapping.index_of(index)) == Some(pfn);
         if found {
             self.platform().frame(pfn).get();
         }
@@ -169,7 +177,7 @@ impl<P: Platform> Page<'_, P> {
         let mut count = 0;
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            count += u64::from(place.space.with_entry(address, self.pfn, |_, _| ()).is_some());
+            count += u64::from(place.space.with_entry(address, self.level, self.pfn, |_| ()).is_some());
         });
         count
     }
@@ -182,24 +190,29 @@ impl<P: Platform> Drop for Page<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Calls `f` with the table locked if the entry at `address` maps `pfn`. A huge page around it is split.
+    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a small one is split,
+    /// but for one of a pool.
     ///
     /// The caller keeps the table from being unlinked, by a lock of the reverse map.
     pub(crate) fn with_entry<R>(
         &self,
         address: VirtAddr,
+        level: Level,
         pfn: Pfn,
-        f: impl FnOnce(&mut PteGuard<'_, P::Format, P>, VirtAddr) -> R,
+        f: impl FnOnce(&mut LeafGuard<'_, P::Format, P>) -> R,
     ) -> Option<R> {
-        let (pte, level) = self.table.peek(self.platform(), address);
-        if level == Level::Pmd && pte.is_leaf(level) {
+        let (pte, found) = self.table.peek(self.platform(), address);
+        if found > level && pte.is_leaf(found) {
+            if self.platform().frame(pte.pfn()).hugetlb().is_some() {
+                return None;
+            }
             // Cannot fail: a table is kept for it.
             let split = self.table.pmd_table(self.platform(), address).map(|table| table.split(address));
             debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
         }
-        let mut guard = self.table.pte_table(self.platform(), address)?.lock();
-        match guard.get(address).kind(Level::Pte) {
-            Kind::Leaf { pfn: found, .. } if found == pfn => Some(f(&mut guard, address)),
+        let mut leaf = self.table.lock_leaf(self.platform(), address, level)?;
+        match leaf.kind() {
+            Kind::Leaf { pfn: found, .. } if found == pfn => Some(f(&mut leaf)),
             _ => None,
         }
     }

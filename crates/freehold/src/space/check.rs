@@ -3,7 +3,7 @@
 use super::{AddressSpace, Rss, RssKind};
 use crate::{PAGE_SIZE, VirtAddr, object::Object, platform::Platform, probe, vma::Vma};
 use core::ops::ControlFlow;
-use freehold_pagetable::{Kind, Large, LargeGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, Large, LeafGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
@@ -68,7 +68,8 @@ impl<P: Platform> Reverse<'_, P> {
         if flags.contains(PteFlags::SPECIAL) {
             return;
         }
-        for n in 0..level.frames() {
+        let records = if self.platform.frame(pfn).hugetlb().is_some() { 1 } else { level.frames() };
+        for n in 0..records {
             let (frame, at) = (self.platform.frame(pfn.add(n)), address.get() + n * PAGE_SIZE);
             let home = match (frame.is_anon(), self.vma.object()) {
                 (true, _) => self.vma.tree().map(core::ptr::from_ref).map(<*const _>::addr),
@@ -102,7 +103,7 @@ impl<P: Platform> Visitor<P::Format, P> for Reverse<'_, P> {
         })
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         // No VMA begins or ends inside a huge page.
         let address = range.start();
         self.check(address, leaf.pte(), leaf.level());
@@ -120,6 +121,7 @@ impl<P: Platform> Count<'_, P> {
     fn add(&mut self, pte: Pte<P::Format>, level: Level) {
         if let Kind::Leaf { pfn, flags } = pte.kind(level)
             && !flags.contains(PteFlags::SPECIAL)
+            && self.platform.frame(pfn).hugetlb().is_none()
         {
             self.rss.add(RssKind::of(self.platform.frame(pfn)), level.frames() as i64);
         }
@@ -136,7 +138,7 @@ impl<P: Platform> Visitor<P::Format, P> for Count<'_, P> {
         })
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         self.add(leaf.pte(), leaf.level());
         ControlFlow::Continue(())
     }

@@ -105,10 +105,18 @@ impl<P: Platform> WriteGuard<'_, P> {
             true => Family { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
             false => Family::NONE,
         };
-        let attrs = Attrs { flags: flags - VmFlags::LOCK_MASK, anon, ..vma.attrs() };
+        let attrs = Attrs { flags: flags - VmFlags::LOCK_MASK, anon, reserves: None, ..vma.attrs() };
         copy.reserve(1)?;
         let child = copy.alloc(vma.range(), &attrs)?;
         copy.insert_copy(vma, child);
+        if let Some(size) = vma.huge_page_size() {
+            // Those of shared mappings the child's faults find.
+            let copied = !vma.flags().contains(VmFlags::MAYSHARE);
+            return match copied {
+                true => self.space.copy_huge_pages(vma, size, copy.space, gather).map_err(ForkError::from),
+                false => Ok(()),
+            };
+        }
         match !wiped && has_entries_to_copy(vma) {
             true => self.space.copy_entries(vma, copy.space, gather).map_err(ForkError::from),
             false => Ok(()),

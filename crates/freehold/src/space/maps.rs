@@ -169,11 +169,15 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, Range<u64>) -> R) -> Option<R> {
         let part = |vma: &Vma<P>| vma.start().max(at)..vma.end();
         match self.lock_next_vma(at) {
-            Ok(Some(vma)) => Some(f(&vma, part(&vma))),
+            Ok(Some(vma)) => {
+                let _kept = self.keep_tables(&vma);
+                Some(f(&vma, part(&vma)))
+            }
             Ok(None) => None,
             Err(_) => {
                 let guard = self.read();
                 let vma = guard.next(at)?;
+                let _kept = self.keep_tables(vma);
                 Some(f(vma, part(vma)))
             }
         }

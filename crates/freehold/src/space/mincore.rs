@@ -1,9 +1,9 @@
 //! mincore: which pages an access would find without waiting for a file.
 
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
-use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, platform::Platform, vma::Vma};
+use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, LargeGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -55,10 +55,12 @@ impl<P: Platform> AddressSpace<P> {
     fn resident(&self, vma: &Vma<P>, part: &Range<u64>, out: &mut [u8]) {
         out.fill(0);
         let mut marker = Marker { start: part.start, out };
+        let _kept = self.keep_tables(vma);
         let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
         debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
-        // A direct file has no cache.
-        let Some(file) = vma.object().file().filter(|file| !file.mapping().is_direct()) else { return };
+        // A direct file has no cache, and of huge pages only what is mapped is shown.
+        let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
+        let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
         let first = vma.pgoff_of(part.start);
         for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
@@ -97,7 +99,7 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
         })
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         if matches!(leaf.kind(), Kind::Leaf { .. }) {
             self.mark(range);
         }

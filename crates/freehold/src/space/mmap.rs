@@ -9,7 +9,8 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    object::{File, Mapping, Object, Writing},
+    hugetlb::{HugePageSize, reserves::Promised},
+    object::{File, FillError, Mapping, Object, Writing},
     platform::Platform,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
@@ -81,6 +82,9 @@ bitflags! {
     }
 }
 
+/// Where the size of huge pages stands in the flags.
+const HUGE_SHIFT: u32 = 26;
+
 /// The kind of sharing, which is a number and not a set of bits.
 const TYPE: u64 = 0x0f;
 const SHARED: u64 = 1;
@@ -106,6 +110,8 @@ pub(super) struct Request<P: Platform> {
     addr: u64,
     /// Whole pages, not zero.
     len: u64,
+    /// Bytes of a page.
+    unit: u64,
     flags: MapFlags,
     vm_flags: VmFlags,
     object: Object<P>,
@@ -137,6 +143,7 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
+        request.promise_shared()?;
         let fixed = request
             .flags
             .contains(MapFlags::FIXED)
@@ -166,36 +173,46 @@ impl<P: Platform> AddressSpace<P> {
         if file.is_none() && !flags.contains(MapFlags::ANONYMOUS) {
             return Err(MmapError::BadDescriptor);
         }
-        if len == 0 || (flags.contains(MapFlags::HUGETLB) && file.is_some()) {
+        let huge = file.and_then(|file| file.mapping().huge_page_size());
+        if len == 0 || (flags.contains(MapFlags::HUGETLB) && file.is_some() && huge.is_none()) {
             return Err(MmapError::Invalid);
         }
-        if flags.contains(MapFlags::HUGETLB) {
-            return Err(MmapError::NoHugePages);
-        }
+        let huge = match flags.contains(MapFlags::HUGETLB) && file.is_none() {
+            true => Some(flags.huge_page_size().ok_or(MmapError::Invalid)?),
+            false => huge,
+        };
+        let unit = huge.map_or(PAGE_SIZE, HugePageSize::bytes);
         if flags.contains(MapFlags::FIXED_NOREPLACE) {
             flags |= MapFlags::FIXED;
         }
-        let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?;
+        let len = len.checked_next_multiple_of(unit).ok_or(MmapError::NoSpace)?;
+        if !offset.is_multiple_of(unit) {
+            return Err(MmapError::Invalid);
+        }
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
         }
-        let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr) };
-        let object = file.map_or(Object::Anonymous, |file| Object::File(file.clone()));
-        Ok(Request {
-            addr,
-            len,
-            flags,
-            vm_flags: vm_flags(prot, flags),
-            object,
-            pgoff: offset >> PAGE_SHIFT,
-            writing: None,
-        })
+        let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr, unit) };
+        let object = match (file, huge) {
+            (Some(file), _) => Object::File(file.clone()),
+            (None, Some(size)) => Object::File(File::anonymous_huge(&self.engine, size, len)?),
+            (None, None) => Object::Anonymous,
+        };
+        let mut vm_flags = vm_flags(prot, flags);
+        if huge.is_some() {
+            vm_flags |= VmFlags::HUGETLB | VmFlags::DONTEXPAND;
+        }
+        Ok(Request { addr, len, unit, flags, vm_flags, object, pgoff: offset >> PAGE_SHIFT, writing: None })
     }
 
     /// A hint in whole pages, not below the minimum address.
-    fn round_hint(&self, addr: u64) -> u64 {
+    fn round_hint(&self, addr: u64, unit: u64) -> u64 {
         let hint = addr & !(PAGE_SIZE - 1);
-        if hint == 0 { 0 } else { hint.max(self.engine.config().mmap_min_addr) }
+        match hint {
+            0 => 0,
+            // One that overflows is as good as none.
+            _ => hint.max(self.engine.config().mmap_min_addr).checked_next_multiple_of(unit).unwrap_or(0),
+        }
     }
 }
 
@@ -216,6 +233,50 @@ pub(super) fn access_flags(prot: Prot) -> VmFlags {
     vm.set(VmFlags::WRITE, prot.contains(Prot::WRITE));
     vm.set(VmFlags::EXEC, prot.contains(Prot::EXEC));
     vm
+}
+
+impl MapFlags {
+    /// The size of pages that goes with `HUGETLB`: its binary logarithm in six bits, or 0 for the default.
+    fn huge_page_size(self) -> Option<HugePageSize> {
+        match self.bits() >> HUGE_SHIFT & 0x3f {
+            0 => Some(HugePageSize::Mib2),
+            shift => HugePageSize::from_bytes(1 << shift),
+        }
+    }
+}
+
+impl<P: Platform> Request<P> {
+    /// Promises pages to a shared mapping of a file of huge pages, and enlarges the file if it may be written, before any lock of the
+    /// address space is taken: this takes the file's. What fails later leaves the promise with the file, as on Linux.
+    fn promise_shared(&self) -> Result<(), MmapError> {
+        let Object::File(file) = &self.object else { return Ok(()) };
+        if !self.vm_flags.contains(VmFlags::HUGETLB) {
+            return Ok(());
+        }
+        let shared = matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE);
+        let promised = shared && !self.flags.contains(MapFlags::NORESERVE);
+        let enlarge = self.vm_flags.contains(VmFlags::WRITE) && (!shared || file.access().write);
+        let start = self.pgoff << PAGE_SHIFT;
+        file.mapping().promise(start..start + self.len, promised, enlarge).map_err(|error| match error {
+            FillError::NoHugePages => MmapError::NoHugePages,
+            _ => MmapError::OutOfMemory,
+        })
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Promises pages to a private mapping of huge pages.
+    fn promise_huge_pages(&self, request: &Request<P>) -> Result<Option<Promised<P>>, MmapError> {
+        let Object::File(file) = &request.object else { return Ok(None) };
+        let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
+        match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
+            Some(size) => match Promised::new(&self.engine, size, request.len / size.bytes())? {
+                None => Err(MmapError::NoHugePages),
+                promised => Ok(promised),
+            },
+            None => Ok(None),
+        }
+    }
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
@@ -253,7 +314,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Where the mapping goes.
     fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
-        let &Request { addr, len, flags, .. } = request;
+        let &Request { addr, len, unit, flags, .. } = request;
         if len > TASK_SIZE {
             return Err(MmapError::NoSpace);
         }
@@ -261,13 +322,20 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             if addr > TASK_SIZE - len {
                 return Err(MmapError::NoSpace);
             }
-            if !addr.is_multiple_of(PAGE_SIZE) {
+            if !addr.is_multiple_of(request.unit) {
                 return Err(MmapError::Invalid);
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
         // Shared memory is a file in the making.
         let private = matches!(request.object, Object::Anonymous) && flags.bits() & TYPE != SHARED;
+        if unit > PAGE_SIZE {
+            return if addr != 0 && self.hint_is_free(addr, len) {
+                Ok(addr)
+            } else {
+                self.find_aligned_gap(len, unit)
+            };
+        }
         self.place_free(addr, len, private)
     }
 
@@ -292,20 +360,26 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The highest gap below the mmap base, or else the lowest above a third of the address space. With `huge`, where a
     /// huge page may start, if there is room for one more than needed.
     pub(super) fn find_gap(&self, len: u64, huge: bool) -> Result<u64, MmapError> {
-        if huge && let Some(at) = self.highest_gap(len + HUGE).or_else(|| self.lowest_gap(len + HUGE)) {
+        let roomy = len + HUGE;
+        if huge && let Ok(at) = self.find_aligned_gap(roomy, PAGE_SIZE) {
             return Ok((at + 1).next_multiple_of(HUGE));
         }
-        self.highest_gap(len).or_else(|| self.lowest_gap(len)).ok_or(MmapError::NoSpace)
+        self.find_aligned_gap(len, PAGE_SIZE)
+    }
+
+    /// The highest gap below the mmap base, or else the lowest above a third of the address space, for `len` bytes from a multiple
+    /// of `align` on.
+    fn find_aligned_gap(&self, len: u64, align: u64) -> Result<u64, MmapError> {
+        self.highest_gap(len, align).or_else(|| self.lowest_gap(len, align)).ok_or(MmapError::NoSpace)
     }
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants some of it, the
     /// search goes on below what it wants. So a stack right above something else takes nothing from what is below that.
-    fn highest_gap(&self, len: u64) -> Option<u64> {
+    fn highest_gap(&self, len: u64, align: u64) -> Option<u64> {
         let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
         let mut high = self.space.mmap_base;
         loop {
-            let at =
-                self.gap(&GapRequest { len, align: PAGE_SIZE, low, high, direction: Direction::TopDown })?;
+            let at = self.gap(&GapRequest { len, align, low, high, direction: Direction::TopDown })?;
             match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
                 Some(kept) if kept < at + len => high = kept,
                 _ => return Some(at),
@@ -314,11 +388,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Likewise, from below; beyond a stack that wants some of it.
-    fn lowest_gap(&self, len: u64) -> Option<u64> {
+    fn lowest_gap(&self, len: u64, align: u64) -> Option<u64> {
         let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE);
         loop {
-            let request =
-                GapRequest { len, align: PAGE_SIZE, low, high: TASK_SIZE, direction: Direction::BottomUp };
+            let request = GapRequest { len, align, low, high: TASK_SIZE, direction: Direction::BottomUp };
             let at = self.gap(&request)?;
             match self.next_slot(at) {
                 Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end,
@@ -348,7 +421,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
             request.vm_flags |= VmFlags::NORESERVE;
-        } else if private && request.vm_flags.contains(VmFlags::WRITE) {
+        } else if private && request.vm_flags & (VmFlags::WRITE | VmFlags::HUGETLB) == VmFlags::WRITE {
             request.vm_flags |= VmFlags::ACCOUNT;
         }
         Ok(())
@@ -454,22 +527,28 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > space.engine.config().commit_pages {
             return Err(MmapError::Limit);
         }
+        let promised = space.promise_huge_pages(&request)?;
         let attrs = Attrs {
             flags: request.vm_flags,
             object: &request.object,
             pgoff: request.pgoff,
             anon: Family::NONE,
             policy: 0,
+            reserves: promised.as_ref().map(|promised| &promised.reserves),
         };
         let new = self.prepare_new(range.clone(), &attrs)?;
         // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
         // not locked, and its first fault must find the range empty.
         gathered.zap_in_place();
         let vma: &Vma<P> = self.insert(range.clone(), new, &attrs);
+        if let Some(promised) = promised {
+            promised.hand_over();
+        }
         let replaced = gathered.commit_replaced();
         space.counters.account(self, request.vm_flags, pages as i64);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && (request.vm_flags.contains(VmFlags::DROPPABLE) || request.object.is_direct()) {
+        let unlockable = VmFlags::DROPPABLE | VmFlags::HUGETLB;
+        if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
             // were mapped before, as on Linux; and it is populated all the same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);

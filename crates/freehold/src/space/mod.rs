@@ -101,6 +101,16 @@ pub enum FaultLock {
     VmaLock,
 }
 
+/// What keeps shared tables of huge pages where a fault has found them; see [`hugetlb`](crate::hugetlb).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugetlbLock {
+    /// The lock over all VMAs of the file, held by each fault for reading (Linux 5.7 to 6.0).
+    FileLock,
+    /// A lock of each VMA's own (seed 003).
+    #[default]
+    VmaLock,
+}
+
 /// Which design of each seed an address space uses; the default is the last of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
@@ -108,13 +118,15 @@ pub struct Locking {
     pub unmap: Unmap,
     /// How faults are locked.
     pub fault: FaultLock,
+    /// How faults on huge pages are locked besides.
+    pub hugetlb: HugetlbLock,
 }
 
 impl Locking {
-    /// Every combination, for tests and comparisons.
+    /// Every combination of the first two, for tests and comparisons.
     pub const ALL: [Locking; 8] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
-            Locking { unmap, fault }
+            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock }
         }
         use FaultLock::{MmapLock, VmaLock};
         [

@@ -25,7 +25,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    Gather, Kind, Large, LargeGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+    Gather, Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
 
 impl From<ReshapeError> for MprotectError {
@@ -143,6 +143,14 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let pages = (part.end - part.start) >> PAGE_SHIFT;
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
+        // Of huge pages nobody shares a table while its entries and the flags disagree.
+        let (vma, _alone) = match vma.huge_page_size() {
+            Some(_) => {
+                let vma = self.guard.modify(vma, part.clone(), Change { flags: old, policy })?;
+                (vma, Some(space.alone(vma, &part)))
+            }
+            None => (vma, None),
+        };
         let vma = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
@@ -248,9 +256,15 @@ fn with_rights<P: Platform>(
     let mut new = (old - RIGHTS) | (vma_pte_flags(flags) & RIGHTS);
     let write = flags.contains(VmFlags::WRITE)
         && (old.contains(PteFlags::WRITE)
-            || (0..level.frames()).all(|n| is_own(platform, flags, pfn.add(n), old)));
+            || records(platform, pfn, level).all(|pfn| is_own(platform, flags, pfn, old)));
     new.set(PteFlags::WRITE, write);
     pte.with_flags(level, new)
+}
+
+/// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
+fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
+    let counted = if platform.frame(pfn).hugetlb().is_some() { 1 } else { level.frames() };
+    (0..counted).map(move |n| pfn.add(n))
 }
 
 /// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to hear of the
@@ -272,7 +286,7 @@ impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         let (platform, flags, level) = (self.platform, self.flags, leaf.level());
         leaf.change(self.stale, |pte| with_rights(platform, flags, level, pte));
         ControlFlow::Continue(())

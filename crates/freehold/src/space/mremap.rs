@@ -23,6 +23,7 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MmapError, MremapError, MunmapError},
+    hugetlb::HugePageSize,
     object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
@@ -188,6 +189,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<u64, MremapError> {
         let request = Remap::decode(addr, old_len, new_len, flags, new_addr)?;
         let guard = self.lock_for_remap(&request)?;
+        let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
@@ -216,6 +218,18 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// The request with lengths of whole pages, if it is about huge ones, which do not grow.
+    fn in_whole_huge_pages(&self, request: Remap) -> Result<Remap, MremapError> {
+        let size = self.find(request.addr).and_then(Vma::huge_page_size);
+        let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
+        let (old_len, new_len) =
+            (request.old_len.next_multiple_of(bytes), request.new_len.next_multiple_of(bytes));
+        let request = Remap { old_len, new_len, ..request };
+        // The lengths have become larger: what overlaps now did not before.
+        let target_is_sane = !request.has_target() || request.target_is_sane();
+        if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
+    }
+
     /// The tail goes; like munmap, this may let go of the lock early.
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
@@ -277,6 +291,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let flags = vma.flags();
         if flags.contains(VmFlags::SEALED) {
             return Err(MremapError::NotPermitted);
+        }
+        if let Some(size) = vma.huge_page_size() {
+            let target = if request.fixed() { request.new_addr } else { 0 };
+            let whole = |at: u64| at.is_multiple_of(size.bytes());
+            if ![request.addr, request.old_len, request.new_len, target].into_iter().all(whole) {
+                return Err(MremapError::Invalid);
+            }
         }
         if !request.grows() && !request.has_target() {
             return Ok(false);
@@ -393,7 +414,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // One for the target, one for the source.
         self.reserve(2)?;
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
-        if let Err(error) = self.space.prepare_entries(from.clone(), target.start, movable(source)) {
+        let prepared = match source.huge_page_size() {
+            Some(size) => self.space.prepare_huge_pages(size, from.clone(), target.start),
+            None => self.space.prepare_entries(from.clone(), target.start, movable(source)),
+        };
+        if let Err(error) = prepared {
             self.space.drop_tables(self, &target);
             return Err(error.into());
         }
@@ -489,6 +514,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let tlb = SpaceTlb { space: self.space };
         let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &self.space.gathers);
+        if let Some(size) = source.huge_page_size() {
+            self.space.move_huge_pages(source, size, from, to, &mut gather);
+            return gather.finish();
+        }
         let exclude = |tables| (exposed || tables == Tables::Move).then(|| RmapEdit::of(source));
         self.space.move_entries(from, to, movable(source), &mut gather, exclude);
         gather.finish();

@@ -3,7 +3,7 @@
 use super::AddressSpace;
 use crate::{PAGE_SIZE, Pfn, VirtAddr, engine::Engine, platform::Platform};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, Large, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, Large, LeafGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
 /// What kind of page is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl<P: Platform, S: FnMut(Present)> Visitor<P::Format, P> for Scan<'_, P, S> {
         walked
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         if let Kind::Leaf { pfn, flags } = leaf.kind() {
             let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
             let range = range.start().get()..range.start().get() + range.len();

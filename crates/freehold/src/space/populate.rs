@@ -9,6 +9,7 @@ use crate::{
     counted::Counted,
     error::PopulateError,
     fault::{Access, FaultError, Held, Step},
+    hugetlb::HugePageSize,
     object::File,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
@@ -165,11 +166,12 @@ impl<P: Platform> AddressSpace<P> {
         part: Range<u64>,
         access: Access,
     ) -> Batch<P> {
-        let end = part.end.min(part.start + BATCH * PAGE_SIZE);
+        let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
+        let end = part.end.min(part.start + BATCH * unit);
         let mut page = part.start;
         while page < end {
             if self.is_there(page, access) {
-                page += PAGE_SIZE;
+                page = (page / unit + 1) * unit;
                 continue;
             }
             match self.fault_in(vma, page, access, Held::Mmap(guard)) {
@@ -181,7 +183,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
             }
         }
-        Batch::To(end)
+        Batch::To(page.max(end).min(part.end))
     }
 
     /// Whether the hardware would let the access pass.

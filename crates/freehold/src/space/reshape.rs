@@ -120,6 +120,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: Range<u64>,
         attrs: &Attrs<'_, P>,
     ) -> Result<OwnedVma<'g, P>, NoMemory> {
+        let hugetlb = self.space.engine.hugetlb_part(attrs)?;
         self.space.engine.slab.alloc(VmaInit {
             range,
             pgoff: attrs.pgoff,
@@ -127,6 +128,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             anon: attrs.anon,
             policy: attrs.policy,
             object: attrs.object,
+            hugetlb,
             // Exposed: the reverse map comes back from the VMA to its space.
             owner: core::ptr::from_ref(self.space).expose_provenance(),
         })
@@ -253,6 +255,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             self.attach(piece);
         }
         let mut edit = RmapEdit::of(vma);
+        for at in [part.start, part.end] {
+            self.space.unshare_at(vma, at, edit.file());
+        }
         right.set_bounds_within(&mut edit, pieces[0].clone(), attrs.pgoff);
         for piece in &fresh {
             edit.insert(piece);

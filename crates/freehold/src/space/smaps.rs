@@ -3,6 +3,7 @@
 use super::{AddressSpace, maps::MapLine};
 use crate::{
     PAGE_SIZE, Pfn,
+    hugetlb::HugePageSize,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
@@ -10,7 +11,7 @@ use core::{
     fmt,
     ops::{ControlFlow, Range},
 };
-use freehold_pagetable::{Kind, LargeGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{Kind, LeafGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
 /// Fractional bits of proportional sizes: shares of pages are added up with these, and dropped in the end.
 const FRACTION: u32 = 12;
@@ -40,6 +41,10 @@ pub struct Usage {
     pub anonymous_huge: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
+    /// Huge pages of a pool, which no other number counts, that others may map as well.
+    pub shared_hugetlb: u64,
+    /// Likewise, mapped here alone.
+    pub private_hugetlb: u64,
 }
 
 /// One VMA, or a part of one, with its memory.
@@ -48,6 +53,8 @@ pub struct Smap<P: Platform> {
     pub line: MapLine<P>,
     /// What is in memory.
     pub usage: Usage,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// Huge pages may come here.
     pub huge_eligible: bool,
 }
@@ -65,6 +72,7 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
         let space = self.space;
         let smap = space.with_next_vma(self.at, |vma, part| Smap {
             usage: space.usage(vma, part.clone()),
+            page_bytes: vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes),
             huge_eligible: space.may_hold_huge(vma),
             line: MapLine::of(space, vma, part),
         })?;
@@ -151,10 +159,18 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
         })
     }
 
-    fn large(&mut self, leaf: LargeGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         if let Kind::Leaf { pfn, flags } = leaf.kind()
             && !flags.contains(PteFlags::SPECIAL)
         {
+            let frame = self.platform.frame(pfn);
+            if frame.hugetlb().is_some() {
+                match leaf.is_shared() || frame.maps() > 1 {
+                    true => self.sum.shared_hugetlb += range.len(),
+                    false => self.sum.private_hugetlb += range.len(),
+                }
+                return ControlFlow::Continue(());
+            }
             let first = range.start().frame_in_leaf(leaf.level());
             let before = self.sum.anonymous;
             (first..first + range.len() / PAGE_SIZE).for_each(|n| self.add(pfn.add(n), flags));
@@ -167,12 +183,12 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
 /// The paragraph as /proc/PID/smaps has it, without the last newline. What the engine does not have is zero.
 impl<P: Platform> fmt::Display for Smap<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Smap { line, usage, huge_eligible } = self;
+        let Smap { line, usage, page_bytes, huge_eligible } = self;
         writeln!(f, "{line}")?;
         let rows = [
             ("Size:", line.end - line.start),
-            ("KernelPageSize:", PAGE_SIZE),
-            ("MMUPageSize:", PAGE_SIZE),
+            ("KernelPageSize:", *page_bytes),
+            ("MMUPageSize:", *page_bytes),
             ("Rss:", usage.rss),
             ("Pss:", usage.pss),
             ("Pss_Dirty:", usage.pss_dirty),
@@ -187,8 +203,8 @@ impl<P: Platform> fmt::Display for Smap<P> {
             ("AnonHugePages:", usage.anonymous_huge),
             ("ShmemPmdMapped:", 0),
             ("FilePmdMapped:", 0),
-            ("Shared_Hugetlb:", 0),
-            ("Private_Hugetlb:", 0),
+            ("Shared_Hugetlb:", usage.shared_hugetlb),
+            ("Private_Hugetlb:", usage.private_hugetlb),
             ("Swap:", 0),
             ("SwapPss:", 0),
             ("Locked:", usage.locked),

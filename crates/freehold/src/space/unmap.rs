@@ -308,7 +308,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.totals.vmas += 1;
         self.totals.pages += vma.pages();
         self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
-        self.totals.special |= is_special(vma);
+        self.totals.special |= self.guard.space.is_special(vma);
         self.totals.files |= matches!(vma.object(), Object::File(_));
         self.list.push(vma);
     }
@@ -390,6 +390,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
         // SAFETY: null or a member of the list, which owns it, detached.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
+            vma.end_promises(&self.space.engine);
             // SAFETY: as above; nobody else takes it.
             drop(unsafe { self.space.engine.slab.own(vma) });
         }
@@ -453,7 +454,10 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     let tlb = SpaceTlb { space };
     let mut gather = Gather::exclusive(&tlb);
     for vma in list.iter() {
-        space.zap(vma.range(), Zap::of(vma), &mut gather);
+        match vma.flags().contains(VmFlags::HUGETLB) {
+            true => space.zap_huge_pages(vma, &mut gather),
+            false => space.zap(vma.range(), Zap::of(vma), &mut gather),
+        }
     }
     // SAFETY: the range was zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
     // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
@@ -461,12 +465,14 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     gather.finish();
 }
 
-/// Whether a VMA must be zapped with the lock held for writing.
-fn is_special<P: Platform>(vma: &Vma<P>) -> bool {
-    vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB)
-}
-
 impl<P: Platform> AddressSpace<P> {
+    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is seed 001's caution, which is kept with
+    /// its design: what they need is that the VMA is unlinked, and no lock of the address space.
+    fn is_special(&self, vma: &Vma<P>) -> bool {
+        let huge = if self.locking.unmap == Unmap::Downgraded { VmFlags::HUGETLB } else { VmFlags::empty() };
+        vma.flags().intersects(VmFlags::PFNMAP | huge)
+    }
+
     /// Whether nothing is mapped in `span`, whose VMAs are locked for writing. Errs towards `false` for large ranges that have
     /// page tables.
     fn is_bare(&self, span: &Range<u64>, small: bool) -> bool {
@@ -540,7 +546,7 @@ impl<P: Platform> AddressSpace<P> {
             Unmap::Exclusive => None,
             // Seed 001's fallback for what must be zapped under the write lock.
             Unmap::Downgraded | Unmap::Released => {
-                guard.vmas(range.range()).any(is_special).then_some(SECTION)
+                guard.vmas(range.range()).any(|vma| self.is_special(vma)).then_some(SECTION)
             }
         };
         match sections {

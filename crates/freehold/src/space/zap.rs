@@ -10,7 +10,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, Kind, Large, LargeGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb,
+    ENTRIES, Flush, Gather, Kind, Large, LeafGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb,
     Unmapped, VaRange, VirtAddr, Visitor, Walked,
 };
 
@@ -56,6 +56,11 @@ impl Zap {
     /// Everything but guard markers.
     pub fn keep_guards(self) -> Self {
         Zap { keep_guards: true, ..self }
+    }
+
+    /// Whether private copies stay.
+    pub fn spares_copies(self) -> bool {
+        self.file_pages_only
     }
 
     /// Only pages that belong to the mapped file.
@@ -123,7 +128,7 @@ impl<P: Platform> Visitor<P::Format, P> for Probe {
         table.for_each(range, |_, _| ControlFlow::Break(()))
     }
 
-    fn large(&mut self, _: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         ControlFlow::Break(())
     }
 }
@@ -195,7 +200,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LargeGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
         let old = leaf.take(self.gather);
         let spare = leaf.withdraw();

@@ -7,7 +7,7 @@
 //! ```
 
 use super::{AnonId, Family, Vma, flags::VmFlags};
-use crate::{PAGE_SHIFT, object::Object, platform::Platform};
+use crate::{PAGE_SHIFT, counted::Counted, hugetlb::reserves::Reserves, object::Object, platform::Platform};
 
 /// What decides whether a range may join a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
@@ -17,6 +17,8 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub pgoff: u64,
     pub anon: Family<'a, P>,
     pub policy: u64,
+    /// What promises of huge pages it has a part in; no matter for merges, which huge pages take no part in.
+    pub reserves: Option<&'a Counted<Reserves>>,
 }
 
 impl<P: Platform> Clone for Attrs<'_, P> {

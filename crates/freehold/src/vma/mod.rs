@@ -11,6 +11,8 @@ pub mod merge;
 pub mod slab;
 
 use crate::{
+    counted::Counted,
+    hugetlb::tables::HugetlbVma,
     object::Object,
     platform::Platform,
     rmap::{
@@ -99,8 +101,8 @@ impl<P: Platform> Family<'_, P> {
 ///
 /// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the locks of the trees that
 /// it is linked in (its file's, its pages'), for writing; `flags`, `policy` need the first two; `anon` and `tree` go from none to some
-/// under the mmap lock for reading and the tree's lock for writing, and back under all write locks; `object` and `owner` are written
-/// only while detached. Any of them may be *read* with one of the locks held.
+/// under the mmap lock for reading and the tree's lock for writing, and back under all write locks; `object`, `hugetlb` and `owner` are
+/// written only while detached. Any of them may be *read* with one of the locks held.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
     // First line: what a lookup reads.
@@ -114,6 +116,8 @@ pub struct Vma<P: Platform> {
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
     object: UnsafeCell<Object<P>>,
+    /// What a VMA of huge pages has besides; written as `object` is.
+    hugetlb: UnsafeCell<Option<Counted<HugetlbVma<P>>>>,
     policy: AtomicU64,
     /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
     pub(crate) link: IntervalLink,
@@ -132,7 +136,7 @@ struct LastLine<P: Platform> {
     chain: AtomicPtr<Vma<P>>,
 }
 
-// SAFETY: every field but `object` is atomic; `object` is written only while the VMA is detached and owned by one thread.
+// SAFETY: every field but `object` and `hugetlb` is atomic; those are written only while the VMA is detached and owned by one thread.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
 // SAFETY: as above.
@@ -195,6 +199,12 @@ impl<P: Platform> Vma<P> {
         // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the object is
         // written only before the first or after the last such reference.
         unsafe { &*self.object.get() }
+    }
+
+    /// The lock over its tables, and its promises, if it is one of huge pages; and if there was memory for that.
+    pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
+        // SAFETY: as in `object`.
+        unsafe { &*self.hugetlb.get() }.as_ref()
     }
 
     /// Private anonymous memory.
@@ -272,6 +282,7 @@ impl<P: Platform> Vma<P> {
             pgoff: self.pgoff(),
             anon: self.family(),
             policy: self.policy(),
+            reserves: self.hugetlb().and_then(|own| own.reserves()),
         }
     }
 

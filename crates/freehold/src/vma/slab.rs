@@ -9,7 +9,9 @@
 )]
 
 use super::{Family, LastLine, Vma, flags::VmFlags};
-use crate::{error::NoMemory, object::Object, platform::Platform};
+use crate::{
+    counted::Counted, error::NoMemory, hugetlb::tables::HugetlbVma, object::Object, platform::Platform,
+};
 use allocator_api2::{boxed::Box, vec::Vec};
 use core::{
     cell::UnsafeCell,
@@ -78,8 +80,11 @@ impl<P: Platform> Slab<P> {
         vma.set_family(init.anon);
         vma.set_policy(init.policy);
         vma.owner.store(init.owner, Relaxed);
-        // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
-        unsafe { *vma.object.get() = init.object.clone() };
+        // SAFETY: detached and owned: nobody reads the fields. A free VMA holds `None` and `Anonymous`, which need no drop.
+        unsafe {
+            *vma.hugetlb.get() = init.hugetlb;
+            *vma.object.get() = init.object.clone();
+        }
         init.object.opened(init.flags);
         vma.lock().init_detached();
         Ok(OwnedVma { vma, slab: self })
@@ -194,6 +199,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub anon: Family<'a, P>,
     pub policy: u64,
     pub object: &'a Object<P>,
+    pub hugetlb: Option<Counted<HugetlbVma<P>>>,
     /// Address of the owning space.
     pub owner: usize,
 }
@@ -218,8 +224,11 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
     fn drop(&mut self) {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
         self.vma.object().closed(self.vma.flags());
-        // SAFETY: detached and owned: nobody reads the object.
-        unsafe { *self.vma.object.get() = Object::Anonymous };
+        // SAFETY: detached and owned: nobody reads the fields.
+        unsafe {
+            *self.vma.hugetlb.get() = None;
+            *self.vma.object.get() = Object::Anonymous;
+        }
         self.vma.set_family(Family::NONE);
         self.slab.push_cached(NonNull::from(self.vma));
     }
@@ -237,6 +246,7 @@ impl<P: Platform> Vma<P> {
             anon: AtomicU64::new(0),
             seq: VmaSeq::new(),
             object: UnsafeCell::new(Object::Anonymous),
+            hugetlb: UnsafeCell::new(None),
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
             anon_link: IntervalLink::new(),

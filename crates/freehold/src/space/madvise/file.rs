@@ -59,7 +59,10 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
     file.mapping().punch(bytes).map_err(|error| match error {
         FillError::NoMemory => MadviseError::OutOfMemory,
         FillError::Sealed => MadviseError::Sealed,
-        FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost => MadviseError::Io,
+        FillError::Invalid => MadviseError::Invalid,
+        FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost | FillError::NoHugePages => {
+            MadviseError::Io
+        }
     })
 }
 

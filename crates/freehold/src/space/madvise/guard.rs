@@ -7,7 +7,7 @@ use super::super::{
 use crate::{error::MadviseError, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    Absent, Format, Gather, Large, LargeGuard, MarkerKind, NotCached, OutOfTables, PAGE_SIZE, Pte, PteGuard,
+    Absent, Format, Gather, Large, LeafGuard, MarkerKind, NotCached, OutOfTables, PAGE_SIZE, Pte, PteGuard,
     TableMemory, VaRange, VirtAddr, Visitor, Walked,
 };
 
@@ -76,7 +76,7 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Installer {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, _: LargeGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
         ControlFlow::Break(())
     }
 }
@@ -97,7 +97,7 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Remover {
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, _: LargeGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }

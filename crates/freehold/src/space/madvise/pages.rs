@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::MadviseError,
     fault::{Held, Step},
+    hugetlb::HugePageSize,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
@@ -44,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MadviseError::Invalid);
         }
         match advice {
-            Advice::DontNeed | Advice::DontNeedLocked => self.discard(part, Zap::of(vma).keep_guards()),
+            Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
                 if lacks_family(vma)
                     && let Err(Step::Failed(_)) = self.prepare_anon(vma, held)
@@ -56,6 +57,24 @@ impl<P: Platform> AddressSpace<P> {
             Advice::GuardRemove => self.remove_guards(part),
             // Freed, cold and unwanted pages go when memory is short; until then they keep their contents.
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
+    fn discard_part(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
+        let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
+            self.discard(part, Zap::of(vma).keep_guards());
+            return Ok(());
+        };
+        if !part.start.is_multiple_of(bytes) {
+            return Err(MadviseError::Invalid);
+        }
+        let part = part.start..part.end - part.end % bytes;
+        if !part.is_empty() {
+            self.discard_huge_pages(vma, part);
         }
         Ok(())
     }

@@ -1,0 +1,326 @@
+//! Faults on huge pages of a pool.
+//!
+//! ```text
+//! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every lock is let go of, the file
+//!                   brings it in, and the fault starts over
+//! private, nothing  the file's page, without the right to write; else, or for a store, a page of one's own
+//! private, a store  the page is ours alone: the right to write. Else a copy
+//! ```
+//!
+//! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but by the file.
+//!
+//! Where the pool is empty, an access is a bus error. But who made a private mapping was promised its pages: if another
+//! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
+
+use super::{
+    Access, FaultError, Held, Step,
+    cow::{WRITTEN, written},
+    vma_pte_flags,
+};
+use crate::{
+    Pfn, VirtAddr,
+    error::NoMemory,
+    frame::cache::home_of,
+    hugetlb::{HugePageSize, tables::Kept},
+    object::{File, Mapping},
+    platform::Platform,
+    space::{AddressSpace, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
+
+/// What a fault is about.
+struct Place<'v, P: Platform> {
+    vma: &'v Vma<P>,
+    file: &'v File<P>,
+    /// Where the page starts.
+    address: VirtAddr,
+    size: HugePageSize,
+    /// Its number in the file.
+    index: u64,
+}
+
+impl<P: Platform> Place<'_, P> {
+    fn level(&self) -> Level {
+        self.size.level()
+    }
+
+    fn is_private(&self) -> bool {
+        !self.vma.flags().contains(VmFlags::MAYSHARE)
+    }
+
+    fn mapping(&self) -> &Mapping<P> {
+        self.file.mapping()
+    }
+}
+
+/// Why there is no page of one's own.
+enum Lacking {
+    /// The pool is empty.
+    Pages,
+    /// No memory for the books.
+    Memory,
+}
+
+impl From<NoMemory> for Lacking {
+    fn from(_: NoMemory) -> Self {
+        Lacking::Memory
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
+    pub(super) fn hugetlb_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> Step<P> {
+        let (Some(counted), Some(size)) = (vma.object().file(), vma.huge_page_size()) else {
+            return Step::Retry;
+        };
+        let address = VirtAddr::new(page).span_down(size.level());
+        let index = counted.mapping().index_of(vma.pgoff_of(address.get()));
+        let place = Place { vma, file: counted, address, size, index };
+        if place.is_private()
+            && let Err(step) = self.prepare_anon(vma, held)
+        {
+            return step;
+        }
+        let _maker = place.is_private().then(|| self.engine.hugetlb.fault_mutex(place.mapping(), index));
+        let kept = self.keep_tables(vma);
+        // The table is there from here on, and stays as long as `kept`.
+        if let Err(error) = self.hugetlb_table(&place, &kept) {
+            return match error {
+                TableError::OutOfTables => Step::OUT_OF_MEMORY,
+                TableError::Huge(_) | TableError::Marker(_) => Step::Failed(FaultError::Bus { addr: page }),
+            };
+        }
+        if index >= place.mapping().pages() {
+            return Step::Failed(FaultError::Bus { addr: page });
+        }
+        let (found, level) = self.table.peek(self.platform(), address);
+        if level != size.level() {
+            return Step::Retry;
+        }
+        match found.kind(level) {
+            Kind::None => match self.map_cached(&place, access) {
+                Some(step) => step,
+                None if place.is_private() => self.map_own(&place, access),
+                None => Step::Fill(counted.clone(), index),
+            },
+            Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
+                match place.is_private() {
+                    true => self.write_private_huge(&place),
+                    false => self.write_shared_huge(&place),
+                }
+            }
+            Kind::Leaf { .. } => Step::Done,
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                Step::Wait(crate::rmap::Moving::of(payload).pfn)
+            }
+            Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
+                Some(pfn) if self.platform().frame(pfn).is_locked() => Step::Wait(pfn),
+                _ => Step::Failed(FaultError::MemoryFailed { addr: page }),
+            },
+            Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
+        }
+    }
+
+    /// Makes sure that there is a table for the entry.
+    fn hugetlb_table(&self, place: &Place<'_, P>, kept: &Kept<'_, P>) -> Result<(), TableError> {
+        match place.size {
+            HugePageSize::Mib2 => {
+                self.pmd_table_to_fill(place.vma, place.file, place.address, kept).map(drop)
+            }
+            HugePageSize::Gib1 => self.table.pud_table_alloc(self.platform(), place.address).map(drop),
+        }
+    }
+
+    /// The table of the place, locked.
+    fn lock_place(&self, place: &Place<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
+        self.table.lock_leaf(self.platform(), place.address, place.level())
+    }
+
+    /// Maps the file's page, if it has it and that is what is wanted.
+    fn map_cached(&self, place: &Place<'_, P>, access: Access) -> Option<Step<P>> {
+        if place.is_private() && access.write {
+            return None;
+        }
+        let flags = place.vma.flags();
+        let mut rights = vma_pte_flags(flags);
+        if flags.contains(VmFlags::SHARED | VmFlags::WRITE) {
+            // At once: nothing is ever written back, so nobody has to hear of the first store.
+            rights |= WRITTEN;
+        }
+        // Found and mapped within one guard: who cuts the page off meets the entry.
+        let rcu = P::rcu_read();
+        let pfn = place.mapping().lookup(&rcu, place.index)?;
+        let mut leaf = self.lock_place(place)?;
+        let frame = self.platform().frame(pfn);
+        // Before the entry is seen: whoever takes it away takes these.
+        frame.get();
+        frame.add_map();
+        if leaf.install(Pte::leaf(place.level(), pfn, rights)).is_err() {
+            // Somebody else was faster.
+            frame.sub_map();
+            drop(leaf);
+            self.engine.put_frame(pfn);
+            return Some(Step::Retry);
+        }
+        Some(Step::Done)
+    }
+
+    /// Maps a fresh private page. The caller has the fault mutex.
+    fn map_own(&self, place: &Place<'_, P>, access: Access) -> Step<P> {
+        if place.vma.hugetlb().is_some_and(|own| own.is_bereft()) {
+            return Step::Failed(FaultError::Bus { addr: place.address.get() });
+        }
+        let new = match self.own_page(place) {
+            Ok(new) => new,
+            Err(Lacking::Pages) => return Step::Failed(FaultError::Bus { addr: place.address.get() }),
+            Err(Lacking::Memory) => return Step::OUT_OF_MEMORY,
+        };
+        self.platform().zero_frames(new, place.level().frames());
+        let flags = place.vma.flags();
+        let mut rights = vma_pte_flags(flags);
+        if access.write || flags.contains(VmFlags::WRITE) {
+            rights |= written(flags);
+        }
+        let installed = self
+            .lock_place(place)
+            .is_some_and(|mut leaf| leaf.install(Pte::leaf(place.level(), new, rights)).is_ok());
+        match installed {
+            true => Step::Done,
+            false => {
+                self.discard_own(new);
+                Step::Retry
+            }
+        }
+    }
+
+    /// A page of the pool for this place, counted as mapped once: the promised one if there is one. The caller has the fault mutex.
+    fn own_page(&self, place: &Place<'_, P>) -> Result<Pfn, Lacking> {
+        let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
+        let promise = reserves.filter(|reserves| reserves.promised::<P>(place.index));
+        let new = self.engine.take_huge_page(place.size, promise.is_some()).ok_or(Lacking::Pages)?;
+        if let Some(reserves) = promise
+            && let Err(error) = reserves.use_up::<P>(place.index)
+        {
+            self.engine.huge_pool(place.size).give(self.platform(), new, true);
+            return Err(error.into());
+        }
+        let frame = self.platform().frame(new);
+        frame.init_anon(home_of(place.vma), place.vma.pgoff_of(place.address.get()));
+        frame.set_hugetlb(place.level());
+        Ok(new)
+    }
+
+    /// A page that was never mapped goes back.
+    fn discard_own(&self, new: Pfn) {
+        self.platform().frame(new).sub_map();
+        self.engine.put_frame(new);
+    }
+
+    /// A store to a page that the VMA allows all who share it to write.
+    fn write_shared_huge(&self, place: &Place<'_, P>) -> Step<P> {
+        let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
+        match leaf.kind() {
+            Kind::Leaf { .. } => {
+                leaf.grant(WRITTEN);
+                Step::Done
+            }
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Step::Retry,
+        }
+    }
+
+    /// A store to a page that is mapped without the right to write. The caller has the fault mutex.
+    fn write_private_huge(&self, place: &Place<'_, P>) -> Step<P> {
+        let old = {
+            let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
+            let Kind::Leaf { pfn, flags } = leaf.kind() else { return Step::Retry };
+            let frame = self.platform().frame(pfn);
+            if flags.contains(PteFlags::WRITE) {
+                return Step::Done;
+            }
+            if frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1) {
+                frame.set_exclusive();
+                leaf.grant(written(place.vma.flags()));
+                return Step::Done;
+            }
+            frame.get();
+            pfn
+        };
+        let step = match self.own_page(place) {
+            Ok(new) => self.map_huge_copy(place, old, new),
+            Err(Lacking::Memory) => Step::OUT_OF_MEMORY,
+            Err(Lacking::Pages) => match self.take_from_others(place, old) {
+                // Ours alone now, or as good as: who still looks at it lets go.
+                true => Step::Retry,
+                false => Step::Failed(FaultError::Bus { addr: place.address.get() }),
+            },
+        };
+        self.engine.put_frame(old);
+        step
+    }
+
+    /// Puts an entry of `new`, filled from `old`, which the caller keeps, in place of that of `old`.
+    fn map_huge_copy(&self, place: &Place<'_, P>, old: Pfn, new: Pfn) -> Step<P> {
+        self.platform().copy_frames(new, old, place.level().frames());
+        let flags = place.vma.flags();
+        let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
+        let tlb = SpaceTlb { space: self };
+        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let Some(mut leaf) = self.lock_place(place) else {
+            self.discard_own(new);
+            return Step::Retry;
+        };
+        // The reference keeps the frame from becoming another page: the same number is the same page.
+        let same = matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.contains(PteFlags::WRITE));
+        if same {
+            // Nobody reads the old page any more when the first can write. The slot must not be seen empty: it would be filled.
+            let closed = pte.with_flags(place.level(), (pte.flags() - PteFlags::WRITE) | PteFlags::NO_ACCESS);
+            leaf.replace(closed, &mut gather);
+            gather.flush();
+            leaf.replace(pte, &mut gather);
+            self.platform().frame(old).sub_map();
+            gather.frame(old, place.level());
+        }
+        drop(leaf);
+        gather.finish();
+        if same {
+            return Step::Done;
+        }
+        self.discard_own(new);
+        Step::Retry
+    }
+
+    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made the mapping was
+    /// promised its pages: then the others lose theirs. False: it is not ours to take.
+    ///
+    /// # Locks
+    ///
+    /// The caller has the fault mutex, which all who fault on this page of the file take.
+    fn take_from_others(&self, place: &Place<'_, P>, old: Pfn) -> bool {
+        let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
+        if !owner || !self.platform().frame(old).is_anon() {
+            return false;
+        }
+        let first = place.vma.pgoff_of(place.address.get());
+        let lookups = place.mapping().mappers();
+        for other in lookups.mappers(first..first + 1) {
+            let is_own = other.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
+            if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
+                continue;
+            }
+            if other.space.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
+                && let Some(own) = other.vma.hugetlb()
+            {
+                own.bereave();
+            }
+        }
+        // The entry's and the caller's: whoever else has a reference (a transfer, a pin) keeps the page from being written.
+        self.platform().frame(old).refs() == 2
+    }
+}

@@ -1,0 +1,206 @@
+//! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and what MAP_HUGETLB maps.
+//!
+//! Their pages come and go by the rules of every file ([`object`](crate::object)), in units of huge pages. What differs is where a
+//! page is taken from, what was promised of it, and that page tables are left and not only emptied when it goes.
+
+use super::{HugePageSize, reserves::FileReserves};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE, Pfn,
+    counted::Counted,
+    engine::Engine,
+    error::NoMemory,
+    object::{File, FileAccess, FillError, Kind, LOST, Mapping, Word, Zeroes},
+    platform::Platform,
+};
+use core::ops::Range;
+use freehold_sync::atomic::Ordering::{Relaxed, Release};
+
+/// What a file of huge pages has besides.
+pub(crate) struct HugeFile {
+    size: HugePageSize,
+    reserves: FileReserves,
+}
+
+impl HugeFile {
+    fn new(size: HugePageSize) -> Self {
+        HugeFile { size, reserves: FileReserves::new() }
+    }
+
+    /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
+    pub fn cut<P: Platform>(&self, engine: &Engine<P>, range: Range<u64>, pages: u64) {
+        self.reserves.cut(engine, self.size, range, pages);
+    }
+
+    /// See [`FileReserves::prepare_cut`].
+    pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
+        self.reserves.prepare_cut::<P>()
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of memfd_create(MFD_HUGETLB). Its pages come from the
+    /// [pool](Engine::huge_pool); it has none yet, and is promised none before it is mapped.
+    ///
+    /// # Errors
+    ///
+    /// `size` is not a multiple of the page's; or no memory.
+    pub fn of_huge_pages(
+        engine: &Counted<Engine<P>>,
+        page: HugePageSize,
+        size: u64,
+        sealable: bool,
+    ) -> Result<Counted<Self>, FillError> {
+        if !size.is_multiple_of(page.bytes()) {
+            return Err(FillError::Invalid);
+        }
+        Ok(Self::of_kind(engine, Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
+    }
+
+    /// The size of its pages, if they are huge ones of a pool.
+    pub fn huge_page_size(&self) -> Option<HugePageSize> {
+        self.huge.as_ref().map(|huge| huge.size)
+    }
+
+    /// log2 of the bytes of a page.
+    pub(crate) fn page_shift(&self) -> u32 {
+        self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
+    }
+
+    /// Brings a page into the cache, unless it is there: from its promise, or from what the pool has not promised. Under the
+    /// invalidate lock, inside the file.
+    ///
+    /// # Locks
+    ///
+    /// The page's fault mutex: who comes second finds the page, and does not ask for another.
+    pub(crate) fn fill_huge(&self, huge: &HugeFile, index: u64) -> Result<(), FillError> {
+        let word = self.cache_word(index)?;
+        let engine = self.engine();
+        let _maker = engine.hugetlb.fault_mutex(self, index);
+        // Relaxed: words of pages that are made change under the mutex.
+        match word.load(Relaxed) {
+            0 => {}
+            LOST => return Err(FillError::Lost),
+            _ => return Ok(()),
+        }
+        let promised = huge.reserves.promised::<P>(index);
+        let first = engine.take_huge_page(huge.size, promised).ok_or(FillError::NoHugePages)?;
+        if !promised && huge.reserves.add_page::<P>(index).is_err() {
+            engine.huge_pool(huge.size).give(engine.platform(), first, false);
+            return Err(FillError::NoMemory);
+        }
+        let level = huge.size.level();
+        let frame = engine.platform().frame(first);
+        frame.init_cache(true, self.home_word(), index << (level.shift() - PAGE_SHIFT));
+        frame.set_hugetlb(level);
+        engine.platform().zero_frames(first, level.frames());
+        // Release pairs with the acquire in `lookup`: record and contents are seen.
+        word.store(Word::present(first).0, Release);
+        Ok(())
+    }
+
+    /// Promises pages to a shared mapping of `bytes` of the file; if it may write, the file reaches at least that far from now on.
+    ///
+    /// # Errors
+    ///
+    /// The pool has not so many, or no memory; nothing was promised.
+    ///
+    /// # Locks
+    ///
+    /// The file's content lock for writing. The caller holds no lock of an address space.
+    pub(crate) fn promise(&self, bytes: Range<u64>, promised: bool, enlarge: bool) -> Result<(), FillError> {
+        let Some(huge) = &self.huge else { return Ok(()) };
+        let shift = self.page_shift();
+        let _content = self.content.write();
+        if promised
+            && !huge.reserves.promise(self.engine(), huge.size, bytes.start >> shift..bytes.end >> shift)?
+        {
+            return Err(FillError::NoHugePages);
+        }
+        if enlarge && bytes.end > self.size() && self.may_resize(bytes.end).is_ok() {
+            self.publish_size(bytes.end);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file (fallocate).
+    ///
+    /// # Errors
+    ///
+    /// The pool has no page left, a seal forbids it, or no memory; what came before stays.
+    ///
+    /// # Locks
+    ///
+    /// The file's content lock for writing; then as [`fill`](Self::fill).
+    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        if self.huge.is_none() || bytes.is_empty() {
+            return Err(FillError::Invalid);
+        }
+        let shift = self.page_shift();
+        let _content = self.content.write();
+        let end = bytes.end.checked_next_multiple_of(self.page_bytes()).ok_or(FillError::BeyondEnd)?;
+        if end > self.size() {
+            self.may_resize(end)?;
+            self.publish_size(end);
+        }
+        (bytes.start >> shift..end >> shift).try_for_each(|index| self.fill(index))
+    }
+
+    /// As [`read_at`](Self::read_at): where there is no page there are zeroes, and none is made.
+    pub(crate) fn read_huge(&self, offset: u64, out: &mut [u8]) -> usize {
+        let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = out.len().min(left);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let start = (at % PAGE_SIZE) as usize;
+            let part = (PAGE_SIZE as usize - start).min(len - done);
+            let piece = &mut out[done..done + part];
+            match self.get_page(at >> self.page_shift()) {
+                Some(page) => {
+                    let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
+                    self.engine().platform().read_frame(frame, start, piece);
+                }
+                None => piece.fill(0),
+            }
+            done += part;
+        }
+        len
+    }
+
+    /// Zeroes bytes within one page, if it is there.
+    pub(crate) fn zero_part_huge(&self, bytes: Range<u64>) {
+        let Some(page) = self.get_page(bytes.start >> self.page_shift()) else { return };
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = bytes.end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);
+            let offset = at % PAGE_SIZE;
+            let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
+            crate::object::zero(self.engine().platform(), frame, offset..offset + (end - at));
+            at = end;
+        }
+    }
+}
+
+impl<P: Platform> File<P> {
+    /// What a MAP_HUGETLB mapping of `bytes` bytes maps: a fresh file that has no other name.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub(crate) fn anonymous_huge(
+        engine: &Counted<Engine<P>>,
+        page: HugePageSize,
+        bytes: u64,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let huge = Some(HugeFile::new(page));
+        let mapping = Mapping::of_kind(engine, Zeroes, bytes, Kind::Memory, huge, false)?;
+        File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// A page of the pool, in place of a promise or not, on a node that has one.
+    pub(crate) fn take_huge_page(&self, size: HugePageSize, promised: bool) -> Option<Pfn> {
+        self.huge_pool(size).take(self.platform(), promised, None).ok()
+    }
+}

@@ -1,0 +1,113 @@
+//! A set of page offsets, kept as runs: what a reserve map needs, where nearly always all pages of a mapping are in or out.
+
+use crate::{error::NoMemory, platform::Platform};
+use allocator_api2::vec::Vec;
+use core::ops::Range;
+use freehold_sync::{Rank, SpinGuard, SpinLock};
+
+/// The set. Each call is one step for all others.
+pub(crate) struct IndexSet {
+    /// Ascending, none empty, none touching the next.
+    runs: SpinLock<Vec<Range<u64>>>,
+}
+
+type Runs<'s, P> = SpinGuard<'s, Vec<Range<u64>>, P>;
+
+impl IndexSet {
+    /// The empty set.
+    pub fn new() -> Self {
+        IndexSet { runs: SpinLock::new(Vec::new(), Rank::FileIndex) }
+    }
+
+    /// Whether `index` is in it.
+    pub fn contains<P: Platform>(&self, index: u64) -> bool {
+        let runs = self.runs.lock::<P>();
+        let at = runs.partition_point(|run| run.end <= index);
+        runs.get(at).is_some_and(|run| run.start <= index)
+    }
+
+    /// How many offsets of `range` are in it.
+    pub fn count<P: Platform>(&self, range: Range<u64>) -> u64 {
+        count(&self.runs.lock::<P>(), &range)
+    }
+
+    /// Adds a range; returns how many offsets of it were not in the set.
+    ///
+    /// # Errors
+    ///
+    /// No memory; nothing was added.
+    pub fn insert<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
+        let mut runs = self.with_room::<P>()?;
+        let new = (range.end - range.start) - count(&runs, &range);
+        let first = runs.partition_point(|run| run.end < range.start);
+        let behind = runs.partition_point(|run| run.start <= range.end);
+        if first == behind {
+            runs.insert(first, range);
+        } else {
+            let joined = range.start.min(runs[first].start)..range.end.max(runs[behind - 1].end);
+            runs[first] = joined;
+            runs.drain(first + 1..behind);
+        }
+        Ok(new)
+    }
+
+    /// Takes a range out; returns how many offsets of it were in the set.
+    ///
+    /// # Errors
+    ///
+    /// No memory to cut a run in two; nothing was taken out.
+    pub fn remove<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
+        let mut runs = self.with_room::<P>()?;
+        let gone = count(&runs, &range);
+        let first = runs.partition_point(|run| run.end <= range.start);
+        if let Some(run) =
+            runs.get(first).cloned().filter(|run| run.start < range.start && range.end < run.end)
+        {
+            runs[first].end = range.start;
+            runs.insert(first + 1, range.end..run.end);
+            return Ok(gone);
+        }
+        for run in &mut runs[first..] {
+            if run.start >= range.end {
+                break;
+            }
+            if run.start < range.start {
+                run.end = range.start;
+            } else {
+                run.start = run.end.min(range.end);
+            }
+        }
+        runs.retain(|run| run.start < run.end);
+        Ok(gone)
+    }
+
+    /// Makes sure that the next change needs no memory, if nobody else makes one before.
+    pub fn prepare<P: Platform>(&self) -> Result<(), NoMemory> {
+        self.with_room::<P>().map(drop)
+    }
+
+    /// The runs, locked, with room for one more. Memory is asked for without the lock.
+    fn with_room<P: Platform>(&self) -> Result<Runs<'_, P>, NoMemory> {
+        let mut larger: Vec<Range<u64>> = Vec::new();
+        loop {
+            let mut runs = self.runs.lock::<P>();
+            if runs.len() < runs.capacity() {
+                return Ok(runs);
+            }
+            if runs.len() < larger.capacity() {
+                larger.extend_from_slice(&runs);
+                core::mem::swap(&mut *runs, &mut larger);
+                return Ok(runs);
+            }
+            let want = (runs.len() * 2).max(4);
+            drop(runs);
+            larger.try_reserve_exact(want).map_err(|_| NoMemory)?;
+        }
+    }
+}
+
+fn count(runs: &[Range<u64>], range: &Range<u64>) -> u64 {
+    let first = runs.partition_point(|run| run.end <= range.start);
+    let inside = |run: &Range<u64>| run.end.min(range.end) - run.start.max(range.start);
+    runs[first..].iter().take_while(|run| run.start < range.end).map(inside).sum()
+}

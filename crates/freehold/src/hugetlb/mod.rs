@@ -1,0 +1,196 @@
+//! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are set aside, with
+//! reservations, so that who was given a mapping is given its pages.
+//!
+//! Reading order: this file, `pool.rs` (pages and promises of pages), `reserves.rs` (whose promises they are), `file.rs` (files of
+//! huge pages), `tables.rs` (tables that address spaces share, and the lock of each VMA that this calls for), `zap.rs`; then
+//! `fault/hugetlb.rs`. Everything else is done by the code for all pages: a VMA of huge pages is one of a
+//! file, with the flag `HUGETLB`; the page's one counted record is that of its first frame.
+//!
+//! # Who waits for whom
+//!
+//! | lock | held by | against |
+//! | --- | --- | --- |
+//! | invalidate, shared | who brings a page into a file | truncation, hole punch, migration |
+//! | fault mutex, hashed by file and page offset | who makes a page, or a private copy | a second one who would take a page in vain, and perhaps the last |
+//! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; who reads entries | whoever takes a shared table away from this VMA |
+//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, mremap; truncation and migration, of each VMA whose table they take away | faults of this VMA |
+//! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with whom it was found |
+//! | i_mmap, exclusive | whoever unshares, until the flush | who shares; who would see itself alone too early |
+//!
+//! In this order, between the VMA's own lock and the tables' locks. A file's page is made with no lock of an address space held:
+//! the fault lets go of all it has, brings the page in, and starts over. Pages are found and mapped within one RCU guard, as
+//! those of every file (see [`object`](crate::object)), so neither truncation nor migration needs a fault's mutex.
+
+pub(crate) mod file;
+mod index_set;
+mod moves;
+mod pool;
+pub(crate) mod reserves;
+pub(crate) mod tables;
+pub(crate) mod zap;
+
+pub use pool::{HugePool, HugePoolCounts, NoHugePages};
+
+use crate::{
+    Pfn,
+    counted::Counted,
+    engine::Engine,
+    error::NoMemory,
+    object::Mapping,
+    platform::Platform,
+    vma::{flags::VmFlags, merge::Attrs},
+};
+use allocator_api2::vec::Vec;
+use freehold_pagetable::{Level, Unmapped};
+use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
+use tables::HugetlbVma;
+
+/// Sizes of huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HugePageSize {
+    /// 2 MiB: an entry of a PMD table.
+    Mib2,
+    /// 1 GiB: an entry of a PUD table.
+    Gib1,
+}
+
+impl HugePageSize {
+    /// Every size.
+    pub const ALL: [HugePageSize; 2] = [HugePageSize::Mib2, HugePageSize::Gib1];
+
+    /// Bytes of a page.
+    pub const fn bytes(self) -> u64 {
+        self.level().span()
+    }
+
+    /// The size of so many bytes, if there is one.
+    pub fn from_bytes(bytes: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|size| size.bytes() == bytes)
+    }
+
+    pub(crate) const fn level(self) -> Level {
+        match self {
+            HugePageSize::Mib2 => Level::Pmd,
+            HugePageSize::Gib1 => Level::Pud,
+        }
+    }
+
+    pub(crate) fn of_level(level: Level) -> Self {
+        if level == Level::Pud { HugePageSize::Gib1 } else { HugePageSize::Mib2 }
+    }
+}
+
+/// Fault mutexes. Few under a checker of schedules, so that different pages meet.
+const MUTEXES: usize = if CHECKED { 2 } else { 256 };
+
+/// One in a cache line.
+#[repr(align(64))]
+struct FaultMutex<P: Platform>(RwSem<P>);
+
+/// What an engine keeps for huge pages.
+pub(crate) struct Hugetlb<P: Platform> {
+    pools: [HugePool<P>; 2],
+    mutexes: Vec<FaultMutex<P>>,
+    /// Statistics of the VMA locks, if locks keep any.
+    pub(crate) stats: Option<Counted<LockStats<P>>>,
+}
+
+impl<P: Platform> Hugetlb<P> {
+    pub fn try_new(stats: Option<Counted<LockStats<P>>>) -> Result<Self, NoMemory> {
+        let mut mutexes = Vec::new();
+        mutexes.try_reserve_exact(MUTEXES).map_err(|_| NoMemory)?;
+        mutexes.extend((0..MUTEXES).map(|_| FaultMutex(RwSem::new(Rank::HugetlbFault))));
+        let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
+        Ok(Hugetlb { pools, mutexes, stats })
+    }
+
+    pub fn pool(&self, size: HugePageSize) -> &HugePool<P> {
+        &self.pools[size as usize]
+    }
+
+    /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private copy of it.
+    pub fn fault_mutex(&self, mapping: &Mapping<P>, index: u64) -> RwSemWriteGuard<'_, P> {
+        self.mutexes[mutex_of(core::ptr::from_ref(mapping).addr(), index)].0.write()
+    }
+}
+
+/// The one hash (hazard C-28), by Fibonacci's number.
+fn mutex_of(mapping: usize, index: u64) -> usize {
+    let key = (mapping as u64 >> 6).wrapping_add(index);
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % MUTEXES
+}
+
+impl<P: Platform> Engine<P> {
+    /// What a VMA of huge pages has besides. One that is shared does without, where there is no memory for it: it shares no
+    /// tables then.
+    pub(crate) fn hugetlb_part(
+        &self,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<Option<Counted<HugetlbVma<P>>>, NoMemory> {
+        if !attrs.flags.contains(VmFlags::HUGETLB) {
+            return Ok(None);
+        }
+        match Counted::try_new(HugetlbVma::new(attrs.reserves.cloned(), self.hugetlb.stats.clone())) {
+            Ok(own) => Ok(Some(own)),
+            Err(_) if attrs.flags.contains(VmFlags::MAYSHARE) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The pool of this size.
+    pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
+        self.hugetlb.pool(size)
+    }
+
+    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
+    /// Fewer than asked for: no memory in one piece. Pages in use, or promised, stay as surplus until they are not.
+    ///
+    /// # Locks
+    ///
+    /// The pool's, not held while the platform allocates or takes back.
+    pub fn resize_huge_pool(&self, size: HugePageSize, pages: u64, node: Option<usize>) -> u64 {
+        self.huge_pool(size).resize(self.platform(), pages, node)
+    }
+
+    /// One reference less to a huge page, named by its first frame.
+    #[cold]
+    pub(crate) fn put_huge_page(&self, first: Pfn) {
+        let Some(free) = self.platform().frame(first).put_hugetlb() else { return };
+        let pool = self.huge_pool(HugePageSize::of_level(free.level));
+        match free.broken {
+            false => pool.give(self.platform(), first, free.restore),
+            true => {
+                pool.lose(self.platform(), first, free.restore);
+                self.dissolve(first, free.level);
+            }
+        }
+    }
+
+    /// Gives back the frames of a huge page, which is no pool's any more, but those that failed.
+    pub(crate) fn dissolve(&self, first: Pfn, level: Level) {
+        for frame in (0..level.frames()).map(|n| first.add(n)) {
+            if !self.platform().frame(frame).has_failed() {
+                self.free_frame(frame);
+            }
+        }
+    }
+
+    /// The reference that a cleared entry above the lowest level held, if it mapped a huge page of a pool.
+    pub(crate) fn release_huge_page(&self, leaf: Unmapped) -> bool {
+        let frame = self.platform().frame(leaf.pfn());
+        let is_huge_page = frame.hugetlb().is_some();
+        if is_huge_page {
+            self.put_huge_page(leaf.pfn());
+        }
+        is_huge_page
+    }
+
+    /// The first frame of the huge page that `pfn` is part of, if it is part of one in use.
+    pub(crate) fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
+        HugePageSize::ALL.into_iter().find_map(|size| {
+            let level = size.level();
+            let first = Pfn::new(pfn.get() & !(level.frames() - 1));
+            (self.platform().frame(first).hugetlb() == Some(level)).then_some((first, level))
+        })
+    }
+}

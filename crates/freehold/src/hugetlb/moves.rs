@@ -1,0 +1,159 @@
+//! Moving huge pages to other addresses (mremap), and into a child (fork).
+
+use super::{HugePageSize, tables::SPAN};
+use crate::{
+    VirtAddr,
+    error::NoMemory,
+    platform::Platform,
+    rmap::{Moving, edit::RmapEdit},
+    space::{AddressSpace, zap::SpaceTlb},
+    vma::Vma,
+};
+use core::ops::Range;
+use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
+
+/// A gather that no frame goes through.
+type Still<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+
+/// Addresses of pages of `size` in `range`.
+fn pages(range: Range<u64>, size: HugePageSize) -> impl Iterator<Item = VirtAddr> {
+    range.step_by(size.bytes() as usize).map(VirtAddr::new)
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The entry for a huge page, if it is not empty.
+    fn huge_entry(&self, address: VirtAddr, level: Level) -> Option<Pte<P::Format>> {
+        let (pte, found) = self.table.peek(self.platform(), address);
+        (found == level && !pte.is_none()).then_some(pte)
+    }
+
+    /// Makes sure that there is a table of entries of `level` for `address`.
+    fn huge_table(&self, address: VirtAddr, level: Level) -> Result<(), NoMemory> {
+        let made = match level {
+            Level::Pud => self.table.pud_table_alloc(self.platform(), address).map(drop),
+            _ => self.table.pmd_table_alloc(self.platform(), address).map(drop),
+        };
+        made.map_err(|_| NoMemory)
+    }
+
+    /// Makes the tables into which [`move_huge_pages`](Self::move_huge_pages) will put what is mapped in `from`.
+    ///
+    /// # Errors
+    ///
+    /// No memory; some tables may have been made.
+    pub(crate) fn prepare_huge_pages(
+        &self,
+        size: HugePageSize,
+        from: Range<u64>,
+        to: u64,
+    ) -> Result<(), NoMemory> {
+        let level = size.level();
+        pages(from.clone(), size)
+            .filter(|address| self.huge_entry(*address, level).is_some())
+            .try_for_each(|address| self.huge_table(VirtAddr::new(to + (address.get() - from.start)), level))
+    }
+
+    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What is mapped in tables of
+    /// others is left to them; faults will find it again. The target is promised from now on what the source was.
+    ///
+    /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an entry at both places.
+    /// The caller has both VMAs locked for writing.
+    pub(crate) fn move_huge_pages(
+        &self,
+        source: &Vma<P>,
+        size: HugePageSize,
+        from: Range<u64>,
+        to: u64,
+        gather: &mut Still<'_, '_, P>,
+    ) {
+        let _alone = self.alone(source, &from);
+        let mut at = from.start;
+        while at < from.end {
+            let end = from.end.min(at - at % SPAN + SPAN);
+            let excluded = RmapEdit::of(source);
+            for address in pages(at..end, size) {
+                if self.huge_entry(address, size.level()).is_some() {
+                    self.move_huge_page(
+                        address,
+                        VirtAddr::new(to + (address.get() - from.start)),
+                        size.level(),
+                        gather,
+                    );
+                }
+            }
+            // Before anybody finds the pages at their new place, to take them away there.
+            gather.flush();
+            drop(excluded);
+            at = end;
+        }
+        if let Some(own) = source.hugetlb() {
+            own.hand_on();
+        }
+    }
+
+    fn move_huge_page(&self, address: VirtAddr, to: VirtAddr, level: Level, gather: &mut Still<'_, '_, P>) {
+        let taken = self.table.lock_leaf(self.platform(), address, level).map(|mut leaf| leaf.take(gather));
+        let target = self.table.lock_leaf(self.platform(), to, level);
+        if let Some((pte, mut target)) = taken.zip(target) {
+            let installed = target.install(pte);
+            assert!(installed.is_ok(), "something was mapped where nothing can be");
+        }
+    }
+
+    /// Copies what is mapped in `vma`, a private one, to `child`, at the same addresses: both may write a page only after copying it.
+    ///
+    /// The caller has the VMA locked for writing, and nobody knows the child's.
+    ///
+    /// # Errors
+    ///
+    /// No memory for the child's tables; some entries were copied.
+    pub(crate) fn copy_huge_pages(
+        &self,
+        vma: &Vma<P>,
+        size: HugePageSize,
+        child: &AddressSpace<P>,
+        gather: &mut Still<'_, '_, P>,
+    ) -> Result<(), NoMemory> {
+        let level = size.level();
+        for address in pages(vma.range(), size).filter(|address| self.huge_entry(*address, level).is_some()) {
+            child.huge_table(address, level)?;
+            let copy = self.table.lock_leaf(self.platform(), address, level);
+            let Some(copy) = copy.and_then(|mut leaf| self.share_huge_page(&mut leaf, gather)) else {
+                continue;
+            };
+            // A walk from the page comes here after the parent's entry: what it does to that is then known here.
+            if let Some(mut leaf) = child.table.lock_leaf(self.platform(), address, level) {
+                let installed = leaf.install(copy);
+                assert!(installed.is_ok(), "a child had something where its parent has a huge page");
+            }
+        }
+        Ok(())
+    }
+
+    /// The child's entry for what the parent has, counted; the parent's loses the right to write.
+    fn share_huge_page(
+        &self,
+        leaf: &mut LeafGuard<'_, P::Format, P>,
+        gather: &mut Still<'_, '_, P>,
+    ) -> Option<Pte<P::Format>> {
+        let level = leaf.level();
+        match leaf.kind() {
+            Kind::Leaf { pfn, flags } => {
+                if flags.contains(PteFlags::WRITE) {
+                    leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
+                }
+                self.platform().frame(pfn).share();
+                Some(
+                    leaf.pte().with_flags(level, leaf.pte().flags() - (PteFlags::WRITE | PteFlags::ACCESSED)),
+                )
+            }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                let shared = Moving::of(payload).shared().entry();
+                leaf.change(gather, |_| shared);
+                Some(shared)
+            }
+            Kind::Marker { kind: MarkerKind::Poison, .. } => Some(leaf.pte()),
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! PMD tables that address spaces share, and the lock of a VMA that keeps them where a fault has found them.
+//!
+//! Two VMAs that map the same part of a file alike, 1 GiB of it at least and at such addresses that one table serves both,
+//! use one table. The first fault in such a span looks among the file's VMAs for one that has a table already.
+//!
+//! ```text
+//! share      i_mmap shared      find a table; hang it in; both from then on see each other's entries
+//! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for who walks it without locks
+//! ```
+//!
+//! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes one away
+//! and flushes its own processors alone, unshares first, and must then stay alone until done ([`Alone`]). As long as a VMA is
+//! [`open`](HugetlbVma) others may share its tables, and it theirs.
+//!
+//! | who | is alone because |
+//! | --- | --- |
+//! | munmap, exit | its VMA is out of the file's tree: nobody finds it |
+//! | mprotect, mremap, DONTNEED | its VMA is not open |
+//! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
+//! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
+//!
+//! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
+//!
+//! With [`HugetlbLock::FileLock`] a fault holds i_mmap shared all the way instead of the VMA's lock, and a zap holds it exclusively:
+//! Linux 5.7, before seed 003.
+
+use super::{HugePageSize, reserves::Reserves};
+use crate::{
+    VirtAddr,
+    counted::{Counted, Shared},
+    object::{File, Mapping},
+    platform::Platform,
+    rmap::tree::{ByFile, Edit, Lookups},
+    space::{AddressSpace, HugetlbLock, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+use freehold_pagetable::{Gather, Level, PmdTable, TableError};
+use freehold_sync::{
+    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    stats::LockStats,
+};
+
+/// What one shared table spans.
+pub(super) const SPAN: u64 = Level::Pmd.table_span();
+
+/// What a VMA of huge pages has besides, counted, so that who waits for its lock without any other can (truncation).
+pub(crate) struct HugetlbVma<P: Platform> {
+    /// The hugetlb VMA lock: see the [module](super).
+    pub(super) lock: RwSem<P>,
+    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively, by who holds `lock` for writing; set by him.
+    open: AtomicBool,
+    /// Of a private VMA that mmap made, not fork. Fixed.
+    reserves: Option<Counted<Reserves>>,
+    /// Its promises are another VMA's: mremap moved it. Written with the mmap lock for writing.
+    moved: AtomicBool,
+    /// The owner of the reservations took a page away that both had, for want of another: accesses to what is missing
+    /// fail. Written under the page's fault mutex.
+    bereft: AtomicBool,
+}
+
+impl<P: Platform> Shared for HugetlbVma<P> {}
+
+impl<P: Platform> HugetlbVma<P> {
+    pub fn new(reserves: Option<Counted<Reserves>>, stats: Option<Counted<LockStats<P>>>) -> Self {
+        let lock = match stats {
+            Some(stats) => RwSem::with_stats(Rank::HugetlbVma, stats),
+            None => RwSem::new(Rank::HugetlbVma),
+        };
+        let no = || AtomicBool::new(false);
+        HugetlbVma { lock, open: AtomicBool::new(true), reserves, moved: no(), bereft: no() }
+    }
+
+    /// What its pages are taken from first.
+    pub fn reserves(&self) -> Option<&Counted<Reserves>> {
+        self.reserves.as_ref()
+    }
+
+    /// The reserves, if their rest is this VMA's to give back.
+    pub fn promises(&self) -> Option<&Counted<Reserves>> {
+        // Relaxed, here and below: ordered by the locks that guard the fields.
+        self.reserves().filter(|_| !self.moved.load(Relaxed))
+    }
+
+    /// mremap has given the reserves to another VMA.
+    pub fn hand_on(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    /// See the field.
+    pub fn is_bereft(&self) -> bool {
+        self.bereft.load(Relaxed)
+    }
+
+    /// See the field.
+    pub fn bereave(&self) {
+        self.bereft.store(true, Relaxed);
+    }
+}
+
+/// What keeps the tables of a VMA of huge pages where they are.
+pub(crate) enum Kept<'v, P: Platform> {
+    /// They cannot be taken away.
+    Own,
+    /// The VMA's lock.
+    #[expect(dead_code, reason = "kept for its end")]
+    Vma(RwSemReadGuard<'v, P>),
+    /// The file's.
+    File(Lookups<'v, P, ByFile>),
+}
+
+/// The tables of a part of a VMA are its own, and stay so until this is dropped.
+#[must_use = "others may share again when this is dropped"]
+pub(crate) struct Alone<'v, P: Platform> {
+    own: Option<(&'v HugetlbVma<P>, RwSemWriteGuard<'v, P>)>,
+}
+
+impl<P: Platform> Drop for Alone<'_, P> {
+    fn drop(&mut self) {
+        if let Some((own, _)) = &self.own {
+            // Release pairs with the acquire in `table_to_share`: what was done alone is seen by who shares.
+            own.open.store(true, Release);
+        }
+    }
+}
+
+impl<P: Platform> Vma<P> {
+    /// The size of its pages, if they are huge ones of a pool.
+    pub fn huge_page_size(&self) -> Option<HugePageSize> {
+        match self.flags().contains(VmFlags::HUGETLB) {
+            true => self.object().file()?.mapping().huge_page_size(),
+            false => None,
+        }
+    }
+
+    /// Whether a table over `range`, or a part of it, may be shared.
+    fn shares(&self, range: &Range<u64>) -> bool {
+        let first = self.start().next_multiple_of(SPAN);
+        let whole = first..self.end() - self.end() % SPAN;
+        self.flags().contains(VmFlags::MAYSHARE)
+            && self.hugetlb().is_some()
+            && self.huge_page_size() == Some(HugePageSize::Mib2)
+            && whole.start.max(range.start) < whole.end.min(range.end)
+    }
+
+    /// Whether two VMAs may use one table, as far as what they allow goes: locked memory is always there.
+    fn is_like(&self, other: &Self) -> bool {
+        self.flags() - VmFlags::LOCK_MASK == other.flags() - VmFlags::LOCK_MASK
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages nothing is kept: nobody
+    /// takes their tables away.
+    ///
+    /// # Locks
+    ///
+    /// The hugetlb VMA lock for reading, or by the design the i_mmap lock.
+    pub(crate) fn keep_tables<'v>(&self, vma: &'v Vma<P>) -> Kept<'v, P> {
+        if !vma.flags().contains(VmFlags::HUGETLB) {
+            return Kept::Own;
+        }
+        match (self.locking.hugetlb, vma.object().file()) {
+            (HugetlbLock::FileLock, Some(file)) if vma.flags().contains(VmFlags::MAYSHARE) => {
+                Kept::File(file.mapping().mappers())
+            }
+            // Without a lock nothing is shared, so nothing is taken away.
+            _ => vma.hugetlb().map_or(Kept::Own, |own| Kept::Vma(own.lock.read())),
+        }
+    }
+
+    /// The table of 2 MiB entries for `address` in `vma`: that of another VMA, if one can be shared, or its own.
+    pub(crate) fn pmd_table_to_fill<'s>(
+        &'s self,
+        vma: &Vma<P>,
+        file: &File<P>,
+        address: VirtAddr,
+        kept: &Kept<'_, P>,
+    ) -> Result<PmdTable<'s, P::Format, P>, TableError> {
+        let platform = self.platform();
+        if let Some(table) = self.table.pmd_table(platform, address) {
+            return Ok(table);
+        }
+        let span = address.get() - address.get() % SPAN;
+        let whole = vma.start() <= span && span + SPAN <= vma.end();
+        if whole && vma.shares(&(span..span + SPAN)) {
+            match kept {
+                Kept::File(lookups) => self.share_table(vma, span, lookups)?,
+                // It hangs before this is let go of, or is one of ours that others find.
+                Kept::Vma(_) | Kept::Own => self.share_table(vma, span, &file.mapping().mappers())?,
+            }
+        }
+        self.table.pmd_table_alloc(platform, address)
+    }
+
+    /// Hangs in a table of another VMA, if there is one for `span` of `vma`.
+    fn share_table(
+        &self,
+        vma: &Vma<P>,
+        span: u64,
+        lookups: &Lookups<'_, P, ByFile>,
+    ) -> Result<(), TableError> {
+        let open = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.open.load(Acquire));
+        if !open(vma) {
+            return Ok(());
+        }
+        let first = vma.pgoff_of(span);
+        for mapper in lookups.mappers(first..first + 1) {
+            let (other, at) = (mapper.vma, mapper.range.start);
+            let fits = at.is_multiple_of(SPAN) && other.start() <= at && at + SPAN <= other.end();
+            if core::ptr::eq(vma, other) || !fits || !open(other) || !vma.is_like(other) {
+                continue;
+            }
+            if let Some(table) = mapper.space.table.pmd_table(self.platform(), VirtAddr::new(at)) {
+                return self.table.share(self.platform(), VirtAddr::new(span), table).map(|_| ());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the tables over `range` out that others use as well. They are gone for this space's processors when `gather` has
+    /// flushed, which has to be before `_edit` ends. Returns whether there was any.
+    pub(crate) fn leave_tables<const N: usize>(
+        &self,
+        range: &Range<u64>,
+        _edit: &Edit<'_, P, ByFile>,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
+    ) -> bool {
+        let mut any = false;
+        let mut at = range.start - range.start % SPAN;
+        while at < range.end {
+            any |= self.table.unshare(self.platform(), VirtAddr::new(at), gather);
+            at += SPAN;
+        }
+        any
+    }
+
+    /// Whether a table over `range` is used by others as well. Under i_mmap exclusively it stays as it is.
+    pub(super) fn has_shared_tables(&self, range: &Range<u64>) -> bool {
+        let mut spans = (range.start - range.start % SPAN..range.end).step_by(SPAN as usize);
+        spans.any(|at| {
+            self.table.pmd_table(self.platform(), VirtAddr::new(at)).is_some_and(|table| table.is_shared())
+        })
+    }
+
+    /// Makes the tables of `range`, in `vma`, this space's own, for as long as the result lives; faults of this VMA wait.
+    ///
+    /// # Locks
+    ///
+    /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
+    pub(crate) fn alone<'v>(&self, vma: &'v Vma<P>, range: &Range<u64>) -> Alone<'v, P> {
+        let own = vma.hugetlb().map(|own| (&**own, own.lock.write()));
+        if let Some((own, _)) = &own
+            && let Some(file) = vma.object().file()
+            && vma.shares(range)
+        {
+            let edit = file.mapping().edit();
+            // Relaxed: who looks has the lock that we hold, for reading.
+            own.open.store(false, Relaxed);
+            self.unshare(range, &edit);
+        }
+        Alone { own }
+    }
+
+    /// Leaves the shared tables over `range` and flushes.
+    pub(crate) fn unshare(&self, range: &Range<u64>, edit: &Edit<'_, P, ByFile>) {
+        let tlb = SpaceTlb { space: self };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        self.leave_tables(range, edit, &mut gather);
+        gather.finish();
+    }
+
+    /// Leaves the shared table that `at`, inside `vma`, lies in the middle of: a VMA is about to end there. The VMA is write-locked,
+    /// so it has no fault under way (hazard C-12).
+    pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&Edit<'_, P, ByFile>>) {
+        if let Some(edit) = edit
+            && !at.is_multiple_of(SPAN)
+            && vma.shares(&(at..at + 1))
+        {
+            self.unshare(&(at..at + 1), edit);
+        }
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Does `f` to every VMA that maps any page of `pages`, page offsets of 4 KiB, with what it maps of them, the tables of which are
+    /// that VMA's own, and nobody shares meanwhile. What `f` removes is flushed when it returns.
+    ///
+    /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a VMA's lock. Where
+    /// it fails it lets go of i_mmap, waits for that one lock, and does this part of the file again with the lock in hand.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing, again and again; under it the lock of each VMA that leaves a table.
+    pub(super) fn each_alone(
+        &self,
+        pages: Range<u64>,
+        mut f: impl FnMut(&AddressSpace<P>, &Vma<P>, Range<u64>),
+    ) {
+        let Some(size) = self.huge_page_size() else { return };
+        let unit = size.level().frames();
+        let mut at = pages.start;
+        let mut awaited: Option<Counted<HugetlbVma<P>>> = None;
+        loop {
+            let lock = awaited.as_ref().map(|own| own.lock.write());
+            let edit = self.edit();
+            let Some(first) = edit.mappers(at..pages.end).next() else { return };
+            at = at.max(first.vma.pgoff());
+            let end = edit.part_end(at..pages.end, unit);
+            let busy = edit.mappers(at..end).find_map(|mapper| {
+                let (space, vma, range) = (mapper.space, mapper.vma, mapper.range);
+                if vma.shares(&range) && space.has_shared_tables(&range) {
+                    let own = vma.hugetlb()?;
+                    let held = awaited.as_ref().is_some_and(|awaited| Counted::same(awaited, own));
+                    let tried = if held { None } else { own.lock.try_write() };
+                    if !held && tried.is_none() {
+                        return Some(own.clone());
+                    }
+                    space.unshare(&range, &edit);
+                }
+                f(space, vma, range);
+                None
+            });
+            drop(edit);
+            drop(lock);
+            if busy.is_none() {
+                at = end;
+            }
+            awaited = busy;
+        }
+    }
+}

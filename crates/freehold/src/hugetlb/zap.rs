@@ -1,0 +1,131 @@
+//! Taking huge pages out of page tables that are one space's own.
+
+use super::{HugePageSize, reserves::Reserves};
+use crate::{
+    PAGE_SHIFT,
+    object::Mapping,
+    platform::Platform,
+    space::{
+        AddressSpace, HugetlbLock,
+        zap::{SpaceTlb, Zap},
+    },
+    vma::Vma,
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Gather, Kind, Large, LeafGuard, MarkerKind, PteGuard, Unmapped, VaRange, Visitor};
+
+struct Zapper<'z, 'g, 't, P: Platform> {
+    zap: Zap,
+    platform: &'z P,
+    gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
+    /// Whose promises stand again when a page of theirs becomes free, and in which VMA.
+    renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Takes away what `vma`, which is detached and unlinked, maps: first its part in tables that others use as well, then the
+    /// entries of its own.
+    ///
+    /// Nobody faults here, and nobody finds the VMA: once it has left the tables of others, all tables are its own. So
+    /// others wait, at i_mmap, for as long as that takes, a thing of 512 pages at a time, and not for the zap.
+    pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut Gather<'_, SpaceTlb<'_, P>>) {
+        let Some(file) = vma.object().file() else { return };
+        let edit = file.mapping().edit();
+        self.leave_tables(&vma.range(), &edit, gather);
+        gather.flush();
+        if self.locking.hugetlb == HugetlbLock::FileLock {
+            self.zap_own(vma.range(), Zap::of(vma), None, gather);
+            gather.flush();
+        } else {
+            drop(edit);
+            self.zap_own(vma.range(), Zap::of(vma), None, gather);
+        }
+    }
+
+    /// DONTNEED: the pages of `part` go; a private owner's are promised again, if they are free then. Done before a fault of this VMA
+    /// can ask the pool for a page.
+    pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: Range<u64>) {
+        let Some(size) = vma.huge_page_size() else { return };
+        let _alone = self.alone(vma, &part);
+        let file = vma.object().file().filter(|_| self.locking.hugetlb == HugetlbLock::FileLock);
+        let _excluded = file.map(|file| file.mapping().edit());
+        let tlb = SpaceTlb { space: self };
+        let mut gather = Gather::new(&tlb, &self.gathers);
+        let reserves = vma.hugetlb().and_then(|own| own.reserves());
+        self.zap_own(part, Zap::of(vma), reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);
+        gather.finish();
+    }
+
+    /// Clears the entries of `range`, whose tables are this space's own.
+    fn zap_own(
+        &self,
+        range: Range<u64>,
+        zap: Zap,
+        renew: Option<(&Reserves, &Vma<P>, HugePageSize)>,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>>,
+    ) {
+        let mut zapper = Zapper { zap, platform: self.platform(), gather, renew };
+        let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
+        debug_assert!(walked.is_ok(), "a zap ran out of memory");
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Takes every entry away that maps one of `pages`, page offsets of 4 KiB.
+    ///
+    /// # Locks
+    ///
+    /// As [`each_alone`](Self::each_alone).
+    pub(crate) fn unmap_huge_pages(&self, pages: Range<u64>, zap: impl Fn(&Vma<P>) -> Zap) {
+        self.each_alone(pages, |space, vma, range| {
+            let tlb = SpaceTlb { space };
+            let mut gather = Gather::new(&tlb, &space.gathers);
+            space.zap_own(range, zap(vma), None, &mut gather);
+            gather.finish();
+        });
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
+    const LARGE: Large = Large::Visit;
+
+    fn unlocked(&mut self) {
+        self.gather.make_room(1);
+    }
+
+    fn table(&mut self, _: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        debug_assert!(false, "small pages at {range:?}, in a VMA of huge ones");
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        debug_assert_eq!(leaf.span(), range, "a VMA holds huge pages whole");
+        debug_assert!(!leaf.is_shared(), "an entry of others is being cleared at {range:?}");
+        match leaf.kind() {
+            Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
+                if self.zap.spares_copies() => {}
+            Kind::Marker { .. } => drop(leaf.take(self.gather)),
+            Kind::Leaf { pfn, .. } => {
+                let frame = self.platform.frame(pfn);
+                if frame.is_anon() && self.zap.spares_copies() {
+                    return ControlFlow::Continue(());
+                }
+                leaf.take(self.gather);
+                frame.sub_map();
+                if let Some((reserves, vma, size)) = self.renew
+                    && frame.is_anon()
+                    && frame.refs() == 1
+                {
+                    let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
+                    // Without memory the promise is gone; the page goes back without it, so nothing is lost.
+                    if reserves.renew::<P>(index).is_ok() {
+                        frame.restore_reservation();
+                    }
+                }
+                self.gather.unmapped(Unmapped::new(pfn, leaf.level()));
+            }
+            Kind::None | Kind::Table { .. } => {}
+        }
+        ControlFlow::Continue(())
+    }
+}

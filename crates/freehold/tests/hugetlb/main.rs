@@ -1,0 +1,79 @@
+//! Huge pages of pools: mapped, shared, copied, cut off, promised and given back. On the machine with TLBs that remember: every
+//! scenario under every design of the locks, and with both designs of the locks of huge pages.
+
+mod pools;
+mod private;
+mod shared;
+#[path = "../support/mod.rs"]
+mod support;
+
+use freehold::{
+    error::Errno,
+    fault::FaultError,
+    hugetlb::{HugePageSize, HugePoolCounts},
+    space::{Advice, HugetlbLock, Locking},
+};
+use freehold_machine::FailingAllocator;
+use support::{
+    Config, Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, RW, Vcpu, World,
+};
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+/// What a table of huge pages spans.
+const SPAN: u64 = 1 << 30;
+/// A place at the start of such a span.
+const BASE: u64 = 0x100 * SPAN;
+/// Where nothing is promised.
+const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
+/// Private memory of huge pages.
+const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB);
+
+/// Every design.
+fn designs() -> impl Iterator<Item = Locking> {
+    let both = [HugetlbLock::FileLock, HugetlbLock::VmaLock];
+    Locking::ALL.into_iter().flat_map(move |locking| both.map(|hugetlb| Locking { hugetlb, ..locking }))
+}
+
+/// A machine with a pool of so many pages of 2 MiB.
+fn world(pages: u64) -> World {
+    let world = World::with((pages + 4) * HUGE, Config::default());
+    assert_eq!(world.engine().resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
+    world
+}
+
+/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and none promised.
+fn everywhere(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for locking in designs() {
+        let world = world(pages);
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        assert_eq!(counts(&world), all_free(pages), "{locking:?}");
+        world.end();
+    }
+}
+
+fn counts(world: &World) -> HugePoolCounts {
+    world.engine().huge_pool(HugePageSize::Mib2).counts(None)
+}
+
+fn all_free(pages: u64) -> HugePoolCounts {
+    HugePoolCounts { total: pages, free: pages, reserved: 0, surplus: 0 }
+}
+
+/// A file of so many bytes of huge pages.
+fn file(world: &World, bytes: u64) -> Counted<File<Machine>> {
+    let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, bytes, false).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap()
+}
+
+/// Maps all of 1 GiB of a file at the start of a span, without promises.
+fn map_span(process: &Process, file: &Counted<File<Machine>>, at: u64) {
+    assert_eq!(process.mmap(at, SPAN, RW, SHARED, Some(file), 0), Ok(at));
+}

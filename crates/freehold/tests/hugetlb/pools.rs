@@ -1,0 +1,64 @@
+//! The pool's books: what is there, promised, made on demand, and given back.
+
+use super::*;
+
+#[test]
+fn a_pool_grows_and_shrinks() {
+    let world = world(3);
+    let engine = world.engine();
+    assert_eq!(counts(&world), all_free(3));
+    assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
+    assert_eq!(counts(&world), all_free(1));
+    // More than there is memory for.
+    let most = engine.resize_huge_pool(HugePageSize::Mib2, 100, None);
+    assert!((5..=7).contains(&most), "{most} pages of seven");
+    assert_eq!(counts(&world), all_free(most));
+    assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 0, Some(0)), 0);
+    world.end();
+}
+
+#[test]
+fn a_mapping_is_promised_its_pages() {
+    everywhere(4, |world, process, cpu| {
+        let at = process.mmap(0, 3 * HUGE, RW, PRIVATE, None, 0).unwrap();
+        assert!(at.is_multiple_of(HUGE));
+        assert_eq!((counts(world).free, counts(world).reserved), (4, 3));
+        // One page is left, so no two can be promised.
+        assert_eq!(process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap_err().errno(), Errno::ENOMEM);
+        process.store(cpu, at, 1u64).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
+        process.munmap(at, HUGE).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (4, 2));
+        process.munmap(at + HUGE, 2 * HUGE).unwrap();
+        assert_eq!(counts(world), all_free(4));
+    });
+}
+
+#[test]
+fn surplus_pages_come_and_go() {
+    everywhere(1, |world, process, cpu| {
+        let pool = world.engine().huge_pool(HugePageSize::Mib2);
+        pool.set_overcommit(2);
+        let at = process.mmap(0, 3 * HUGE, RW, PRIVATE, None, 0).unwrap();
+        assert_eq!(counts(world), HugePoolCounts { total: 3, free: 3, reserved: 3, surplus: 2 });
+        assert!(process.mmap(0, HUGE, RW, PRIVATE, None, 0).is_err());
+        for n in 0..3 {
+            process.store(cpu, at + n * HUGE, n).unwrap();
+        }
+        assert_eq!(counts(world), HugePoolCounts { total: 3, free: 0, reserved: 0, surplus: 2 });
+        process.munmap(at, 3 * HUGE).unwrap();
+        assert_eq!(counts(world), all_free(1));
+        pool.set_overcommit(0);
+    });
+}
+
+#[test]
+fn without_a_promise_an_empty_pool_is_a_bus_error() {
+    everywhere(1, |_, process, cpu| {
+        let at = process.mmap(0, 2 * HUGE, RW, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        assert_eq!(process.store(cpu, at + HUGE, 1u64), Err(FaultError::Bus { addr: at + HUGE }));
+        process.madvise(at, HUGE, Advice::DontNeed).unwrap();
+        process.store(cpu, at + HUGE, 1u64).unwrap();
+    });
+}

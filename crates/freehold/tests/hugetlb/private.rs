@@ -1,0 +1,47 @@
+//! Private mappings: copies, promises, fork.
+
+use super::*;
+
+#[test]
+fn pages_start_as_zeroes_and_keep_what_is_written() {
+    everywhere(2, |_, process, cpu| {
+        let at = process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at + HUGE + 8 * PAGE), Ok(0));
+        process.store(cpu, at + 511 * PAGE, 7u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(7));
+        process.madvise(at, 2 * HUGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(0));
+        assert_eq!(process.rss().anon, 0);
+    });
+}
+
+#[test]
+fn a_child_has_its_own_copy() {
+    everywhere(3, |world, process, cpu| {
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        child.store(cpu, at, 2u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at), Ok(1));
+        process.store(cpu, at, 3u64).unwrap();
+        assert_eq!(child.load::<u64>(cpu, at), Ok(2));
+        assert_eq!(counts(world).free, 1);
+        child.check();
+    });
+}
+
+#[test]
+fn the_owner_comes_first_when_the_pool_is_empty() {
+    everywhere(1, |_, process, cpu| {
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.load::<u64>(cpu, at), Ok(1));
+        assert_eq!(child.store(cpu, at, 2u64), Err(FaultError::Bus { addr: at }));
+        process.store(cpu, at, 3u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at), Ok(3));
+        // What both had is the owner's now.
+        assert_eq!(child.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
+        child.check();
+    });
+}
