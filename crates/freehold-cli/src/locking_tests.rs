@@ -1,4 +1,5 @@
 use super::*;
+use freehold::space::HugetlbLock;
 
 #[test]
 fn every_design_reads_back() {
@@ -31,6 +32,9 @@ fn what_is_not_named_is_the_default() {
     let alone = Design { file_rmap: FileRmap::Exclusive, ..Design::default() };
     assert_eq!(parse("file-rmap=exclusive"), Ok(alone));
     assert_eq!(name(alone), "unmap=released,fault=vma-lock,file-rmap=exclusive");
+    let of_files = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
+    assert_eq!(parse("hugetlb=file-lock"), Ok(of_files.into()));
+    assert_eq!(name(of_files.into()), "unmap=released,fault=vma-lock,hugetlb=file-lock");
 }
 
 #[test]
@@ -38,7 +42,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
     for (spec, said) in [
         (
             "",
-            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-lock) and file-rmap=",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-lock), hugetlb=(file-lock, vma-lock) and file-rmap=",
         ),
         ("mmap=released", "unmap=(exclusive"),
         ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),

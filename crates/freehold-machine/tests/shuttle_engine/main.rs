@@ -17,6 +17,7 @@ mod files_shared;
 mod forced;
 mod fork;
 mod huge;
+mod hugetlb;
 mod killed;
 mod mprotect;
 mod mremap;

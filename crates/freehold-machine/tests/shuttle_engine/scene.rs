@@ -6,6 +6,7 @@ use freehold::{
     counted::Counted,
     engine::{Config, Engine, HugePages},
     fault::{FaultError, SegvCode},
+    hugetlb::HugePageSize,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
@@ -66,6 +67,13 @@ impl Scene {
     /// One with room for a few huge pages, which come wherever they fit.
     pub fn huge(locking: Locking) -> Self {
         Self::with(locking, 10 << 20, HugePages::Always)
+    }
+
+    /// One with a pool of so many huge pages, and little besides.
+    pub fn pool(locking: Locking, pages: u64) -> Self {
+        let scene = Self::with(locking, (2 << 20) * (pages + 1) + (1 << 20), HugePages::Never);
+        assert_eq!(scene.engine.resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
+        scene
     }
 
     fn with(locking: Locking, bytes: u64, huge_pages: HugePages) -> Self {

@@ -26,6 +26,9 @@ use core::{fmt, ops::Range};
 use freehold_pagetable::Level;
 use freehold_sync::{Rank, SpinGuard, SpinLock};
 
+/// Frames given back to the platform at a time.
+const BATCH: usize = 64;
+
 /// There are not enough huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoHugePages;
@@ -271,10 +274,11 @@ impl<P: Platform> HugePool<P> {
     /// Gives pages back to the platform.
     fn free(&self, platform: &P, mut pages: Chain) {
         while let Some(page) = pages.pop(platform) {
-            for n in 0..self.level.frames() {
+            for batch in (0..self.level.frames()).step_by(BATCH) {
+                let frames: [Pfn; BATCH] = core::array::from_fn(|n| page.add(batch + n as u64));
                 // SAFETY: the page was free in the pool, or is fresh: nobody refers to its frames, and every translation was
                 // flushed before it became free.
-                unsafe { platform.free_frames(&[page.add(n)]) };
+                unsafe { platform.free_frames(&frames) };
             }
         }
     }

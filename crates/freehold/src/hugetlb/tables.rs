@@ -266,6 +266,27 @@ impl<P: Platform> AddressSpace<P> {
         Alone { own }
     }
 
+    /// Verifies that no VMA has a part of a shared table only (hazard C-12), and none that must share nothing.
+    ///
+    /// # Panics
+    ///
+    /// When it has.
+    pub(crate) fn check_shared_tables(&self, vma: &Vma<P>) {
+        if vma.huge_page_size().is_none() {
+            return;
+        }
+        for span in (vma.start() - vma.start() % SPAN..vma.end()).step_by(SPAN as usize) {
+            let whole = vma.start() <= span && span + SPAN <= vma.end();
+            if !whole || !vma.shares(&(span..span + SPAN)) {
+                let shared = self.has_shared_tables(&(span..span + 1));
+                assert!(
+                    !shared,
+                    "a part of a VMA, or one that shares nothing, has a shared table at {span:#x}"
+                );
+            }
+        }
+    }
+
     /// Leaves the shared tables over `range` and flushes.
     pub(crate) fn unshare(&self, range: &Range<u64>, edit: &Edit<'_, P, ByFile>) {
         let tlb = SpaceTlb { space: self };

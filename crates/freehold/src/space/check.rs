@@ -49,6 +49,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Object::File(file) = vma.object() {
             assert!(file.mapping().mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
         }
+        self.check_shared_tables(vma);
         let mut reverse = Reverse { platform: self.platform(), vma };
         let range = VaRange::of(vma.start(), vma.end());
         let walked = self.table.walk(self.platform(), range, &mut reverse);

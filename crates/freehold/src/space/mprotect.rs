@@ -147,11 +147,13 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let (vma, _alone) = match vma.huge_page_size() {
             Some(_) => {
                 let vma = self.guard.modify(vma, part.clone(), Change { flags: old, policy })?;
-                (vma, Some(space.alone(vma, &part)))
+                let right = self.guard.lock_vma(vma);
+                let alone = space.alone(vma, &part);
+                right.set_flags(new);
+                (vma, Some(alone))
             }
-            None => (vma, None),
+            None => (self.guard.modify(vma, part.clone(), Change { flags: new, policy })?, None),
         };
-        let vma = self.guard.modify(vma, part.clone(), Change { flags: new, policy })?;
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
         self.change_entries(&part, old, new);

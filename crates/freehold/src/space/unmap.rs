@@ -193,6 +193,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if vma.flags().contains(VmFlags::SEALED) {
             return Err(MunmapError::Sealed);
         }
+        // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard C-30).
+        for (cut, at) in [(inside_start, range.start), (inside_end, range.end)] {
+            if cut && !vma.object().may_split(vma, at) {
+                return Err(MunmapError::NotSplittable);
+            }
+        }
         if inside_start {
             vma = self.split(vma, range.start)?;
         }

@@ -1,6 +1,8 @@
 //! Huge pages of pools: mapped, shared, copied, cut off, promised and given back. On the machine with TLBs that remember: every
 //! scenario under every design of the locks, and with both designs of the locks of huge pages.
 
+mod calls;
+mod memory_ends;
 mod pools;
 mod private;
 mod shared;
@@ -15,7 +17,8 @@ use freehold::{
 };
 use freehold_machine::FailingAllocator;
 use support::{
-    Config, Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, RW, Vcpu, World,
+    Config, Counted, Engine, File, FileAccess, Machine, MachineConfig, MapFlags, Mapping, PAGE, Process, R,
+    RW, SpaceConfig, Vcpu, World,
 };
 
 #[global_allocator]

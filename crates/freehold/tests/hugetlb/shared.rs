@@ -1,39 +1,285 @@
 //! Shared mappings of files, and the tables that their processes share.
 
 use super::*;
+use freehold::space::{RemapFlags, Unmap};
+
+/// Page tables in use, all processes' together.
+fn tables(world: &World) -> usize {
+    world.machine.accounting().tables
+}
+
+/// Two processes that map a span of one file with one table, of which so many pages are there, page n with n + 1 in it.
+fn two(world: &World, process: &Process, cpu: &mut Vcpu, pages: u64) -> (Counted<File<Machine>>, Process) {
+    let file = file(world, SPAN);
+    let other = world.process(process.locking());
+    map_span(process, &file, BASE);
+    map_span(&other, &file, BASE + 3 * SPAN);
+    for n in 0..pages {
+        process.store(cpu, BASE + n * HUGE, n + 1).unwrap();
+    }
+    let before = other.faults();
+    assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN), Ok(1));
+    for n in 0..pages {
+        // One fault hung the table in; nothing else is missing.
+        assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + n * HUGE), Ok(n + 1));
+    }
+    let faults = other.faults();
+    assert_eq!(faults.vma_lock + faults.mmap_lock, before.vma_lock + before.mmap_lock + 1);
+    (file, other)
+}
 
 #[test]
-fn two_processes_see_one_page() {
+fn two_processes_use_one_table() {
     everywhere(2, |world, process, cpu| {
-        let file = file(world, SPAN);
-        let other = world.process(process.locking());
-        map_span(process, &file, BASE);
-        map_span(&other, &file, BASE + 3 * SPAN);
-        process.store(cpu, BASE + HUGE, 5u64).unwrap();
-        assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + HUGE), Ok(5));
-        assert_eq!(counts(world).free, 1);
+        let (_, other) = two(world, process, cpu, 2);
+        // A root and an upper table each, and one table of huge pages.
+        assert_eq!(tables(world), 2 * 2 + 1);
         other.check();
         other.munmap(BASE + 3 * SPAN, SPAN).unwrap();
-        assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(5));
+        assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(2));
+    });
+}
+
+/// Sharing asks for a whole span, at such addresses, with the same rights, of the same part of the file.
+#[test]
+fn what_differs_shares_nothing() {
+    everywhere(1, |world, process, cpu| {
+        let file = file(world, 2 * SPAN);
+        map_span(process, &file, BASE);
+        process.store(cpu, BASE, 1u64).unwrap();
+        let mapped = |at, len, prot, offset| {
+            let other = world.process(process.locking());
+            assert_eq!(other.mmap(at, len, prot, SHARED, Some(&file), offset), Ok(at));
+            other
+        };
+        for other in [
+            mapped(BASE, SPAN - HUGE, RW, 0),
+            mapped(BASE + HUGE, SPAN, RW, 0),
+            mapped(BASE, SPAN, R, 0),
+            mapped(BASE, SPAN, RW, HUGE),
+        ] {
+            let before = tables(world);
+            let _ = other.touch(cpu, BASE + HUGE, freehold::fault::Access::READ);
+            // The pool has one page: whether the access succeeds is not the question.
+            assert!(tables(world) > before, "nothing of its own");
+            let leaf = tables(world) - before;
+            assert_eq!(leaf, 2, "an upper table, and one of huge pages");
+            other.check();
+        }
+    });
+}
+
+/// Who unshares has to forget all of the span, not just what the call was about (hazard C-17), and the others keep it.
+#[test]
+fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
+    everywhere(4, |world, process, cpu| {
+        let (file, other) = two(world, process, cpu, 4);
+        let mut away = world.machine.cpu(1);
+        for n in 0..4 {
+            assert_eq!(process.load::<u64>(&mut away, BASE + n * HUGE), Ok(n + 1));
+        }
+        process.madvise(BASE + HUGE, HUGE, Advice::DontNeed).unwrap();
+        // What the processor remembered of the other pages would now outlive them.
+        other.munmap(BASE + 3 * SPAN, SPAN).unwrap();
+        file.mapping().truncate(0).unwrap();
+        assert_eq!(counts(world), all_free(4));
+        for n in 0..4 {
+            let at = BASE + n * HUGE;
+            assert_eq!(process.load::<u64>(&mut away, at), Err(FaultError::Bus { addr: at }));
+        }
+    });
+}
+
+/// Flushes do not become more with the tables that a munmap leaves (hazard C-14).
+#[test]
+fn one_flush_for_all_tables() {
+    everywhere(4, |world, process, cpu| {
+        if !matches!(process.locking().unmap, Unmap::Exclusive | Unmap::Released) {
+            // Section by section.
+            return;
+        }
+        let file = file(world, 4 * SPAN);
+        let flushes = |spans: u64, cpu: &mut Vcpu| {
+            let other = world.process(process.locking());
+            for process in [process, &other] {
+                assert_eq!(process.mmap(BASE, spans * SPAN, RW, SHARED, Some(&file), 0), Ok(BASE));
+                for n in 0..spans {
+                    process.store(cpu, BASE + n * SPAN, n).unwrap();
+                }
+            }
+            let before = world.machine.stats();
+            other.munmap(BASE, spans * SPAN).unwrap();
+            let after = world.machine.stats();
+            for n in 0..spans {
+                assert_eq!(process.load::<u64>(cpu, BASE + n * SPAN), Ok(n));
+            }
+            process.munmap(BASE, spans * SPAN).unwrap();
+            after.range_flushes + after.full_flushes - before.range_flushes - before.full_flushes
+        };
+        assert_eq!(flushes(1, cpu), flushes(4, cpu));
+    });
+}
+
+/// A VMA that ends inside a span has its own table there (hazard C-12): by munmap, mprotect, mremap.
+#[test]
+fn a_split_unshares() {
+    for call in 0..3 {
+        everywhere(3, |world, process, cpu| {
+            let (_, other) = two(world, process, cpu, 3);
+            let before = tables(world);
+            match call {
+                0 => process.munmap(BASE + HUGE, HUGE).unwrap(),
+                1 => process.mprotect(BASE + HUGE, HUGE, R).unwrap(),
+                _ => {
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    let to = BASE + 7 * SPAN + HUGE;
+                    assert_eq!(process.mremap(BASE + HUGE, HUGE, HUGE, flags, to), Ok(to));
+                    assert_eq!(process.load::<u64>(cpu, to), Ok(2));
+                }
+            }
+            process.check();
+            assert_eq!(process.load::<u64>(cpu, BASE + 2 * HUGE), Ok(3));
+            assert!(tables(world) > before, "the table is still shared");
+            for n in 0..3 {
+                assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + n * HUGE), Ok(n + 1));
+            }
+            other.check();
+        });
+    }
+}
+
+#[test]
+fn rights_are_of_one_process() {
+    everywhere(2, |world, process, cpu| {
+        let (_, other) = two(world, process, cpu, 2);
+        process.mprotect(BASE, SPAN, R).unwrap();
+        assert!(matches!(process.store(cpu, BASE, 9u64), Err(FaultError::Segv { .. })));
+        other.store(cpu, BASE + 3 * SPAN, 9u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(9));
+        assert!(matches!(process.store(cpu, BASE, 9u64), Err(FaultError::Segv { .. })));
+        process.mprotect(BASE, SPAN, RW).unwrap();
+        process.store(cpu, BASE + HUGE, 8u64).unwrap();
+        assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + HUGE), Ok(8));
+        // Alike again, and so are the tables, once they meet.
+        process.madvise(BASE, SPAN, Advice::DontNeed).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(9));
+        other.check();
+    });
+}
+
+/// A child shares what its parent does, and neither has pages of its own (hazard C-16).
+#[test]
+fn a_child_shares_the_table() {
+    everywhere(2, |world, process, cpu| {
+        let (file, other) = two(world, process, cpu, 2);
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.load::<u64>(cpu, BASE + HUGE), Ok(2));
+        assert_eq!(tables(world), 3 * 2 + 1);
+        child.store(cpu, BASE, 7u64).unwrap();
+        assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN), Ok(7));
+        for process in [process, &other, &child] {
+            assert_eq!((process.rss().anon, process.rss().file, process.rss().shmem), (0, 0, 0));
+            process.check();
+        }
+        drop(child);
+        file.mapping().punch(0..SPAN).unwrap();
+        assert_eq!(counts(world).free, 2);
     });
 }
 
 #[test]
 fn truncation_takes_pages_from_all() {
     everywhere(2, |world, process, cpu| {
-        let file = file(world, SPAN);
-        let other = world.process(process.locking());
-        map_span(process, &file, BASE);
-        map_span(&other, &file, BASE);
-        process.store(cpu, BASE, 1u64).unwrap();
-        process.store(cpu, BASE + HUGE, 2u64).unwrap();
-        assert_eq!(other.load::<u64>(cpu, BASE + HUGE), Ok(2));
+        let (file, other) = two(world, process, cpu, 2);
         file.mapping().truncate(HUGE).unwrap();
         assert_eq!(counts(world).free, 1);
-        for process in [process, &other] {
-            assert_eq!(process.load::<u64>(cpu, BASE), Ok(1));
-            assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Err(FaultError::Bus { addr: BASE + HUGE }));
+        for (process, at) in [(process, BASE), (&other, BASE + 3 * SPAN)] {
+            assert_eq!(process.load::<u64>(cpu, at), Ok(1));
+            assert_eq!(process.load::<u64>(cpu, at + HUGE), Err(FaultError::Bus { addr: at + HUGE }));
         }
         other.check();
+        assert_eq!(file.mapping().truncate(PAGE).unwrap_err().errno(), Errno::EINVAL);
+        // A hole that begins and ends inside pages: parts are zeroed, whole pages go.
+        file.mapping().punch(PAGE..3 * PAGE).unwrap();
+        process.store(cpu, BASE + PAGE - 8, 3u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(1));
+        assert_eq!(counts(world).free, 1);
     });
+}
+
+#[test]
+fn promises_are_the_files() {
+    everywhere(4, |world, process, cpu| {
+        let file = file(world, 3 * HUGE);
+        let flags = MapFlags::SHARED;
+        let at = process.mmap(0, 2 * HUGE, RW, flags, Some(&file), 0).unwrap();
+        assert_eq!(counts(world).reserved, 2);
+        // What is promised is not promised twice.
+        let again = process.mmap(0, 3 * HUGE, RW, flags, Some(&file), 0).unwrap();
+        assert_eq!(counts(world).reserved, 3);
+        process.store(cpu, at, 1u64).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
+        process.munmap(at, 2 * HUGE).unwrap();
+        process.munmap(again, 3 * HUGE).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
+        file.mapping().punch(0..2 * HUGE).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (4, 1));
+        file.mapping().truncate(0).unwrap();
+        assert_eq!(counts(world), all_free(4));
+        // Who may write enlarges the file.
+        process.mmap(0, HUGE, RW, flags, Some(&file), 0).unwrap();
+        assert_eq!(file.mapping().size(), HUGE);
+    });
+}
+
+#[test]
+fn a_page_moves() {
+    everywhere(3, |world, process, cpu| {
+        let (_, other) = two(world, process, cpu, 2);
+        let frame = process.frame_at(BASE + 5 * PAGE).unwrap();
+        let new = world.engine().migrate(frame).unwrap();
+        assert_ne!(frame, new);
+        for (process, at) in [(process, BASE), (&other, BASE + 3 * SPAN)] {
+            assert_eq!(process.load::<u64>(cpu, at), Ok(1));
+        }
+        assert_eq!(counts(world).free, 1);
+        other.check();
+    });
+}
+
+/// Frames that failed stay out of use, and all others of their pages are the machine's again.
+#[test]
+fn memory_fails() {
+    for locking in designs() {
+        let world = world(5);
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        let (file, other) = two(&world, &process, &mut cpu, 2);
+        let both = [(&process, BASE), (&other, BASE + 3 * SPAN)];
+        world.engine().memory_failure(process.frame_at(BASE + 7 * PAGE).unwrap()).unwrap();
+        for (process, at) in both {
+            assert_eq!(process.load::<u64>(&mut cpu, at), Err(FaultError::MemoryFailed { addr: at }));
+            assert_eq!(process.load::<u64>(&mut cpu, at + HUGE), Ok(2));
+        }
+        assert_eq!((counts(&world).total, counts(&world).free), (4, 3));
+        file.mapping().punch(0..HUGE).unwrap();
+        assert_eq!(process.load::<u64>(&mut cpu, BASE), Ok(0));
+        // Before it fails: the page moves.
+        world.engine().soft_offline(process.frame_at(BASE + HUGE + PAGE).unwrap()).unwrap();
+        assert_eq!(process.load::<u64>(&mut cpu, BASE + HUGE), Ok(2));
+        assert_eq!((counts(&world).total, counts(&world).free), (3, 1));
+        // A private page, and one that is free.
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        process.store(&mut cpu, at, 1u64).unwrap();
+        world.engine().memory_failure(process.frame_at(at + PAGE).unwrap()).unwrap();
+        assert_eq!(process.load::<u64>(&mut cpu, at), Err(FaultError::MemoryFailed { addr: at }));
+        assert_eq!((counts(&world).total, counts(&world).free, counts(&world).reserved), (2, 0, 0));
+        file.mapping().punch(0..HUGE).unwrap();
+        assert_eq!(counts(&world).free, 1);
+        process.check();
+        other.check();
+        let World { machine, engine } = world;
+        drop((process, other, file, cpu, engine));
+        assert_eq!(machine.accounting().frames, 3, "{locking:?}");
+    }
 }

@@ -1,0 +1,333 @@
+//! Huge pages of pools, in two and three processes: who faults, shares tables, leaves them, and takes pages away.
+//!
+//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page and no promise is lost.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{OLD, R, RW, Scene, Vcpu},
+};
+use freehold::{
+    counted::Counted,
+    fault::FaultError,
+    hugetlb::{HugePageSize, HugePoolCounts},
+    object::{File, FileAccess, Mapping},
+    space::{Advice, HugetlbLock, Locking, MapFlags, Prot, RemapFlags},
+};
+use freehold_machine::{Machine, Process};
+
+type Open = Counted<File<Machine>>;
+
+const HUGE: u64 = 2 << 20;
+const SPAN: u64 = 1 << 30;
+const BASE: u64 = 64 * SPAN;
+/// Nothing is promised: a span has more pages than there are.
+const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
+const PRIVATE: MapFlags =
+    MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB).union(MapFlags::FIXED);
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+/// Pages are large, and each costs a schedule 512 frames.
+fn explore_both(
+    name: &str,
+    share: usize,
+    pages: u64,
+    scenario: impl Fn(&Scene) + Send + Sync + Copy + 'static,
+) {
+    for hugetlb in [HugetlbLock::FileLock, HugetlbLock::VmaLock] {
+        explore(&format!("{name} ({hugetlb:?})"), share, move |locking| {
+            let scene = Scene::pool(Locking { hugetlb, ..locking }, pages);
+            scenario(&scene);
+            scene.process.check();
+            scene.process.clear();
+            let pool = scene.engine.huge_pool(HugePageSize::Mib2).counts(None);
+            assert_eq!(pool, HugePoolCounts { total: pages, free: pages, reserved: 0, surplus: 0 });
+            scene.end();
+        });
+    }
+}
+
+fn open(scene: &Scene) -> Open {
+    let mapping = Mapping::of_huge_pages(&scene.engine, HugePageSize::Mib2, SPAN, false).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "huge").unwrap()
+}
+
+fn map(process: &Process, file: &Open, prot: Prot) {
+    assert_eq!(process.mmap(BASE, SPAN, prot, SHARED, Some(file), 0), Ok(BASE));
+}
+
+fn at(page: u64) -> u64 {
+    BASE + page * HUGE
+}
+
+/// A file, and two processes with one table for it, page n with n + 1 in it; a processor that remembers what the first has.
+fn sharing(scene: &Scene, pages: u64) -> (Open, Process, Vcpu) {
+    let (file, other) = (open(scene), scene.another());
+    let mut cpu = scene.machine.cpu(OLD);
+    for process in [&scene.process, &other] {
+        map(process, &file, RW);
+    }
+    for n in 0..pages {
+        other.store(&mut cpu, at(n), n + 1).unwrap();
+    }
+    for n in 0..pages {
+        assert_eq!(scene.process.load(&mut cpu, at(n)), Ok(n + 1));
+    }
+    (file, other, cpu)
+}
+
+/// What an access finds beside a truncation: a value, or that there is none.
+#[track_caller]
+fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
+    match result {
+        Ok(value) => assert!(values.contains(&value), "{value} in page {page}"),
+        Err(error) => assert_eq!(error, FaultError::Bus { addr: at(page) }),
+    }
+}
+
+/// Pages come, go with a part of a table, and are cut off, in three places at once (C-17, C-26).
+#[test]
+fn fault_unshare_truncate() {
+    explore_both("huge pages: fault, unshare and truncate", 8, 2, |scene| {
+        let (file, other, mut old) = sharing(scene, 2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                either(other.load(&mut cpu, at(1)), &[2, 0], 1);
+                either(other.load(&mut cpu, at(0)), &[1], 0);
+            });
+            scope.spawn(|| scene.process.madvise(at(0), HUGE, Advice::DontNeed).unwrap());
+            scope.spawn(|| file.mapping().truncate(HUGE).unwrap());
+        });
+        for process in [&scene.process, &other] {
+            assert_eq!(process.load::<u64>(&mut old, at(1)), Err(FaultError::Bus { addr: at(1) }));
+            assert_eq!(process.load::<u64>(&mut old, at(0)), Ok(1));
+        }
+        other.check();
+    });
+}
+
+/// A hole beside stores: pages come back, and the pool does not run dry (C-26).
+#[test]
+fn fault_beside_a_hole() {
+    explore_both("huge pages: stores beside holes", 8, 1, |scene| {
+        let (file, other, mut old) = sharing(scene, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                other.store(&mut cpu, at(0), 5u64).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                either(scene.process.load(&mut cpu, at(0)), &[0, 1, 5], 0);
+            });
+            scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
+        });
+        let value: u64 = scene.process.load(&mut old, at(0)).unwrap();
+        assert!([0, 5].contains(&value));
+        assert_eq!(other.load(&mut old, at(0)), Ok(value));
+        other.check();
+    });
+}
+
+/// A part of one process' span goes while the other faults: neither ends up with a part of a shared table (C-12).
+#[test]
+fn split_beside_faults() {
+    explore_both("huge pages: a split beside faults elsewhere", 8, 3, |scene| {
+        let (_file, other, mut old) = sharing(scene, 2);
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.munmap(at(1), HUGE).unwrap());
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, at(2), 3u64).unwrap();
+                other.store(&mut cpu, at(1), 9u64).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                assert_eq!(scene.process.load(&mut cpu, at(0)), Ok(1u64));
+            });
+        });
+        assert!(scene.process.load::<u64>(&mut old, at(1)).is_err());
+        assert_eq!(scene.process.load(&mut old, at(2)), Ok(3u64));
+        assert_eq!(other.load(&mut old, at(1)), Ok(9u64));
+        other.check();
+    });
+}
+
+/// All who have a table leave it at once, while one more comes: who is last frees it, and nobody walks it then (C-13, C-15).
+#[test]
+fn all_leave() {
+    explore_both("huge pages: all leave a table", 8, 1, |scene| {
+        let (file, other, _) = sharing(scene, 1);
+        let third = scene.another();
+        map(&third, &file, RW);
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.munmap(BASE, SPAN).unwrap());
+            scope.spawn(|| drop(other));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                assert_eq!(third.load(&mut cpu, at(0)), Ok(1u64));
+                third.munmap(BASE, SPAN).unwrap();
+            });
+        });
+    });
+}
+
+/// A child's VMA can be found when it has a lock of its own (C-18), and its tables are left like all others (C-16).
+#[test]
+fn fork_beside_a_hole() {
+    explore_both("huge pages: fork beside a hole", 8, 2, |scene| {
+        let (file, other, mut old) = sharing(scene, 2);
+        let child = thread::scope(|scope| {
+            scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
+            let forked = scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                let mut cpu = scene.machine.cpu(1);
+                assert_eq!(child.load(&mut cpu, at(1)), Ok(2u64));
+                either(child.load(&mut cpu, at(0)), &[0, 1], 0);
+                child
+            });
+            forked.join().unwrap()
+        });
+        for process in [&child, &other, &scene.process] {
+            assert_eq!(process.load(&mut old, at(0)), Ok(0u64));
+            process.check();
+        }
+    });
+}
+
+/// Rights go from one process while another, that has the same, and a third, that may only read, look for tables.
+#[test]
+fn rights_beside_sharing() {
+    explore_both("huge pages: rights beside sharing", 8, 1, |scene| {
+        let (file, other, mut old) = sharing(scene, 1);
+        let reader = scene.another();
+        map(&reader, &file, R);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.mprotect(BASE, SPAN, R).unwrap();
+                let mut cpu = scene.machine.cpu(0);
+                assert!(scene.process.store(&mut cpu, at(0), 1u64).is_err());
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.madvise(BASE, SPAN, Advice::DontNeed).unwrap();
+                other.store(&mut cpu, at(0), 7u64).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                assert!(reader.load::<u64>(&mut cpu, at(0)).is_ok());
+                assert!(reader.store(&mut cpu, at(0), 1u64).is_err());
+            });
+        });
+        assert!(scene.process.store(&mut old, at(0), 1u64).is_err());
+        assert!(reader.store(&mut old, at(0), 1u64).is_err());
+        other.store(&mut old, at(0), 8u64).unwrap();
+        assert_eq!(reader.load(&mut old, at(0)), Ok(8u64));
+        for process in [&other, &reader] {
+            process.check();
+        }
+    });
+}
+
+/// A mapping moves away from under a truncation.
+#[test]
+fn move_beside_a_hole() {
+    explore_both("huge pages: mremap beside a hole", 8, 2, |scene| {
+        let (file, other, mut old) = sharing(scene, 2);
+        let to = BASE + 5 * SPAN;
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(scene.process.mremap(BASE, SPAN, SPAN, MOVE, to), Ok(to)));
+            scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                assert_eq!(other.load(&mut cpu, at(1)), Ok(2u64));
+            });
+        });
+        assert_eq!(scene.process.load(&mut old, to), Ok(0u64));
+        assert_eq!(scene.process.load(&mut old, to + HUGE), Ok(2u64));
+        assert!(scene.process.load::<u64>(&mut old, at(0)).is_err());
+        other.check();
+    });
+}
+
+/// A page moves to another frame while it is found, left and punched (C-27).
+#[test]
+fn migration() {
+    explore_both("huge pages: migration, faults and a hole", 8, 3, |scene| {
+        let (file, other, mut old) = sharing(scene, 1);
+        let frame = scene.process.frame_at(at(0)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(scene.engine.migrate(frame)));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, at(0) + 8, 5u64).unwrap();
+            });
+            scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
+        });
+        assert_eq!(scene.process.load(&mut old, at(0)), Ok(0u64));
+        let value: u64 = scene.process.load(&mut old, at(0) + 8).unwrap();
+        assert_eq!(other.load(&mut old, at(0) + 8), Ok(value));
+        other.check();
+    });
+}
+
+/// A promise is good whatever another thread gives back meanwhile, with no page to spare: the lock of private mappings.
+#[test]
+fn promises_beside_dontneed() {
+    explore_both("huge pages: a fault beside DONTNEED of the only page", 8, 1, |scene| {
+        assert_eq!(scene.process.mmap(BASE, HUGE, RW, PRIVATE, None, 0), Ok(BASE));
+        scene.process.store(&mut scene.machine.cpu(OLD), BASE, 1u64).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.madvise(BASE, HUGE, Advice::DontNeed).unwrap());
+            for (cpu, value) in [(0, 5u64), (1, 6)] {
+                scope.spawn(move || {
+                    scene.process.store(&mut scene.machine.cpu(cpu), BASE + cpu as u64 * 8, value).unwrap()
+                });
+            }
+        });
+    });
+}
+
+/// The last page serves all who want it at once: nobody asks for a second one (fault mutex).
+#[test]
+fn the_last_page() {
+    explore_both("huge pages: two processes want the last page", 8, 1, |scene| {
+        let (file, other) = (open(scene), scene.another());
+        map(&scene.process, &file, RW);
+        map(&other, &file, R);
+        thread::scope(|scope| {
+            scope.spawn(|| scene.process.store(&mut scene.machine.cpu(0), at(0), 1u64).unwrap());
+            scope.spawn(|| assert!(other.load::<u64>(&mut scene.machine.cpu(1), at(0)).is_ok()));
+            scope.spawn(|| assert!(scene.process.load::<u64>(&mut scene.machine.cpu(2), at(0)).is_ok()));
+        });
+        other.check();
+    });
+}
+
+/// Fork, and both write, with a page for one of them: the owner gets it, the child its own or a bus error (C-28).
+#[test]
+fn copies_of_the_owner() {
+    explore_both("huge pages: copies with too few pages", 8, 2, |scene| {
+        assert_eq!(scene.process.mmap(BASE, 2 * HUGE, RW, PRIVATE, None, 0), Ok(BASE));
+        let mut cpu = scene.machine.cpu(OLD);
+        (0..2).for_each(|n| scene.process.store(&mut cpu, at(n), n + 1).unwrap());
+        let child = Process::of(scene.process.fork().unwrap());
+        thread::scope(|scope| {
+            for n in 0..2 {
+                scope.spawn(move || {
+                    scene.process.store(&mut scene.machine.cpu(n as usize), at(n), 10 + n).unwrap()
+                });
+            }
+            let (child, machine) = (&child, &scene.machine);
+            scope.spawn(move || {
+                let mut cpu = machine.cpu(2);
+                either(child.load(&mut cpu, at(0)), &[1], 0);
+                let _ = child.store(&mut cpu, at(1), 20u64);
+            });
+        });
+        assert_eq!(scene.process.load(&mut cpu, at(0)), Ok(10u64));
+        assert_eq!(scene.process.load(&mut cpu, at(1)), Ok(11u64));
+        either(child.load(&mut cpu, at(1)), &[2, 20], 1);
+        child.check();
+    });
+}

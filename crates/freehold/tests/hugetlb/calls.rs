@@ -1,0 +1,167 @@
+//! Calls on huge pages: what they refuse, and what they report.
+
+use super::*;
+use freehold::{access::Manner, space::RemapFlags};
+
+#[test]
+fn sizes_and_flags() {
+    let world = world(2);
+    let process = world.process(Locking::default());
+    let map = |len, flags| process.mmap(0, len, RW, flags, None, 0);
+    let sized = |shift: u64| MapFlags::from_bits_retain(PRIVATE.bits() | shift << 26);
+    // Rounded up to whole pages, of the default size or the one that the flags say.
+    let at = map(PAGE, PRIVATE).unwrap();
+    assert_eq!(process.maps(at).next().map(|line| line.end), Some(at + HUGE));
+    assert!(process.maps(at).next().unwrap().to_string().ends_with("/anon_hugepage (deleted)"));
+    process.munmap(at, HUGE).unwrap();
+    map(HUGE, sized(21)).unwrap();
+    assert_eq!(map(SPAN, sized(30)).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(map(HUGE, sized(16)).unwrap_err().errno(), Errno::EINVAL);
+    let small = world.file(1);
+    let refused = process.mmap(0, HUGE, RW, MapFlags::SHARED | MapFlags::HUGETLB, Some(&small), 0);
+    assert_eq!(refused.unwrap_err().errno(), Errno::EINVAL);
+    let huge = file(&world, 2 * HUGE);
+    let at = |at, offset| process.mmap(at, HUGE, RW, SHARED, Some(&huge), offset);
+    assert_eq!(at(BASE + PAGE, 0).unwrap_err().errno(), Errno::EINVAL);
+    assert_eq!(at(BASE, PAGE).unwrap_err().errno(), Errno::EINVAL);
+    assert_eq!(at(BASE, HUGE), Ok(BASE));
+    assert!(Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, PAGE, false).is_err());
+    drop((process, small, huge));
+    assert_eq!(counts(&world), all_free(2));
+    world.end();
+}
+
+/// Nothing is cut inside a page, and nothing changes when that is asked for (hazards C-29, C-30).
+#[test]
+fn unaligned_ranges() {
+    everywhere(3, |world, process, cpu| {
+        assert_eq!(process.mmap(BASE, 3 * HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0), Ok(BASE));
+        for n in 0..3 {
+            process.store(cpu, BASE + n * HUGE, n + 1).unwrap();
+        }
+        let before: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+        let inside = BASE + HUGE + PAGE;
+        let einval = |result: Result<(), Errno>| assert_eq!(result, Err(Errno::EINVAL));
+        einval(process.munmap(inside, HUGE).map_err(|error| error.errno()));
+        einval(process.munmap(BASE + HUGE, PAGE).map_err(|error| error.errno()));
+        einval(process.mprotect(inside, HUGE, R).map_err(|error| error.errno()));
+        einval(process.madvise(inside, HUGE, Advice::DontNeed).map_err(|error| error.errno()));
+        einval(process.madvise(BASE, HUGE, Advice::Free).map_err(|error| error.errno()));
+        einval(process.madvise(BASE, HUGE, Advice::Cold).map_err(|error| error.errno()));
+        let to = BASE + 8 * HUGE;
+        let mv = |addr, old, new, to| {
+            process
+                .mremap(addr, old, new, RemapFlags::MAYMOVE | RemapFlags::FIXED, to)
+                .map(drop)
+                .map_err(|error| error.errno())
+        };
+        einval(mv(inside, HUGE, HUGE, to));
+        einval(mv(BASE, HUGE, HUGE, to + PAGE));
+        einval(mv(BASE, HUGE, 2 * HUGE, to));
+        einval(
+            process
+                .mremap(BASE, HUGE, 4 * HUGE, RemapFlags::MAYMOVE, 0)
+                .map(drop)
+                .map_err(|error| error.errno()),
+        );
+        let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+        assert_eq!(before, after);
+        // An end inside a page is rounded down.
+        process.madvise(BASE, HUGE + PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+        assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(2));
+        // Lengths are rounded up.
+        assert_eq!(process.mremap(BASE, HUGE, PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, to), Ok(to));
+        assert_eq!(process.load::<u64>(cpu, to), Ok(0));
+        assert_eq!(counts(world).reserved, 0);
+    });
+}
+
+/// Moved pages keep what they are, and the rest of the promise moves with them.
+#[test]
+fn a_private_mapping_moves() {
+    everywhere(3, |world, process, cpu| {
+        assert_eq!(process.mmap(BASE, 3 * HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0), Ok(BASE));
+        process.store(cpu, BASE + HUGE, 5u64).unwrap();
+        let to = BASE + SPAN + 5 * HUGE;
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        assert_eq!(process.mremap(BASE, 3 * HUGE, 2 * HUGE, flags, to), Ok(to));
+        assert_eq!(process.load::<u64>(cpu, to + HUGE), Ok(5));
+        assert_eq!((counts(world).free, counts(world).reserved), (2, 1));
+        process.store(cpu, to, 4u64).unwrap();
+        process.check();
+        process.munmap(to, 2 * HUGE).unwrap();
+        assert_eq!(counts(world), all_free(3));
+    });
+}
+
+#[test]
+fn reports() {
+    everywhere(2, |world, process, cpu| {
+        let file = file(world, SPAN);
+        map_span(process, &file, BASE);
+        process.store(cpu, BASE + HUGE, 1u64).unwrap();
+        let smap = process.smaps(BASE).next().unwrap();
+        assert_eq!((smap.page_bytes, smap.usage.rss, smap.usage.private_hugetlb), (HUGE, 0, HUGE));
+        assert!(smap.to_string().contains("KernelPageSize:     2048 kB"));
+        assert!(smap.to_string().contains("Private_Hugetlb:    2048 kB"));
+        let other = world.process(process.locking());
+        map_span(&other, &file, BASE);
+        assert_eq!(other.load::<u64>(cpu, BASE + HUGE), Ok(1));
+        let smap = process.smaps(BASE).next().unwrap();
+        assert_eq!((smap.usage.shared_hugetlb, smap.usage.private_hugetlb), (HUGE, 0));
+        let mut resident = vec![0; 3 * 512];
+        process.mincore(BASE, 3 * HUGE, &mut resident).unwrap();
+        let pages: Vec<u8> = resident.chunks(512).map(|page| page[17]).collect();
+        assert_eq!(pages, [0, 1, 0]);
+        // Others read and write it, and debuggers.
+        assert_eq!(process.write_memory(BASE + HUGE + 4090, &[1; 12], Manner::Plain), Ok(12));
+        let mut bytes = [0; 12];
+        assert_eq!(other.read_memory(BASE + HUGE + 4090, &mut bytes, Manner::Forced), Ok(12));
+        assert_eq!(bytes, [1; 12]);
+        assert_eq!(file.mapping().read_at(HUGE + 4090, &mut bytes), Ok(12));
+        assert_eq!(bytes, [1; 12]);
+        assert!(file.mapping().write_at(0, &bytes).is_err());
+        process.mlock(BASE, HUGE).unwrap();
+        process.madvise(BASE, 2 * HUGE, Advice::PopulateWrite).unwrap();
+        assert_eq!(counts(world).free, 0);
+        process.madvise(BASE, HUGE, Advice::Remove).unwrap();
+        assert_eq!(counts(world).free, 1);
+        file.mapping().allocate(0..HUGE).unwrap();
+        assert_eq!(file.mapping().allocate(2 * HUGE..3 * HUGE).unwrap_err().errno(), Errno::ENOSPC);
+    });
+}
+
+/// Pages of 1 GiB, on a machine without contents.
+#[test]
+fn gigantic_pages() {
+    for locking in designs() {
+        let machine: Machine = Machine::new(MachineConfig::phantom(5 << 30)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Gib1, 3, None), 3);
+        let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let mut cpu = machine.cpu(0);
+        let flags = MapFlags::from_bits_retain(PRIVATE.bits() | 30 << 26);
+        let at = process.mmap(0, 2 * SPAN, RW, flags, None, 0).unwrap();
+        assert!(at.is_multiple_of(SPAN));
+        process.store(&mut cpu, at + 5 * HUGE, 1u64).unwrap();
+        let pool = || engine.huge_pool(HugePageSize::Gib1).counts(None);
+        assert_eq!((pool().free, pool().reserved), (2, 1));
+        let child = Process::of(process.fork().unwrap());
+        child.store(&mut cpu, at, 1u64).unwrap();
+        assert_eq!((pool().free, pool().reserved), (1, 1));
+        assert_eq!(process.munmap(at, HUGE).unwrap_err().errno(), Errno::EINVAL);
+        let to = at - 8 * SPAN;
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        assert_eq!(process.mremap(at, SPAN, SPAN, fixed, to), Ok(to));
+        let moved = engine.migrate(process.frame_at(to).unwrap());
+        assert!(moved.is_err(), "the only page left is promised");
+        process.munmap(at + SPAN, SPAN).unwrap();
+        engine.migrate(process.frame_at(to).unwrap()).unwrap();
+        process.check();
+        drop((process, child, cpu));
+        assert_eq!((pool().total, pool().free, pool().reserved), (3, 3, 0));
+        drop(engine);
+        machine.accounting().assert_clean();
+    }
+}

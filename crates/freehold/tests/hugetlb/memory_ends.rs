@@ -1,0 +1,114 @@
+//! Memory runs out in the middle of calls on huge pages: every allocation of every call fails once, alone or with all that
+//! follow. A call that fails has changed nothing that the pool or another process would notice, and succeeds the next time.
+
+use super::{support::failure::Failure, *};
+use freehold::space::RemapFlags;
+
+/// A private mapping of three pages, of which the second is there; and a span of a file, of which the first page is, with a table
+/// that another process uses as well.
+struct Scene {
+    world: World,
+    process: Process,
+    other: Process,
+    file: Counted<File<Machine>>,
+    cpu: Vcpu,
+}
+
+const PRIVATE_AT: u64 = BASE + 4 * SPAN;
+const POOL: u64 = 6;
+
+impl Scene {
+    fn new(locking: Locking) -> Self {
+        let world = world(POOL);
+        let (process, other) = (world.process(locking), world.process(locking));
+        let mut cpu = world.machine.cpu(0);
+        let file = file(&world, SPAN);
+        for process in [&process, &other] {
+            map_span(process, &file, BASE);
+            process.store(&mut cpu, BASE, 1u64).unwrap();
+        }
+        process.mmap(PRIVATE_AT, 3 * HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0).unwrap();
+        process.store(&mut cpu, PRIVATE_AT + HUGE, 2u64).unwrap();
+        Scene { world, process, other, file, cpu }
+    }
+
+    fn end(self) {
+        let Scene { world, process, other, file, cpu } = self;
+        process.check();
+        other.check();
+        drop((process, other, file, cpu));
+        assert_eq!(counts(&world), all_free(POOL));
+        world.end();
+    }
+}
+
+type Call = (&'static str, fn(&mut Scene) -> Result<(), String>);
+
+fn told<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(), String> {
+    result.map(drop).map_err(|error| format!("{error:?}"))
+}
+
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+const CALLS: [Call; 11] = [
+    ("mmap private", |scene| {
+        told(scene.process.mmap(BASE + 9 * SPAN, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0))
+    }),
+    ("mmap shared", |scene| {
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        told(scene.process.mmap(BASE + 9 * SPAN, 2 * HUGE, RW, flags, Some(&scene.file), 0))
+    }),
+    ("fault private", |scene| told(scene.process.store(&mut scene.cpu, PRIVATE_AT, 3u64))),
+    ("fault shared", |scene| told(scene.process.store(&mut scene.cpu, BASE + HUGE, 3u64))),
+    ("fault that shares", |scene| {
+        let third = scene.world.process(scene.process.locking());
+        map_span(&third, &scene.file, BASE);
+        let result = told(third.store(&mut scene.cpu, BASE, 1u64));
+        third.check();
+        result
+    }),
+    ("munmap a part", |scene| match scene.process.maps(BASE).next() {
+        Some(line) if line.end > BASE + HUGE => told(scene.process.munmap(BASE + HUGE, HUGE)),
+        _ => Ok(()),
+    }),
+    ("mprotect a part", |scene| told(scene.process.mprotect(PRIVATE_AT + HUGE, HUGE, R))),
+    ("mprotect", |scene| told(scene.process.mprotect(BASE, SPAN, R))),
+    ("mremap", |scene| match scene.process.maps(PRIVATE_AT).next().filter(|line| line.start == PRIVATE_AT) {
+        Some(_) => told(scene.process.mremap(PRIVATE_AT, 3 * HUGE, 3 * HUGE, MOVE, BASE + 20 * SPAN - HUGE)),
+        None => Ok(()),
+    }),
+    ("fork", |scene| {
+        let child = Process::of(scene.process.fork().map_err(|error| format!("{error:?}"))?);
+        child.check();
+        told(child.store(&mut scene.cpu, PRIVATE_AT + HUGE, 9u64))
+    }),
+    ("punch", |scene| told(scene.file.mapping().punch(0..HUGE))),
+];
+
+#[test]
+fn every_allocation_fails_once() {
+    for (name, call) in CALLS {
+        let mut failed = 0;
+        for failure in Failure::ALL {
+            for nth in 0.. {
+                let designs: Vec<Locking> = designs().collect();
+                let mut scene = Scene::new(designs[nth as usize % designs.len()]);
+                failure.arm(nth);
+                let result = call(&mut scene);
+                let reached = failure.stop() > nth;
+                scene.process.check();
+                if result.is_err() {
+                    failed += 1;
+                    assert!(reached, "{name} failed by itself: {result:?}");
+                    call(&mut scene)
+                        .unwrap_or_else(|error| panic!("{name}, {failure:?} {nth}: the second time {error}"));
+                }
+                scene.end();
+                if !reached {
+                    break;
+                }
+            }
+        }
+        assert!(failed > 0, "{name} never failed");
+    }
+}
