@@ -57,16 +57,19 @@ impl IndexSet {
     ///
     /// No memory to cut a run in two; nothing was taken out.
     pub fn remove<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
-        let mut runs = self.with_room::<P>()?;
+        let mut runs = self.runs.lock::<P>();
+        if around(&runs, &range).is_some() && runs.len() == runs.capacity() {
+            drop(runs);
+            runs = self.with_room::<P>()?;
+        }
         let gone = count(&runs, &range);
-        let first = runs.partition_point(|run| run.end <= range.start);
-        if let Some(run) =
-            runs.get(first).cloned().filter(|run| run.start < range.start && range.end < run.end)
-        {
-            runs[first].end = range.start;
-            runs.insert(first + 1, range.end..run.end);
+        if let Some(at) = around(&runs, &range) {
+            let rest = range.end..runs[at].end;
+            runs[at].end = range.start;
+            runs.insert(at + 1, rest);
             return Ok(gone);
         }
+        let first = runs.partition_point(|run| run.end <= range.start);
         for run in &mut runs[first..] {
             if run.start >= range.end {
                 break;
@@ -104,6 +107,12 @@ impl IndexSet {
             larger.try_reserve_exact(want).map_err(|_| NoMemory)?;
         }
     }
+}
+
+/// The run that reaches beyond both ends of `range`, and would be two without it.
+fn around(runs: &[Range<u64>], range: &Range<u64>) -> Option<usize> {
+    let at = runs.partition_point(|run| run.end <= range.start);
+    runs.get(at).is_some_and(|run| run.start < range.start && range.end < run.end).then_some(at)
 }
 
 fn count(runs: &[Range<u64>], range: &Range<u64>) -> u64 {
