@@ -177,6 +177,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.frames.take_this(pfn)
     }
 
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        self.inner.frames.index(pfn).is_some()
+    }
+
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
         self.inner.lost_pages.lock().push((mmu.root(), addr));
     }

@@ -73,6 +73,7 @@
 //! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
 //! | [`probe`] | breakpoints in the pages of files |
+//! | [`hugetlb`] | huge pages from pools, promised, and the tables that processes share for them |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |

@@ -82,6 +82,13 @@ pub unsafe trait Platform: TableMemory + Host {
         let _ = (mmu, addr);
     }
 
+    /// Whether there is a frame of this number, and so a record of it. Asked with numbers that were rounded down to the start of a huge
+    /// page, which may lie before the first frame.
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        let _ = pfn;
+        true
+    }
+
     /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly
     /// ([`Pager::direct_access`](crate::object::Pager::direct_access)) has one as well.
     fn frame(&self, pfn: Pfn) -> &Frame;

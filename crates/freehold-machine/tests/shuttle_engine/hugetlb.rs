@@ -257,7 +257,9 @@ fn migration() {
         let (file, other, mut old) = sharing(scene, 1);
         let frame = scene.process.frame_at(at(0)).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| drop(scene.engine.migrate(frame)));
+            scope.spawn(|| {
+                let _ = scene.engine.migrate(frame);
+            });
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(1);
                 other.store(&mut cpu, at(0) + 8, 5u64).unwrap();
@@ -329,5 +331,23 @@ fn copies_of_the_owner() {
         assert_eq!(scene.process.load(&mut cpu, at(1)), Ok(11u64));
         either(child.load(&mut cpu, at(1)), &[2, 20], 1);
         child.check();
+    });
+}
+
+/// A private page is being made where the file is cut off meanwhile: nothing stays behind its end.
+#[test]
+fn private_beside_truncation() {
+    explore_both("huge pages: a private page beside a truncation", 8, 2, |scene| {
+        let file = open(scene);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        assert_eq!(scene.process.mmap(BASE, SPAN, RW, flags, Some(&file), 0), Ok(BASE));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = scene.process.store(&mut scene.machine.cpu(0), at(0), 1u64);
+            });
+            scope.spawn(|| file.mapping().truncate(0).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(scene.process.load::<u64>(&mut cpu, at(0)), Err(FaultError::Bus { addr: at(0) }));
     });
 }

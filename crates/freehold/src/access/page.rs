@@ -41,7 +41,8 @@ impl How {
     fn allowed<P: Platform>(self, vma: &Vma<P>) -> bool {
         let flags = vma.flags();
         let (right, possible) = match self.write {
-            true => (VmFlags::WRITE, flags.is_cow()),
+            // A debugger gets no copies of huge pages of a pool, as on Linux: each might be the last.
+            true => (VmFlags::WRITE, flags.is_cow() && !flags.contains(VmFlags::HUGETLB)),
             false => (VmFlags::READ, flags.contains(VmFlags::MAYREAD)),
         };
         let permitted = match self.manner {

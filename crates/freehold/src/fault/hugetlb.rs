@@ -102,7 +102,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let (found, level) = self.table.peek(self.platform(), address);
         if level != size.level() {
-            return Step::Retry;
+            debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
+            return Step::Failed(FaultError::Bus { addr: page });
         }
         match found.kind(level) {
             Kind::None => match self.map_cached(&place, access) {
@@ -188,9 +189,14 @@ impl<P: Platform> AddressSpace<P> {
         if access.write || flags.contains(VmFlags::WRITE) {
             rights |= written(flags);
         }
-        let installed = self
-            .lock_place(place)
-            .is_some_and(|mut leaf| leaf.install(Pte::leaf(place.level(), new, rights)).is_ok());
+        // Within one guard, like the page of a file: a truncation that has published its size waits for it, and then looks here.
+        let rcu = P::rcu_read();
+        let inside = place.index < place.mapping().pages();
+        let installed = inside
+            && self
+                .lock_place(place)
+                .is_some_and(|mut leaf| leaf.install(Pte::leaf(place.level(), new, rights)).is_ok());
+        drop(rcu);
         match installed {
             true => Step::Done,
             false => {

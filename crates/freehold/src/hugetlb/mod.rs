@@ -187,10 +187,15 @@ impl<P: Platform> Engine<P> {
 
     /// The first frame of the huge page that `pfn` is part of, if it is part of one in use.
     pub(crate) fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
-        HugePageSize::ALL.into_iter().find_map(|size| {
-            let level = size.level();
+        self.huge_pages_around(pfn)
+            .find(|(first, level)| self.platform().frame(*first).hugetlb() == Some(*level))
+    }
+
+    /// The first frames of the huge pages, of each size, that `pfn` would be part of.
+    pub(crate) fn huge_pages_around(&self, pfn: Pfn) -> impl Iterator<Item = (Pfn, Level)> {
+        HugePageSize::ALL.into_iter().map(HugePageSize::level).filter_map(move |level| {
             let first = Pfn::new(pfn.get() & !(level.frames() - 1));
-            (self.platform().frame(first).hugetlb() == Some(level)).then_some((first, level))
+            self.platform().has_frame(first).then_some((first, level))
         })
     }
 }

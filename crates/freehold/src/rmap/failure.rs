@@ -152,9 +152,8 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other frames are the platform's.
     fn retire_pooled(&self, pfn: Pfn) -> bool {
-        let found = HugePageSize::ALL.into_iter().find_map(|size| {
-            let first = Pfn::new(pfn.get() & !(size.level().frames() - 1));
-            self.huge_pool(size).withdraw(self.platform(), first).then_some((first, size.level()))
+        let found = self.huge_pages_around(pfn).find(|(first, level)| {
+            self.huge_pool(HugePageSize::of_level(*level)).withdraw(self.platform(), *first)
         });
         if let Some((first, level)) = found {
             self.note_failed(pfn);

@@ -23,13 +23,14 @@
 //!
 //! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is gone; on failure the caller still holds it, every
 //! VMA is attached and mapped as before (splits excepted).
-#![expect(unsafe_code, reason = "owns detached VMAs through an intrusive list")]
+#![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
     AddressSpace, TASK_SIZE, Unmap,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
     reshape::ReshapeError,
+    vma_list::{OwnedList, VmaList},
     zap::{SpaceTlb, Zap},
 };
 use crate::{
@@ -40,9 +41,8 @@ use crate::{
     rmap::edit::RmapEdit,
     vma::{Vma, flags::VmFlags},
 };
-use core::{ops::Range, ptr::null_mut};
+use core::ops::Range;
 use freehold_pagetable::{Format, Gather, VaRange, VirtAddr};
-use freehold_sync::atomic::Ordering::Relaxed;
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
 /// lock; a constant, so the hold stays independent of sizes.
@@ -87,56 +87,6 @@ impl Decoded {
     /// The range.
     pub fn range(&self) -> Range<u64> {
         self.0.clone()
-    }
-}
-
-/// VMAs in address order, linked through themselves.
-///
-/// # Invariants
-///
-/// Every member is owned by the list's owner: gathered under the write lock, or detached.
-struct VmaList<P: Platform> {
-    head: *const Vma<P>,
-    tail: *const Vma<P>,
-}
-
-impl<P: Platform> VmaList<P> {
-    fn new() -> Self {
-        VmaList { head: null_mut(), tail: null_mut() }
-    }
-
-    fn push(&mut self, vma: &Vma<P>) {
-        vma.chain().store(null_mut(), Relaxed);
-        let link = core::ptr::from_ref(vma);
-        match self.tail.is_null() {
-            true => self.head = link,
-            // SAFETY: a member is a live VMA.
-            false => unsafe { &*self.tail }.chain().store(link.cast_mut(), Relaxed),
-        }
-        self.tail = link;
-    }
-
-    /// Puts `other` behind this list.
-    fn append(&mut self, other: Self) {
-        match self.tail.is_null() {
-            true => *self = other,
-            false if other.head.is_null() => {}
-            false => {
-                // SAFETY: a member is a live VMA.
-                unsafe { &*self.tail }.chain().store(other.head.cast_mut(), Relaxed);
-                self.tail = other.tail;
-            }
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
-        let mut at = self.head;
-        core::iter::from_fn(move || {
-            // SAFETY: null or a member; members are live VMAs.
-            let vma = unsafe { at.as_ref() }?;
-            at = vma.chain().load(Relaxed);
-            Some(vma)
-        })
     }
 }
 
@@ -382,25 +332,6 @@ enum Settling {
     Nothing,
     /// Under no lock: the range is closing.
     Released,
-}
-
-/// Detached VMAs, which go back to the slab in the end.
-struct OwnedList<'s, P: Platform> {
-    space: &'s AddressSpace<P>,
-    list: VmaList<P>,
-}
-
-impl<P: Platform> Drop for OwnedList<'_, P> {
-    fn drop(&mut self) {
-        let mut at = self.list.head;
-        // SAFETY: null or a member of the list, which owns it, detached.
-        while let Some(vma) = unsafe { at.as_ref() } {
-            at = vma.chain().load(Relaxed);
-            vma.end_promises(&self.space.engine);
-            // SAFETY: as above; nobody else takes it.
-            drop(unsafe { self.space.engine.slab.own(vma) });
-        }
-    }
 }
 
 /// Step 3 done: VMAs that nobody can find any more, their pages still mapped.

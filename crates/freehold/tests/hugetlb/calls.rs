@@ -122,6 +122,10 @@ fn reports() {
         assert_eq!(file.mapping().read_at(HUGE + 4090, &mut bytes), Ok(12));
         assert_eq!(bytes, [1; 12]);
         assert!(file.mapping().write_at(0, &bytes).is_err());
+        // No copies for debuggers.
+        let private = process.mmap(0, HUGE, R, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
+        assert!(process.write_memory(private, &bytes, Manner::Forced).is_err());
+        process.munmap(private, HUGE).unwrap();
         process.mlock(BASE, HUGE).unwrap();
         process.madvise(BASE, 2 * HUGE, Advice::PopulateWrite).unwrap();
         assert_eq!(counts(world).free, 0);
