@@ -224,6 +224,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
         mmu.flush(what);
     }
 
+    fn walk_tables<R>(&self, mmu: &Mmu<F>, f: impl FnOnce() -> R) -> Option<R> {
+        mmu.walk(f)
+    }
+
     fn runs_elsewhere(&self, mmu: &Mmu<F>) -> bool {
         mmu.runs_elsewhere()
     }

@@ -219,6 +219,35 @@ verb_error! {
 }
 
 verb_error! {
+    /// Why no page could be pinned.
+    PinError {
+        /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond what is pinned, or stores
+        /// to what is not pinned for them.
+        BadAddress => EFAULT,
+        /// For long, and for stores to a file that has to know when its pages are written.
+        Tracked => EFAULT,
+        /// For long, and the frames are the file's storage.
+        Direct => EOPNOTSUPP,
+        /// The page is pinned more often than can be counted.
+        TooMany => ENOMEM,
+        /// No memory.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for a lock.
+        Killed => EINTR,
+    }
+}
+
+impl From<AccessError> for PinError {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::BadAddress | AccessError::TooLong => PinError::BadAddress,
+            AccessError::OutOfMemory => PinError::OutOfMemory,
+            AccessError::Killed => PinError::Killed,
+        }
+    }
+}
+
+verb_error! {
     /// Why access rights could not be changed.
     MprotectError {
         /// Unaligned start, unknown rights, both directions of growth, or growth where nothing grows that way.

@@ -2,7 +2,7 @@
 //!
 //! | count | who holds one |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; each [pin](pin) as many as `PIN` |
 //! | `maps` | each page-table entry that maps the frame |
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
@@ -13,6 +13,7 @@ pub(crate) mod cache;
 pub(crate) mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub(crate) mod pin;
 pub(crate) mod run;
 
 use freehold_sync::{
@@ -122,9 +123,15 @@ impl Frame {
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
     pub(crate) fn put(&self) -> bool {
+        self.put_many(1)
+    }
+
+    /// So many references less, all the caller's; as [`put`](Self::put).
+    #[inline]
+    fn put_many(&self, count: u32) -> bool {
         // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
         // locked instruction is needed (module docs).
-        let last = self.refs.load(Acquire) == 1 || self.refs.fetch_sub(1, AcqRel) == 1;
+        let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
             // Who set the bit had a reference then; its end was seen above.

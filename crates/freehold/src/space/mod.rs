@@ -10,6 +10,7 @@ mod closing;
 pub(crate) mod counters;
 mod exit;
 mod fork;
+mod fork_kept;
 pub mod limits;
 pub mod locking;
 mod madvise;
