@@ -23,6 +23,7 @@ mod mremap;
 mod munmap;
 mod nommu;
 mod pinned;
+mod pins;
 mod probes;
 mod readers;
 mod reuse;
