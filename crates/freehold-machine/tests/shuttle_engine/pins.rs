@@ -303,6 +303,17 @@ fn pins_run_out() {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let mut pins: Vec<_> = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let pin = || fast_only(&scene.process, &mut scene.machine.cpu(0), 0, WRITE);
+                drop((pin(), pin()));
+            });
+            scope.spawn(|| {
+                for pin in (0..8).map_while(|_| scene.process.pin_user_pages(page(0), 1, WRITE).ok()) {
+                    pins.push(pin);
+                }
+            });
+        });
         let error = loop {
             match scene.process.pin_user_pages(page(0), 1, WRITE) {
                 Ok(pin) => pins.push(pin),
