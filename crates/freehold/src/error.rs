@@ -55,8 +55,8 @@ impl From<AllocError> for NoMemory {
     }
 }
 
-/// An error of a verb that no signal ends.
-macro_rules! unkillable_error {
+/// An error of a verb that needs no memory, and that no signal ends.
+macro_rules! plain_error {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,13 @@ macro_rules! unkillable_error {
         }
 
         impl core::error::Error for $name {}
+    };
+}
+
+/// An error of a verb that no signal ends.
+macro_rules! unkillable_error {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
+        plain_error! { $(#[$doc])* $name { $($(#[$vdoc])* $variant => $errno,)* } }
 
         impl From<NoMemory> for $name {
             fn from(_: NoMemory) -> Self { Self::OutOfMemory }
@@ -215,6 +222,24 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,
+    }
+}
+
+plain_error! {
+    /// Why no VMA was found.
+    QueryError {
+        /// Flags that nobody knows.
+        Invalid => EINVAL,
+        /// None is there that is as wanted.
+        NotFound => ENOENT,
+    }
+}
+
+plain_error! {
+    /// Why the bounds of arguments were not set.
+    ArgumentsError {
+        /// They are no ranges of user addresses.
+        Invalid => EINVAL,
     }
 }
 

@@ -18,6 +18,7 @@ mod forced;
 mod fork;
 mod huge;
 mod killed;
+mod looks;
 mod mprotect;
 mod mremap;
 mod munmap;

@@ -82,6 +82,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
+        child.put_arguments(self.space.arguments());
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
         let mut kept = 0;

@@ -2,7 +2,8 @@
 //!
 //! A VMA lives in a type-stable slab: its memory stays a `Vma` for as long as the engine lives, so a reader that lost
 //! a race may still touch it and find out. What a VMA *means* is kept still only by the guards of
-//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live.
+//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
+//! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.
 
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
@@ -15,7 +16,7 @@ use crate::{
     platform::Platform,
     rmap::{
         home::{Home, HomeRef},
-        tree::ByPages,
+        tree::{ByFile, ByPages},
     },
     space::AddressSpace,
 };
@@ -26,7 +27,7 @@ use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
     atomic::{
         AtomicPtr, AtomicU64, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 
@@ -111,6 +112,8 @@ pub struct Vma<P: Platform> {
     flags: AtomicU64,
     pgoff: AtomicU64,
     anon: AtomicU64,
+    /// The home of the file that it maps, for who looks without a lock; null: no file. Written with `object`, which owns the file.
+    file_home: AtomicPtr<Home<P, ByFile>>,
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
     object: UnsafeCell<Object<P>>,
@@ -195,6 +198,26 @@ impl<P: Platform> Vma<P> {
         // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the object is
         // written only before the first or after the last such reference.
         unsafe { &*self.object.get() }
+    }
+
+    /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is known to have been attached
+    /// while it was read.
+    pub(crate) fn file_home(&self) -> *const Home<P, ByFile> {
+        // Acquire pairs with the release in `set_object`: the home is seen as it was made.
+        self.file_home.load(Acquire)
+    }
+
+    /// What it maps, from now until it is free again.
+    ///
+    /// # Safety
+    ///
+    /// The VMA is detached and the caller's alone.
+    unsafe fn set_object(&self, object: Object<P>) {
+        let home =
+            object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());
+        self.file_home.store(home, Release);
+        // SAFETY: the caller's promise: nobody reads the object.
+        unsafe { *self.object.get() = object };
     }
 
     /// Private anonymous memory.

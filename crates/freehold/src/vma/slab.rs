@@ -79,7 +79,7 @@ impl<P: Platform> Slab<P> {
         vma.set_policy(init.policy);
         vma.owner.store(init.owner, Relaxed);
         // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
-        unsafe { *vma.object.get() = init.object.clone() };
+        unsafe { vma.set_object(init.object.clone()) };
         init.object.opened(init.flags);
         vma.lock().init_detached();
         Ok(OwnedVma { vma, slab: self })
@@ -219,7 +219,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
         self.vma.object().closed(self.vma.flags());
         // SAFETY: detached and owned: nobody reads the object.
-        unsafe { *self.vma.object.get() = Object::Anonymous };
+        unsafe { self.vma.set_object(Object::Anonymous) };
         self.vma.set_family(Family::NONE);
         self.slab.push_cached(NonNull::from(self.vma));
     }
@@ -236,6 +236,7 @@ impl<P: Platform> Vma<P> {
             pgoff: AtomicU64::new(0),
             anon: AtomicU64::new(0),
             seq: VmaSeq::new(),
+            file_home: AtomicPtr::new(null_mut()),
             object: UnsafeCell::new(Object::Anonymous),
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
