@@ -244,6 +244,20 @@ plain_error! {
 }
 
 verb_error! {
+    /// Why a stack could not be moved.
+    StackMoveError {
+        /// No stack starts there; or a distance that is no multiple of a page, or leads below the lowest address.
+        Invalid => EINVAL,
+        /// Something is mapped between the new place and the old.
+        Occupied => EFAULT,
+        /// No memory for page tables or the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
     /// Why no page could be pinned.
     PinError {
         /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond what is pinned, or stores

@@ -37,6 +37,7 @@ pub mod smaps;
 mod special;
 mod speculate;
 mod stack;
+mod stack_move;
 mod unmap;
 pub(crate) mod zap;
 
