@@ -333,7 +333,7 @@ fn a_flush_waits_for_walks_without_a_lock() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let walk = || {
-                    inside.store(1, SeqCst);
+                    (0..20).for_each(|_| inside.store(1, SeqCst));
                     inside.store(2, SeqCst);
                 };
                 assert_eq!(cpu.call(|| machine.walk_tables(&toy.mmu, walk)), Some(()));
