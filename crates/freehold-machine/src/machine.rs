@@ -57,6 +57,13 @@ impl<F: Format> Machine<F> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
     }
 
+    /// How many flushes were asked for since the machine was built. Waits for no CPU, and so may be asked from a
+    /// [walk](Platform::walk_tables), which flushes wait for.
+    pub fn flushes(&self) -> u64 {
+        let [ranges, all, _] = self.inner.flush_counts();
+        ranges + all
+    }
+
     /// What happened since the machine was built.
     pub fn stats(&self) -> MachineStats {
         MachineStats::of(&self.inner)
@@ -242,6 +249,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn flush(&self, mmu: &Mmu<F>, what: &Flush) {
         mmu.flush(what);
+    }
+
+    fn walk_tables<R>(&self, mmu: &Mmu<F>, f: impl FnOnce() -> R) -> Option<R> {
+        mmu.walk(f)
     }
 
     fn runs_elsewhere(&self, mmu: &Mmu<F>) -> bool {

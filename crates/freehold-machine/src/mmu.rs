@@ -77,6 +77,12 @@ impl<F: Format> Mmu<F> {
         self.marked() & !own != 0
     }
 
+    /// Runs `f` with the calling thread's CPU locked, which a flush locks too, if that CPU runs this space.
+    pub(crate) fn walk<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let tlb = self.inner.cpus[self.inner.current_cpu()?].lock();
+        (tlb.active == Some(self.tag)).then(f)
+    }
+
     /// Removes what `what` covers from every CPU.
     pub(crate) fn flush(&self, what: &Flush) {
         let kind = if what.all { FlushKind::All } else { FlushKind::Range };

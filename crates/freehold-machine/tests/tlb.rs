@@ -6,6 +6,7 @@ use common::*;
 use freehold::platform::Platform;
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::{Access, Format, Kind, Level, PteFlags, X86_4};
+use freehold_sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 const AT: u64 = 0x7f00_0000_0000;
 
@@ -315,5 +316,36 @@ fn no_access_is_under_way_when_a_flush_returns() {
         writer.join().unwrap();
         std::sync::Arc::into_inner(toy).unwrap().finish();
         machine.accounting().assert_clean();
+    });
+}
+
+/// Who walks the tables as the hardware does is gone when a flush returns; only who runs the space may.
+#[test]
+fn a_flush_waits_for_walks_without_a_lock() {
+    run(|| {
+        let machine = backed();
+        let (toy, other) = (Toy::new(&machine), Toy::new(&machine));
+        let mut cpu = machine.cpu(0);
+        cpu.run(&toy.mmu);
+        assert_eq!(machine.walk_tables(&toy.mmu, || ()), None, "not on a CPU");
+        assert_eq!(cpu.call(|| machine.walk_tables(&other.mmu, || ())), None, "another space");
+        let inside = AtomicU32::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let walk = || {
+                    (0..20).for_each(|_| inside.store(1, SeqCst));
+                    inside.store(2, SeqCst);
+                };
+                assert_eq!(cpu.call(|| machine.walk_tables(&toy.mmu, walk)), Some(()));
+            });
+            scope.spawn(|| {
+                let before = inside.load(SeqCst);
+                toy.flush(AT, AT + PAGE, true);
+                let after = inside.load(SeqCst);
+                assert!(before != 1 || after == 2, "a flush returned during a walk");
+            });
+        });
+        toy.finish();
+        other.finish();
     });
 }

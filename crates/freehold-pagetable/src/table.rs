@@ -87,6 +87,14 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard.is_linked().then_some(guard)
     }
 
+    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, whom a flush may wait for while the table
+    /// is locked. `None`: somebody has it, or it is not linked any more.
+    pub fn try_lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
+        let lock = self.meta.lock.try_lock::<M>(Self::RANK)?;
+        let guard = EntryGuard { table: self, _lock: lock };
+        guard.is_linked().then_some(guard)
+    }
+
     /// Locks two tables, in the order of their addresses, which every caller shares. The second guard is
     /// `None` when both are the same table.
     pub fn lock_two(self, other: Self) -> (EntryGuard<'a, F, M, LEVEL>, Option<EntryGuard<'a, F, M, LEVEL>>) {
@@ -155,7 +163,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
 
     /// Whether the table is still the one that its parent points to.
     pub fn is_linked(&self) -> bool {
-        // Relaxed: who unlinks a table that others may hold does so under its lock, which is ours now.
+        // Relaxed: who takes a table's last entry, or changes one after the table has moved, does so under the lock that is ours
+        // now. So what is found here is at least as new as the entries that are read next.
         self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Relaxed) == F::table(pfn))
     }
 

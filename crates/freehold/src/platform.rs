@@ -18,7 +18,7 @@ pub use freehold_sync::Host;
 ///   [`alloc_run`](Self::alloc_run) is used by nobody else until it comes back;
 /// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
 /// - [`flush`](Self::flush) returns only when no processor can still use a translation it covers, nor read
-///   a page table it covers where the flush says that tables were freed.
+///   a page table it covers where the flush says that tables were freed, be it in [`walk_tables`](Self::walk_tables).
 pub unsafe trait Platform: TableMemory + Host {
     /// The page-table format of this machine.
     type Format: Format;
@@ -109,6 +109,16 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Copies a whole frame.
     fn copy_frame(&self, to: Pfn, from: Pfn);
 
+    /// Copies `len` bytes from `from_offset` of one frame to `to_offset` of another; both ranges stay inside their frames.
+    fn copy_part(&self, (to, to_offset): (Pfn, usize), (from, from_offset): (Pfn, usize), len: usize) {
+        let mut buffer = [0; 256];
+        for done in (0..len).step_by(buffer.len()) {
+            let part = &mut buffer[..(len - done).min(256)];
+            self.read_frame(from, from_offset + done, part);
+            self.write_frame(to, to_offset + done, part);
+        }
+    }
+
     /// Reads `out.len()` bytes at `offset` of a frame; the range stays inside the frame.
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]);
 
@@ -121,6 +131,15 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Removes the translations that `what` describes from every processor; returns when none is left. May be called with
     /// page-table spin locks held, so it must not sleep, and must not need a processor that spins for one to let go of it.
     fn flush(&self, mmu: &Self::Mmu, what: &Flush);
+
+    /// Runs `f`, which walks the tables of this space without a lock, so that [`flush`](Self::flush) does not return while it
+    /// runs if it says that tables were freed. `f` is short; it takes no lock but by trying, does not wait, and allocates nothing.
+    /// Where flushes interrupt processors, that is: this one runs the space, and interrupts are off meanwhile. `None`: `f` was
+    /// not run, because this processor does not run the space, or because walks without a lock are not offered.
+    fn walk_tables<R>(&self, mmu: &Self::Mmu, f: impl FnOnce() -> R) -> Option<R> {
+        let _ = (mmu, f);
+        None
+    }
 
     /// Whether a processor other than the calling one may hold translations of this space.
     /// May err towards `true` only.

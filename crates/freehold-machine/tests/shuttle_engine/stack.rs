@@ -112,3 +112,41 @@ fn c01_growth_beside_the_end_of_the_stack() {
         scene.end();
     });
 }
+
+/// exec moves a stack, over a part of itself, beside who moves its pages to other frames: each page is found by both, wherever it is.
+#[test]
+fn c40_a_stack_that_moves_beside_its_pages() {
+    explore("a stack moves beside moves of its pages", 120, |locking| {
+        let scene = Scene::new(locking);
+        let (process, first, shift) = (&scene.process, 4u64, 2);
+        map(process, first..first + 3, STACK);
+        for number in first..first + 3 {
+            process.store(&mut scene.machine.cpu(4), page(number), value(number)).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| process.move_stack(page(first), page(shift) - page(0)).unwrap());
+            scope.spawn(|| {
+                for number in [first, first + 2] {
+                    if let Some(pfn) = process.frame_at(page(number)) {
+                        // It may have gone away from there, but not from the stack.
+                        scene.engine.migrate(pfn).unwrap();
+                    }
+                }
+            });
+            scope.spawn(|| {
+                let seen = process.load::<u64>(&mut scene.machine.cpu(0), page(first));
+                assert!([value(first), value(first + 2)].map(Ok).contains(&seen), "{seen:?}");
+            });
+        });
+        let mut cpu = scene.machine.cpu(0);
+        for number in first..first + 3 {
+            assert_eq!(process.load(&mut cpu, page(number - shift)), Ok(value(number)));
+        }
+        assert_eq!(process.load::<u64>(&mut cpu, page(first + 2)), unmapped(page(first + 2)));
+        drop(cpu);
+        assert_eq!(process.rss().anon, 3);
+        unmap(process, 0..8);
+        scene.assert_empty();
+        scene.end();
+    });
+}

@@ -1,11 +1,15 @@
 //! Reading and writing the memory of an address space on behalf of somebody else: process_vm_readv and process_vm_writev,
-//! ptrace, /proc/PID/mem, /proc/PID/cmdline.
+//! ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for who wants the memory itself.
 //!
 //! Page by page: the page is found, or faulted in, under the VMA's lock; it gets a reference under its table's lock; and
 //! the bytes are copied with the VMA's lock still held, so that no fork can share the page half-way through a write. No
 //! lock is held from one page to the next, so nobody waits longer than for a page.
 
+mod between;
 mod page;
+mod pin;
+
+pub use pin::{PinFlags, Pins};
 
 use crate::{PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace};
 use core::ops::{ControlFlow, Range};

@@ -27,7 +27,7 @@ struct Found {
 }
 
 /// Why there is none.
-enum Missing {
+pub(super) enum Missing {
     /// The entry is empty.
     Absent,
     /// There is a page, but not one that may be written.
@@ -38,7 +38,7 @@ enum Missing {
 
 impl How {
     /// Whether the VMA allows it.
-    fn allowed<P: Platform>(self, vma: &Vma<P>) -> bool {
+    pub(super) fn allowed<P: Platform>(self, vma: &Vma<P>) -> bool {
         let flags = vma.flags();
         let (right, possible) = match self.write {
             // A debugger gets no copies of huge pages of a pool, as on Linux: each might be the last.
@@ -82,14 +82,24 @@ impl<P: Platform> AddressSpace<P> {
 
     fn with_found(&self, addr: u64, how: How, mut f: impl FnMut(&Found)) -> Result<(), AccessError> {
         let page = addr & !(PAGE_SIZE - 1);
+        self.with_vma(page, how.manner, |vma, held| self.try_page(vma, page, how, held, &mut f))
+    }
+
+    /// Calls `attempt` with the VMA of `page`, which is held still meanwhile, and does what it asks for, until it is done.
+    pub(super) fn with_vma(
+        &self,
+        page: u64,
+        manner: Manner,
+        mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> Step<P>,
+    ) -> Result<(), AccessError> {
         let mut climbed = self.locking.fault == FaultLock::MmapLock;
         loop {
             let step = match climbed {
                 false => match self.lock_vma(page) {
-                    Ok(vma) => self.try_page(&vma, page, how, Held::Vma, &mut f),
+                    Ok(vma) => attempt(&vma, Held::Vma),
                     Err(_) => Step::Climb,
                 },
-                true => self.under_mmap_lock(page, how, &mut f),
+                true => self.under_mmap_lock(page, manner, &mut attempt),
             };
             match step {
                 Step::Done => return Ok(()),
@@ -102,16 +112,21 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    fn under_mmap_lock(&self, page: u64, how: How, f: &mut impl FnMut(&Found)) -> Step<P> {
+    fn under_mmap_lock(
+        &self,
+        page: u64,
+        manner: Manner,
+        attempt: &mut impl FnMut(&Vma<P>, Held<'_, '_, P>) -> Step<P>,
+    ) -> Step<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
             Err(killed) => return Step::Failed(killed.into()),
         };
         if let Some(vma) = guard.find(page) {
-            return self.try_page(vma, page, how, Held::Mmap(&guard), f);
+            return attempt(vma, Held::Mmap(&guard));
         }
         drop(guard);
-        match how.manner {
+        match manner {
             Manner::Forced | Manner::Report => {
                 self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry)
             }
@@ -135,7 +150,7 @@ impl<P: Platform> AddressSpace<P> {
         let kept = self.keep_tables(vma);
         let found = self.find_page(page, how);
         drop(kept);
-        let write = match found {
+        let missing = match found {
             Ok(found) => {
                 f(&found);
                 let frame = self.platform().frame(found.record);
@@ -148,10 +163,25 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 return Step::Done;
             }
+            Err(missing) => missing,
+        };
+        self.make_up(vma, page, how.write, &missing, held)
+    }
+
+    /// Has a fault bring what was missing to who wants to `write` or only to read.
+    pub(super) fn make_up(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        write: bool,
+        missing: &Missing,
+        held: Held<'_, '_, P>,
+    ) -> Step<P> {
+        let write = match missing {
             // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then copied.
-            Err(Missing::Absent) => how.write && vma.flags().contains(VmFlags::WRITE),
-            Err(Missing::ReadOnly) => true,
-            Err(Missing::Never(error)) => return Step::Failed(error),
+            Missing::Absent => write && vma.flags().contains(VmFlags::WRITE),
+            Missing::ReadOnly => true,
+            Missing::Never(error) => return Step::Failed(*error),
         };
         let access = Access { write, exec: false, user: false, pkru: 0 };
         match self.resolve(vma, page, access, held) {

@@ -116,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
-        probe::are_put(vma.flags()) && file.mapping().probes.wants::<P>(vma.pgoff_of(page))
+        probe::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
     /// Maps a copy of the page, without ever mapping the page itself. The VMA has a family.
@@ -196,7 +196,7 @@ fn shown_probes<'f, P: Platform>(
     file: &'f File<P>,
     rcu: &'f P::RcuGuard,
 ) -> Option<&'f probe::List> {
-    probe::are_put(vma.flags()).then(|| file.mapping().probes.read::<P>(rcu))?
+    probe::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
 /// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that

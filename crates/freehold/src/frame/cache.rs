@@ -179,6 +179,11 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Frames whose last reference is gone; none is left in `frames`.
+    pub(crate) fn free_frames<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
+        self.frames.free(self.platform(), frames);
+    }
+
     /// A frame from [`alloc_anon`](Self::alloc_anon) that was never mapped.
     pub(crate) fn discard_anon(&self, frame: Pfn) {
         self.platform().frame(frame).sub_map();

@@ -2,7 +2,7 @@
 //!
 //! | count | who holds one |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; each [pin](pin) as many as `PIN` |
 //! | `maps` | each page-table entry that maps the frame |
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
@@ -13,6 +13,7 @@ pub(crate) mod cache;
 pub(crate) mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub(crate) mod pin;
 pub(crate) mod run;
 
 use freehold_pagetable::Level;
@@ -131,23 +132,30 @@ impl Frame {
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
     pub(crate) fn put(&self) -> bool {
-        self.put_word().is_some_and(|word| word & FAILED == 0)
+        self.put_many(1)
     }
 
-    /// As [`put`](Self::put), of the first frame of a huge page: how that goes back, if it was the last reference.
-    pub(crate) fn put_hugetlb(&self) -> Option<FreeHugePage> {
-        self.put_word().map(|word| FreeHugePage {
+    /// So many references less, all the caller's; as [`put`](Self::put).
+    #[inline]
+    fn put_many(&self, count: u32) -> bool {
+        self.put_word(count).is_some_and(|word| word & FAILED == 0)
+    }
+
+    /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were the last references.
+    pub(crate) fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
+        self.put_word(count).map(|word| FreeHugePage {
             level: level_of(word),
             restore: word & RESTORE != 0,
             broken: word & BROKEN != 0,
         })
     }
 
-    /// What the word was, if it was the last reference.
-    fn put_word(&self) -> Option<u32> {
+    /// What the word was, if these were the last references.
+    #[inline]
+    fn put_word(&self, count: u32) -> Option<u32> {
         // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
         // locked instruction is needed (module docs).
-        let last = self.refs.load(Acquire) == 1 || self.refs.fetch_sub(1, AcqRel) == 1;
+        let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
             // Who set the bit had a reference then; its end was seen above.

@@ -153,9 +153,14 @@ impl<P: Platform> Engine<P> {
     }
 
     /// One reference less to a huge page, named by its first frame.
-    #[cold]
     pub(crate) fn put_huge_page(&self, first: Pfn) {
-        let Some(free) = self.platform().frame(first).put_hugetlb() else { return };
+        self.put_huge_page_by(first, 1);
+    }
+
+    /// So many references less to a huge page, named by its first frame.
+    #[cold]
+    pub(crate) fn put_huge_page_by(&self, first: Pfn, count: u32) {
+        let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
         let pool = self.huge_pool(HugePageSize::of_level(free.level));
         match free.broken {
             false => pool.give(self.platform(), first, free.restore),
@@ -189,6 +194,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
         self.huge_pages_around(pfn)
             .find(|(first, level)| self.platform().frame(*first).hugetlb() == Some(*level))
+    }
+
+    /// The frame whose record counts for `pfn`, which is in use.
+    pub(crate) fn record_of(&self, pfn: Pfn) -> Pfn {
+        self.huge_page_of(pfn).map_or(pfn, |(first, _)| first)
     }
 
     /// The first frames of the huge pages, of each size, that `pfn` would be part of.

@@ -2,8 +2,10 @@
 
 use super::{HugePageSize, tables::SPAN};
 use crate::{
-    VirtAddr,
+    Pfn, VirtAddr,
     error::NoMemory,
+    fault::vma_pte_flags,
+    frame::cache::home_of,
     platform::Platform,
     rmap::{Moving, edit::RmapEdit},
     space::{AddressSpace, zap::SpaceTlb},
@@ -117,10 +119,19 @@ impl<P: Platform> AddressSpace<P> {
         let level = size.level();
         for address in pages(vma.range(), size).filter(|address| self.huge_entry(*address, level).is_some()) {
             child.huge_table(address, level)?;
-            let copy = self.table.lock_leaf(self.platform(), address, level);
-            let Some(copy) = copy.and_then(|mut leaf| self.share_huge_page(&mut leaf, gather)) else {
-                continue;
+            let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { continue };
+            let copy = match leaf.kind() {
+                Kind::Leaf { pfn, flags } if self.platform().frame(pfn).is_kept() => {
+                    leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
+                    gather.flush();
+                    drop(leaf);
+                    let copy = self.copy_pinned(vma, address, pfn, level);
+                    self.restore_rights(address, pfn, level, flags & PteFlags::WRITE);
+                    Some(copy?)
+                }
+                _ => self.share_huge_page(&mut leaf, gather),
             };
+            let Some(copy) = copy else { continue };
             // A walk from the page comes here after the parent's entry: what it does to that is then known here.
             if let Some(mut leaf) = child.table.lock_leaf(self.platform(), address, level) {
                 let installed = leaf.install(copy);
@@ -128,6 +139,35 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         Ok(())
+    }
+
+    /// Gives an entry back what it lost while its page was copied, if it is still there.
+    fn restore_rights(&self, address: VirtAddr, pfn: Pfn, level: Level, rights: PteFlags) {
+        let leaf = self.table.lock_leaf(self.platform(), address, level);
+        if let Some(mut leaf) = leaf.filter(|leaf| leaf.pte().is_leaf(level) && leaf.pte().pfn() == pfn) {
+            leaf.grant(rights);
+        }
+    }
+
+    /// A child's entry for a copy of a page that its parent keeps, since somebody has pinned it. The copy is of one moment: no
+    /// processor of the parent can store to the page meanwhile, nor fault here.
+    ///
+    /// # Errors
+    ///
+    /// No page in the pool that is not promised to somebody.
+    fn copy_pinned(
+        &self,
+        vma: &Vma<P>,
+        address: VirtAddr,
+        pfn: Pfn,
+        level: Level,
+    ) -> Result<Pte<P::Format>, NoMemory> {
+        let new = self.engine.take_huge_page(HugePageSize::of_level(level), false).ok_or(NoMemory)?;
+        let frame = self.platform().frame(new);
+        frame.init_anon(home_of(vma), vma.pgoff_of(address.get()));
+        frame.set_hugetlb(level);
+        self.platform().copy_frames(new, pfn, level.frames());
+        Ok(Pte::leaf(level, new, vma_pte_flags(vma.flags()) - PteFlags::ACCESSED))
     }
 
     /// The child's entry for what the parent has, counted; the parent's loses the right to write.

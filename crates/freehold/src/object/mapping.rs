@@ -144,8 +144,6 @@ pub struct Mapping<P: Platform> {
     pub(super) invalidate: RwSem<P>,
     /// The i_mmap lock, and who maps the file.
     home: HomeRef<P, ByFile>,
-    /// Breakpoints in private copies of the pages.
-    pub(crate) probes: Registry,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Last: pages go back to it.
@@ -227,7 +225,6 @@ impl<P: Platform> Mapping<P> {
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
             home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
-            probes: Registry::new(),
             regions: FileRegions::new(),
             engine: engine.clone(),
         })?;
@@ -238,6 +235,11 @@ impl<P: Platform> Mapping<P> {
     /// How the records of its pages name their home.
     pub(crate) fn home_word(&self) -> usize {
         core::ptr::from_ref::<Home<P, ByFile>>(&self.home).expose_provenance() | FILE
+    }
+
+    /// The probes in its text.
+    pub(crate) fn probes(&self) -> &Registry {
+        &self.home.probes
     }
 
     /// Where its pages are at home.

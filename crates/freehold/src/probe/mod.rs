@@ -35,12 +35,12 @@ mod place;
 mod registry;
 
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
-    counted::Counted,
+    PAGE_SIZE,
     error::{NoMemory, ProbeError},
-    object::{File, FillError, Mapping, grace_period},
+    object::{FillError, Mapping, grace_period},
     platform::Platform,
-    space::AddressSpace,
+    rmap::{home::Home, tree::ByFile},
+    space::{AddressSpace, VmaInfo},
     vma::flags::VmFlags,
 };
 use arrayvec::ArrayVec;
@@ -60,16 +60,18 @@ pub(crate) fn are_put(flags: VmFlags) -> bool {
 }
 
 /// What a breakpoint stands for that a processor ran into.
-pub struct Hit<P: Platform> {
-    file: Counted<File<P>>,
+#[derive(Clone, Debug)]
+pub struct Hit {
+    /// Its home's address: no other file's as long as the file is there.
+    file: usize,
     offset: u64,
     original: ArrayVec<u8, MAX_BYTES>,
 }
 
-impl<P: Platform> Hit<P> {
-    /// The file that is mapped there.
-    pub fn file(&self) -> &Counted<File<P>> {
-        &self.file
+impl Hit {
+    /// Whether it is a probe of this file, which the caller keeps.
+    pub fn is_of<P: Platform>(&self, file: &Mapping<P>) -> bool {
+        self.file == core::ptr::from_ref(file.home()).addr()
     }
 
     /// The probe's place in the file, in bytes.
@@ -88,17 +90,28 @@ impl<P: Platform> AddressSpace<P> {
     /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more; if memory at
     /// `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing had happened.
     ///
+    /// Many threads may run into one probe at a time: nothing that they share is written.
+    ///
     /// # Locks
     ///
-    /// The VMA's for reading, or the mmap lock for reading, for the look-up; none on entry.
-    pub fn probe_at(&self, addr: u64) -> Option<Hit<P>> {
+    /// None where nobody changes the address space; else the VMA's for reading, or the mmap lock for reading, for the look-up.
+    /// None on entry.
+    pub fn probe_at(&self, addr: u64) -> Option<Hit> {
+        let rcu = P::rcu_read();
+        if let Ok(seen) = self.speculate(&rcu, addr) {
+            let seen = seen.filter(|seen| may_show(seen.info.flags))?;
+            return hit(seen.file?, seen.info.offset_of(addr), &rcu);
+        }
+        drop(rcu);
         let vma = self.find_vma(addr)?;
         let file = vma.object().file().filter(|_| may_show(vma.flags()))?;
-        let offset = (vma.pgoff_of(addr) << PAGE_SHIFT) + addr % PAGE_SIZE;
-        let rcu = P::rcu_read();
-        let probe = file.mapping().probes.read::<P>(&rcu)?.at(offset)?;
-        Some(Hit { file: file.clone(), offset, original: probe.original.clone() })
+        hit(file.mapping().home(), VmaInfo::of(&vma).offset_of(addr), &P::rcu_read())
     }
+}
+
+fn hit<P: Platform>(home: &Home<P, ByFile>, offset: u64, rcu: &P::RcuGuard) -> Option<Hit> {
+    let probe = home.probes.read::<P>(rcu)?.at(offset)?;
+    Some(Hit { file: core::ptr::from_ref(home).addr(), offset, original: probe.original.clone() })
 }
 
 impl<P: Platform> Mapping<P> {
@@ -130,8 +143,8 @@ impl<P: Platform> Mapping<P> {
             return Err(ProbeError::BeyondEnd);
         }
         let probe = self.read_place(offset, breakpoint)?;
-        let with = List::with(self.probes.locked(&content), probe)?;
-        let before = self.probes.replace(&mut content, Some(with));
+        let with = List::with(self.probes().locked(&content), probe)?;
+        let before = self.probes().replace(&mut content, Some(with));
         if self.settle_all(offset / PAGE_SIZE).is_err() {
             let _ = self.end_probe(&mut content, offset, || before);
             return Err(ProbeError::OutOfMemory);
@@ -151,7 +164,7 @@ impl<P: Platform> Mapping<P> {
     /// As [`add_probe`](Self::add_probe), but the file is not read.
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
         let mut content = self.content.write();
-        let without = List::without(self.probes.locked(&content), offset)?;
+        let without = List::without(self.probes().locked(&content), offset)?;
         Ok(self.end_probe(&mut content, offset, || without)?)
     }
 
@@ -162,13 +175,13 @@ impl<P: Platform> Mapping<P> {
         offset: u64,
         without: impl FnOnce() -> registry::Owned,
     ) -> Result<(), NoMemory> {
-        if let Some(probe) = self.probes.locked(content).and_then(|list| list.at(offset)) {
+        if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
             // Relaxed: the grace period orders it for all readers but those who look beside it and need not know.
             probe.leaving.store(true, Relaxed);
         }
         grace_period::<P>();
         self.settle_all(offset / PAGE_SIZE)?;
-        drop(self.probes.replace(content, without()));
+        drop(self.probes().replace(content, without()));
         Ok(())
     }
 

@@ -74,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut spare = Spare { engine: &self.engine, frame: None };
         loop {
             let rcu = P::rcu_read();
-            let Some(list) = mapping.probes.read::<P>(&rcu) else { return Ok(()) };
+            let Some(list) = mapping.probes().read::<P>(&rcu) else { return Ok(()) };
             let page = Page {
                 space: self,
                 address,
@@ -105,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
         loop {
             let next = {
                 let rcu = P::rcu_read();
-                file.mapping().probes.read::<P>(&rcu).and_then(|list| list.next_page(index))
+                file.mapping().probes().read::<P>(&rcu).and_then(|list| list.next_page(index))
             };
             index = match next {
                 Some(next) if next < end => next,

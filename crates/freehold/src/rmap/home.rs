@@ -15,7 +15,7 @@
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
 use super::tree::{FileRmap, Lookups, VmaTree, Which};
-use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform, probe::Registry};
 use allocator_api2::boxed::Box;
 use core::{
     mem::offset_of,
@@ -38,6 +38,8 @@ pub(crate) struct Home<P: Platform, W: Which> {
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
     mapping: AtomicPtr<Mapping<P>>,
     vmas: VmaTree<P, W>,
+    /// Of a file, the probes in it: here, since who runs into one may have found this without a lock.
+    pub(crate) probes: Registry,
     head: RcuHead,
 }
 
@@ -67,6 +69,7 @@ impl<P: Platform, W: Which> Home<P, W> {
             refs: AtomicU32::new(1),
             mapping: AtomicPtr::new(null_mut()),
             vmas: VmaTree::new(readers, stats),
+            probes: Registry::new(),
             head: RcuHead::new(),
         };
         Ok(HomeRef(NonNull::from(Box::leak(Box::try_new(home)?))))

@@ -10,7 +10,7 @@
 //! away as a marker had not been visited yet. mremap keeps walkers out where they could miss one (C-39, C-40).
 //!
 //! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has happened in the end:
-//! that reference is good for the old frame alone.
+//! that reference is good for the old frame alone. An anonymous page that is pinned keeps its entry from the start.
 
 use super::walk::{AnyHome, Page};
 use crate::{
@@ -118,7 +118,7 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             place.space.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn)
         });
-        // Nobody can come to have a reference any more but by ours: no entry is left.
+        // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that is pinned.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
@@ -154,6 +154,10 @@ impl<P: Platform> AddressSpace<P> {
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);
+            if frame.is_kept() {
+                // It cannot move, and fork must not come to share it by a marker.
+                return;
+            }
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
             leaf.replace(Moving { pfn, write, exclusive }.entry(), &mut gather);
             if exclusive {

@@ -90,7 +90,7 @@ impl<P: Platform> Reverse<'_, P> {
 /// Whether a page is to show breakpoints.
 fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     let probes =
-        vma.object().file().filter(|_| probe::are_put(vma.flags())).map(|file| &file.mapping().probes);
+        vma.object().file().filter(|_| probe::are_put(vma.flags())).map(|file| file.mapping().probes());
     probes.is_some_and(|probes| probes.wants::<P>(vma.pgoff_of(at)))
 }
 

@@ -11,6 +11,9 @@
 //! of the parent's locks is let go. What faults would bring back by themselves is not copied: pages of files, and the
 //! zero page, in VMAs that never had an anonymous page.
 //!
+//! A page that somebody has pinned stays the parent's own, and the child gets a copy: hazard C-57. It is made after that flush, with
+//! the parent's VMAs still locked, so that no processor stores to the page meanwhile, and the child's memory is that of one moment.
+//!
 //! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space, and the
 //! parent's pages are its own again as soon as the references are gone (hazard C-64).
 
@@ -24,6 +27,7 @@ use crate::{
     counted::Counted,
     error::{ForkError, NoMemory},
     fault::huge::{HUGE, Spare},
+    frame::Frame,
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
@@ -78,24 +82,33 @@ impl<P: Platform> WriteGuard<'_, P> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
+        child.put_arguments(self.space.arguments());
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
-        let copied = self.vmas(0..u64::MAX).try_for_each(|vma| self.copy_vma(vma, &copy, &mut gather));
+        let mut kept = 0;
+        let copied = self
+            .vmas(0..u64::MAX)
+            .try_for_each(|vma| self.copy_vma(vma, &copy, &mut gather).map(|pages| kept += pages));
         // Whether or not it went well: entries have lost rights.
         gather.finish();
-        copied
+        copied?;
+        match kept {
+            0 => Ok(()),
+            _ => Ok(copy.vmas(0..u64::MAX).try_for_each(|vma| self.space.copy_kept(vma, child))?),
+        }
     }
 
+    /// Returns how many pages the child has not got yet, since they are pinned.
     fn copy_vma(
         &self,
         vma: &Vma<P>,
         copy: &WriteGuard<'_, P>,
         gather: &mut ForkGather<'_, '_, P>,
-    ) -> Result<(), ForkError> {
+    ) -> Result<u64, ForkError> {
         self.lock_vma_killable(vma)?;
         let flags = vma.flags();
         if flags.contains(VmFlags::DONTCOPY) {
-            return Ok(());
+            return Ok(0);
         }
         if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.config().commit_pages {
             return Err(ForkError::Limit);
@@ -112,14 +125,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         if let Some(size) = vma.huge_page_size() {
             // Those of shared mappings the child's faults find.
             let copied = !vma.flags().contains(VmFlags::MAYSHARE);
-            return match copied {
-                true => self.space.copy_huge_pages(vma, size, copy.space, gather).map_err(ForkError::from),
-                false => Ok(()),
-            };
+            if copied {
+                self.space.copy_huge_pages(vma, size, copy.space, gather)?;
+            }
+            return Ok(0);
         }
         match !wiped && has_entries_to_copy(vma) {
             true => self.space.copy_entries(vma, copy.space, gather).map_err(ForkError::from),
-            false => Ok(()),
+            false => Ok(0),
         }
     }
 
@@ -166,9 +179,16 @@ impl<P: Platform> AddressSpace<P> {
                     let Some(source) = self.table.pmd_table(self.platform(), address) else { continue };
                     let (mut source, target) = source.lock_two(target);
                     let mut target = target.expect("two address spaces share no table");
-                    if copier.copy_leaf(&mut source, &mut target, address, gather) {
-                        target.deposit(spare.kept());
-                        at += HUGE;
+                    match copier.copy_leaf(&mut source, &mut target, address, gather) {
+                        Leaf::Shared => {
+                            target.deposit(spare.kept());
+                            at += HUGE;
+                        }
+                        Leaf::Gone => {}
+                        Leaf::Kept => {
+                            drop((source, target));
+                            self.split_leaf(address, Level::Pmd)?;
+                        }
                     }
                 }
                 _ => return Ok(at),
@@ -177,19 +197,19 @@ impl<P: Platform> AddressSpace<P> {
         Ok(at)
     }
 
-    /// Copies what is mapped in `vma` to `child`, table by table.
+    /// Copies what is mapped in `vma` to `child`, table by table; returns how many pages it left out because they are pinned.
     fn copy_entries(
         &self,
         vma: &Vma<P>,
         child: &AddressSpace<P>,
         gather: &mut ForkGather<'_, '_, P>,
-    ) -> Result<(), NoMemory> {
-        let mut copier =
-            Copier { platform: self.platform(), private: vma.flags().is_cow(), rss: Rss::default() };
+    ) -> Result<u64, NoMemory> {
+        let private = vma.flags().is_cow();
+        let mut copier = Copier { platform: self.platform(), private, rss: Rss::default(), kept: 0 };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);
-        copied
+        copied.map(|()| copier.kept)
     }
 
     fn copy_tables(
@@ -222,6 +242,18 @@ struct Copier<'p, P: Platform> {
     private: bool,
     /// Resident pages that the child now has.
     rss: Rss,
+    /// Pages that the child has not got, because they are pinned.
+    kept: u64,
+}
+
+/// What was done about a huge page.
+enum Leaf {
+    /// The child has it as well.
+    Shared,
+    /// It is there no more.
+    Gone,
+    /// Nothing: a part of it is pinned, so it cannot be shared as one.
+    Kept,
 }
 
 impl<P: Platform> Copier<'_, P> {
@@ -244,27 +276,35 @@ impl<P: Platform> Copier<'_, P> {
         });
     }
 
-    /// As [`copy_table`](Self::copy_table), for the entry of a huge page; false: there is none any more.
+    /// As [`copy_table`](Self::copy_table), for the entry of a huge page.
     fn copy_leaf(
         &mut self,
         source: &mut PmdGuard<'_, P::Format, P>,
         target: &mut PmdGuard<'_, P::Format, P>,
         address: VirtAddr,
         gather: &mut ForkGather<'_, '_, P>,
-    ) -> bool {
-        if !source.get(address).is_leaf(Level::Pmd) {
-            return false;
+    ) -> Leaf {
+        let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else { return Leaf::Gone };
+        let mut frames = (0..Level::Pmd.frames()).map(|n| self.platform.frame(pfn.add(n)));
+        if !flags.contains(PteFlags::SPECIAL) && frames.any(Frame::is_kept) {
+            return Leaf::Kept;
         }
         source.change(address, gather, |pte| protected(pte, Level::Pmd));
         let copy = self.share(source.get(address), Level::Pmd);
         let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
         debug_assert!(installed, "a child had something where its parent has a huge page");
-        installed
+        Leaf::Shared
     }
 
     /// The child's entry for what the parent has, counted.
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
+            Kind::Leaf { pfn, flags }
+                if !flags.contains(PteFlags::SPECIAL) && self.platform.frame(pfn).is_kept() =>
+            {
+                self.kept += 1;
+                None
+            }
             Kind::Leaf { pfn, flags } => {
                 for pfn in (0..level.frames()).map(|n| pfn.add(n)) {
                     if flags.contains(PteFlags::SPECIAL) {

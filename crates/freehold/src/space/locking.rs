@@ -74,7 +74,7 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 /// # Safety
 ///
 /// The entry was read from a tree of an engine that lives for `'g`.
-unsafe fn decode<'g, P: Platform>(entry: &Entry) -> Slot<'g, P> {
+pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> Slot<'g, P> {
     if entry.value == CLOSING {
         return Slot::Closing(entry.start..entry.end);
     }

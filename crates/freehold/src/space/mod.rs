@@ -4,12 +4,14 @@
 //! decode, prepare, commit, settle, retire), then any operation.
 #![expect(unsafe_code, reason = "gives an unused root table back")]
 
+mod arguments;
 mod brk;
 mod check;
 mod closing;
 pub(crate) mod counters;
 mod exit;
 mod fork;
+mod fork_kept;
 pub mod limits;
 pub mod locking;
 mod madvise;
@@ -27,16 +29,20 @@ mod munmap;
 pub mod pagemap;
 mod parts;
 mod populate;
+mod query;
 mod remap_file_pages;
 mod reshape;
 mod shm;
 pub mod smaps;
 mod special;
+mod speculate;
 mod stack;
+mod stack_move;
 mod unmap;
 mod vma_list;
 pub(crate) mod zap;
 
+pub use arguments::Arguments;
 pub use counters::{Counts, Faults, Rss, RssKind};
 pub use limits::Limits;
 pub use madvise::Advice;
@@ -44,7 +50,9 @@ pub use mlock::{LockAllFlags, LockFlags};
 pub use mmap::{MapFlags, Prot};
 pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
+pub use query::QueryFlags;
 pub use shm::ShmFlags;
+pub use speculate::VmaInfo;
 
 use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use closing::Closings;
@@ -53,7 +61,7 @@ use counters::Counters;
 use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
-    MmapLock,
+    MmapLock, Rank, SpinLock,
     atomic::AtomicU64,
     stats::{LockSnapshot, LockStats},
 };
@@ -209,6 +217,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) brk: AtomicU64,
     /// Flags that mlockall(MCL_FUTURE) adds to new mappings; written under `mmap_lock` held for writing.
     pub(crate) default_flags: AtomicU64,
+    /// Where the program's arguments lie, under a lock of their own.
+    pub(crate) arguments: SpinLock<Arguments>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -248,6 +258,7 @@ impl<P: Platform> AddressSpace<P> {
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
             default_flags: AtomicU64::new(0),
+            arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
         })?)
     }
 

@@ -75,7 +75,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(None)
     }
 
-    fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
+    pub(super) fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let platform = self.platform();
         let split = match level {
             Level::Pmd => self.table.pmd_table(platform, at).map(|table| table.split(at)),

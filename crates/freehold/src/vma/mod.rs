@@ -2,7 +2,8 @@
 //!
 //! A VMA lives in a type-stable slab: its memory stays a `Vma` for as long as the engine lives, so a reader that lost
 //! a race may still touch it and find out. What a VMA *means* is kept still only by the guards of
-//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live.
+//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
+//! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.
 
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
@@ -17,7 +18,7 @@ use crate::{
     platform::Platform,
     rmap::{
         home::{Home, HomeRef},
-        tree::ByPages,
+        tree::{ByFile, ByPages},
     },
     space::AddressSpace,
 };
@@ -28,7 +29,7 @@ use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
     atomic::{
         AtomicPtr, AtomicU64, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 
@@ -113,6 +114,8 @@ pub struct Vma<P: Platform> {
     flags: AtomicU64,
     pgoff: AtomicU64,
     anon: AtomicU64,
+    /// The home of the file that it maps, for who looks without a lock; null: no file. Written with `object`, which owns the file.
+    file_home: AtomicPtr<Home<P, ByFile>>,
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
     object: UnsafeCell<Object<P>>,
@@ -205,6 +208,29 @@ impl<P: Platform> Vma<P> {
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
         // SAFETY: as in `object`.
         unsafe { &*self.hugetlb.get() }.as_ref()
+    }
+
+    /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is known to have been attached
+    /// while it was read.
+    pub(crate) fn file_home(&self) -> *const Home<P, ByFile> {
+        // Acquire pairs with the release in `set_object`: the home is seen as it was made.
+        self.file_home.load(Acquire)
+    }
+
+    /// What it maps, and what it has besides if that is huge pages, from now until it is free again.
+    ///
+    /// # Safety
+    ///
+    /// The VMA is detached and the caller's alone.
+    unsafe fn set_object(&self, object: Object<P>, hugetlb: Option<Counted<HugetlbVma<P>>>) {
+        let home =
+            object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());
+        self.file_home.store(home, Release);
+        // SAFETY: the caller's promise: nobody reads the fields.
+        unsafe {
+            *self.object.get() = object;
+            *self.hugetlb.get() = hugetlb;
+        }
     }
 
     /// Private anonymous memory.

@@ -80,11 +80,8 @@ impl<P: Platform> Slab<P> {
         vma.set_family(init.anon);
         vma.set_policy(init.policy);
         vma.owner.store(init.owner, Relaxed);
-        // SAFETY: detached and owned: nobody reads the fields. A free VMA holds `None` and `Anonymous`, which need no drop.
-        unsafe {
-            *vma.hugetlb.get() = init.hugetlb;
-            *vma.object.get() = init.object.clone();
-        }
+        // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
+        unsafe { vma.set_object(init.object.clone(), init.hugetlb) };
         init.object.opened(init.flags);
         vma.lock().init_detached();
         Ok(OwnedVma { vma, slab: self })
@@ -224,11 +221,8 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
     fn drop(&mut self) {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
         self.vma.object().closed(self.vma.flags());
-        // SAFETY: detached and owned: nobody reads the fields.
-        unsafe {
-            *self.vma.hugetlb.get() = None;
-            *self.vma.object.get() = Object::Anonymous;
-        }
+        // SAFETY: detached and owned: nobody reads the object.
+        unsafe { self.vma.set_object(Object::Anonymous, None) };
         self.vma.set_family(Family::NONE);
         self.slab.push_cached(NonNull::from(self.vma));
     }
@@ -245,6 +239,7 @@ impl<P: Platform> Vma<P> {
             pgoff: AtomicU64::new(0),
             anon: AtomicU64::new(0),
             seq: VmaSeq::new(),
+            file_home: AtomicPtr::new(null_mut()),
             object: UnsafeCell::new(Object::Anonymous),
             hugetlb: UnsafeCell::new(None),
             policy: AtomicU64::new(0),

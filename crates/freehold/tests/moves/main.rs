@@ -5,6 +5,7 @@ mod access;
 mod fork;
 mod mremap;
 mod reports;
+mod stack;
 #[path = "../support/mod.rs"]
 mod support;
 

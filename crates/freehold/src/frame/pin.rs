@@ -1,0 +1,72 @@
+//! Pins: references of who uses a page's memory for as long as it likes, a device say (Linux: FOLL_PIN).
+//!
+//! A pin counts as [`PIN`] references, in the same word: to count it costs nothing where nobody pins. So a page that as many
+//! places refer to counts as pinned too. That is asked only of anonymous pages with the bit `EXCLUSIVE`, which one entry maps, and
+//! costs at most a copy.
+//!
+//! | | holds |
+//! | --- | --- |
+//! | a pin is taken | under the lock of a table whose entry maps the page; of an anonymous page only if the page is exclusive |
+//! | a page with a pin | stays exclusive as long as an entry maps it: fork copies it, nobody moves it. So stores go to what is pinned |
+//! | a pin ends | at any time, under no lock |
+
+use super::Frame;
+use crate::{Pfn, engine::Engine, platform::Platform};
+use arrayvec::ArrayVec;
+use freehold_sync::atomic::{CHECKED, Ordering::Relaxed};
+
+/// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million pins fit.
+const PIN: u32 = 1 << 10;
+/// No pin beyond so many references. As much again is left for those who look at the same time, and for entries.
+const MOST: u32 = if CHECKED { 8 * PIN } else { 1 << 31 };
+
+impl Frame {
+    /// One pin more; false: there are too many references. The caller has locked the table of an entry that maps the frame.
+    pub(crate) fn pin(&self) -> bool {
+        // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so many.
+        let fits = self.refs.load(Relaxed) < MOST;
+        if fits {
+            self.refs.fetch_add(PIN, Relaxed);
+        }
+        fits
+    }
+
+    /// One pin less; true when that was the last reference, as for `put`.
+    fn unpin(&self) -> bool {
+        self.put_many(PIN)
+    }
+
+    /// Whether somebody may have pinned it. Under the lock of the one table that maps an exclusive page no pin is overlooked.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.refs() >= PIN
+    }
+
+    /// Whether it is an anonymous page that must not be shared or moved, since somebody has pinned it. Ask under the lock of the
+    /// table that maps it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_anon() && self.is_exclusive() && self.is_pinned()
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// One pin less of each frame, which was stored to if `dirty`. Frames of zeroes are not counted.
+    pub(crate) fn unpin(&self, frames: &[Pfn], dirty: bool) {
+        let mut free = ArrayVec::<Pfn, 32>::new();
+        for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {
+            let record = self.record_of(pfn);
+            let frame = self.platform().frame(record);
+            if dirty && !frame.is_anon() {
+                frame.set_dirty();
+            }
+            if frame.hugetlb().is_some() {
+                self.put_huge_page_by(record, PIN);
+            } else if frame.unpin() {
+                free.push(pfn);
+            }
+            if free.is_full() {
+                self.free_frames(&mut free);
+            }
+        }
+        self.free_frames(&mut free);
+    }
+}

@@ -1,0 +1,100 @@
+//! Looking at a VMA without any lock: what is read counts if the mmap lock's sequence number shows that nobody has written to the
+//! address space meanwhile.
+//!
+//! ```text
+//! reader   RCU; number, even; tree; words of the VMA; number again, unchanged?
+//! writer   number odd; changes the tree and VMAs; number even
+//! ```
+//!
+//! If it is unchanged no write section overlapped the look: then the entry was in the tree from beginning to end, so its VMA was
+//! attached, and this space's; its fields belong together; and the file that it maps was there. The file itself may go as soon as the
+//! look is over, but its home does not before the RCU section ends. If the number has changed nothing that was read means
+//! anything, not even that the VMA was this space's: its memory is a VMA still, and its fields are atomics, so to have read it
+//! does no harm.
+#![expect(
+    unsafe_code,
+    reason = "follows words of the tree, and the word for a file's home, without a lock that keeps either"
+)]
+
+use super::{
+    AddressSpace,
+    locking::{Climb, Slot, decode},
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    platform::Platform,
+    rmap::{home::Home, tree::ByFile},
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+use freehold_range::Lookup;
+
+/// What was true of the VMA at an address, all of it at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmaInfo {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Rights and properties.
+    pub flags: VmFlags,
+    /// Page offset of its start in what it maps.
+    pub pgoff: u64,
+}
+
+impl VmaInfo {
+    pub(crate) fn of<P: Platform>(vma: &Vma<P>) -> Self {
+        VmaInfo { range: vma.range(), flags: vma.flags(), pgoff: vma.pgoff() }
+    }
+
+    /// Where in what it maps an address of its range is, in bytes.
+    pub fn offset_of(&self, addr: u64) -> u64 {
+        let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start) >> PAGE_SHIFT);
+        (page << PAGE_SHIFT) + addr % PAGE_SIZE
+    }
+}
+
+/// A [`VmaInfo`], and where the file is known that the VMA maps.
+pub(crate) struct Seen<'r, P: Platform> {
+    pub info: VmaInfo,
+    /// As long as the RCU section.
+    pub file: Option<&'r Home<P, ByFile>>,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The VMA at `addr` as it was at one moment; nothing if there was none. An error: somebody is changing the address space, so
+    /// one has to take a lock.
+    pub(crate) fn speculate<'r>(
+        &'r self,
+        rcu: &'r P::RcuGuard,
+        addr: u64,
+    ) -> Result<Option<Seen<'r, P>>, Climb> {
+        let look = self.mmap_lock.speculate().ok_or(Climb::Busy)?;
+        let seen = match self.tree.lookup(rcu, addr) {
+            // SAFETY: the tree belongs to this space, whose engine lives at least as long.
+            Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
+                Slot::Vma(vma) => Some((VmaInfo::of(vma), vma.file_home())),
+                Slot::Closing(_) => None,
+            },
+            Lookup::Hole => None,
+            Lookup::Contended => return Err(Climb::Busy),
+        };
+        if !look.valid(&self.mmap_lock) {
+            return Err(Climb::Busy);
+        }
+        // SAFETY: null, or the home of the file that an attached VMA mapped at a moment of this RCU section, by the module's argument;
+        // it is freed a grace period after the file has gone.
+        Ok(seen.map(|(info, file)| Seen { info, file: unsafe { file.as_ref() } }))
+    }
+
+    /// What was true of the VMA at `addr` at one moment of this call, for who needs no more than that: whether a futex lies in
+    /// private memory, say.
+    ///
+    /// # Locks
+    ///
+    /// None where nobody changes the address space; else those of [`find_vma`](Self::find_vma).
+    pub fn vma_info(&self, addr: u64) -> Option<VmaInfo> {
+        match self.speculate(&P::rcu_read(), addr) {
+            Ok(seen) => seen.map(|seen| seen.info),
+            Err(_) => self.find_vma(addr).map(|vma| VmaInfo::of(&vma)),
+        }
+    }
+}

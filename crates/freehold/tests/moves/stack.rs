@@ -1,0 +1,155 @@
+//! exec's stack move: down, over a part of itself, all or nothing.
+
+use super::*;
+use freehold::{
+    error::StackMoveError,
+    space::{Advice, Limits},
+};
+use support::failure::{Failure, use_up_frames, use_up_vmas};
+
+const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
+/// Where it is made: a few pages on both sides of the end of a table's span.
+const START: u64 = BASE + (4 << 20) - 3 * PAGE;
+
+fn stack(process: &Process, start: u64, pages: u64) {
+    process.mmap(start, pages * PAGE, RW, STACK | MapFlags::FIXED, None, 0).unwrap();
+}
+
+/// Every second page has something in it.
+fn fill_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
+    for n in (0..pages).step_by(2) {
+        process.store(cpu, start + n * PAGE, 100 + n).unwrap();
+    }
+}
+
+#[track_caller]
+fn assert_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
+    for n in 0..pages {
+        let expected = if n % 2 == 0 { 100 + n } else { 0 };
+        assert_eq!(process.load(cpu, start + n * PAGE), Ok(expected), "page {n}");
+    }
+}
+
+/// By less than its length, by just that, by more; within a table, into another, by whole tables.
+#[test]
+fn it_moves_with_all_that_is_in_it() {
+    const TABLE: u64 = 512;
+    for pages in [1, 7, TABLE + 5] {
+        for shift in [1, 2, 6, 7, 8, TABLE - 1, TABLE, TABLE + 1, 2 * TABLE, 900] {
+            World::new().live(Locking::default(), |world, process, cpu| {
+                stack(process, START, pages);
+                fill_half(process, cpu, START, pages);
+                let before = (process.counts(), process.rss());
+                let frame = process.frame_at(START);
+                process.move_stack(START, shift * PAGE).unwrap();
+                let start = START - shift * PAGE;
+                assert_eq!((process.counts(), process.rss()), before);
+                assert_eq!(process.frame_at(start), frame);
+                let lines: Vec<_> = process.maps(0).map(|line| (line.start, line.end)).collect();
+                assert_eq!(lines, [(start, start + pages * PAGE)]);
+                process.check();
+                assert!(process.load::<u64>(cpu, start + pages * PAGE).is_err());
+                assert_half(process, cpu, start, pages);
+                // Its pages are found at their new addresses.
+                let moved = world.engine().migrate(frame.unwrap()).unwrap();
+                assert_eq!(process.frame_at(start), Some(moved));
+                assert_half(process, cpu, start, pages);
+                // And it grows from there.
+                process.store(cpu, start - PAGE, 1u64).unwrap();
+                process.munmap(start - PAGE, (pages + 1) * PAGE).unwrap();
+                assert_eq!(world.machine.accounting().tables, 1);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_moved() {
+    everywhere(|_, process, cpu| {
+        stack(process, START, 4);
+        anon(process, BASE, 1);
+        fill_half(process, cpu, START, 4);
+        for (start, shift) in [
+            (START + PAGE, PAGE),
+            (START - PAGE, PAGE),
+            (BASE, PAGE),
+            (START, 5),
+            (START, START),
+            (START, !(PAGE - 1)),
+        ] {
+            assert_eq!(
+                process.move_stack(start, shift),
+                Err(StackMoveError::Invalid),
+                "{start:#x} {shift:#x}"
+            );
+        }
+        assert_eq!(process.move_stack(START, START - BASE), Err(StackMoveError::Occupied));
+        assert_eq!(process.move_stack(START, START - BASE + PAGE), Err(StackMoveError::Occupied));
+        assert_eq!(process.move_stack(START, 0), Ok(()));
+        process.mprotect(START, PAGE, R).unwrap();
+        assert_half(process, cpu, START, 4);
+        process.move_stack(START, START - PAGE - BASE).unwrap();
+        assert_eq!(process.load(cpu, BASE + PAGE), Ok(100u64));
+    });
+}
+
+/// Guards, pinned pages and pages shared with a child go along.
+#[test]
+fn what_is_special_goes_along() {
+    everywhere(|_, process, cpu| {
+        stack(process, START, 6);
+        fill_half(process, cpu, START, 6);
+        let child = Process::of(process.fork().unwrap());
+        process.madvise(START + PAGE, PAGE, Advice::GuardInstall).unwrap();
+        let pins = process.pin_user_pages(START + 4 * PAGE, 1, freehold::access::PinFlags::WRITE).unwrap();
+        process.move_stack(START, 2 * PAGE).unwrap();
+        let start = START - 2 * PAGE;
+        assert!(process.load::<u64>(cpu, start + PAGE).is_err(), "the guard stayed behind");
+        assert_eq!(process.frame_at(start + 4 * PAGE), Some(pins.frames()[0]));
+        process.store(cpu, start, 7u64).unwrap();
+        assert_half(&child, cpu, START, 6);
+        child.check();
+    });
+}
+
+/// Without memory at any point nothing has moved.
+#[test]
+fn memory_ends() {
+    let mut failures = 0;
+    for failure in Failure::ALL {
+        for spare in 0..2 {
+            for nth in 1.. {
+                let world = World::new();
+                let limits = Limits::default();
+                let config = SpaceConfig { limits, ..SpaceConfig::default() };
+                let process = Process::new(world.engine(), &config).unwrap();
+                let mut cpu = world.machine.cpu(0);
+                stack(&process, START, 7);
+                fill_half(&process, &mut cpu, START, 7);
+                let hog = world.process(Locking::default());
+                use_up_frames(&world, &hog, &mut cpu, BASE, spare);
+                use_up_vmas(&hog, 1, BASE + (1 << 30), spare);
+                failure.arm(nth);
+                let moved = process.move_stack(START, 1 << 30);
+                let failed = failure.stop();
+                drop(hog);
+                process.check();
+                match moved {
+                    Ok(()) => assert_half(&process, &mut cpu, START - (1 << 30), 7),
+                    Err(error) => {
+                        assert_eq!(error, StackMoveError::OutOfMemory);
+                        assert_half(&process, &mut cpu, START, 7);
+                    }
+                }
+                drop((process, cpu));
+                world.end();
+                failures += failed;
+                if failed == 0 {
+                    assert_eq!(moved, Ok(()));
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failures > 2, "{failures}");
+}

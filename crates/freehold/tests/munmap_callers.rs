@@ -1,0 +1,249 @@
+//! Who may let go of the mmap lock half-way through a munmap: a test for each row of the table in part 6 of `docs/locking.md`.
+//!
+//! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in a walk of the
+//! tables, which a flush waits for, and its thread tries the lock. And the write holds of the whole call are counted.
+
+mod support;
+
+use freehold::{
+    object::{Segment, Special},
+    space::{RemapFlags, ShmFlags, Unmap},
+    vma::flags::VmFlags,
+};
+use freehold_machine::Task;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Barrier, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+};
+use support::*;
+
+/// How the mmap lock is held by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Writing,
+    /// Downgraded, that is: nobody but the caller is there.
+    Reading,
+    Not,
+}
+use Held::{Not, Reading, Writing};
+
+/// How the lock is held during the first flush, and how often it was held for writing in all.
+type Seen = (Held, u64);
+
+/// Exclusive, sectioned, downgraded, released.
+const DESIGNS: [Unmap; 4] =
+    [Unmap::Exclusive, Unmap::Sectioned { bytes: SECTION }, Unmap::Downgraded, Unmap::Released];
+/// Of an atomic caller.
+const ATOMIC: [Seen; 4] = [(Writing, 1); 4];
+/// Of one that may let go, and has a part in one section alone or takes it in one piece.
+const FREE: [Seen; 4] = [(Writing, 1), (Writing, 1), (Reading, 1), (Not, 2)];
+
+/// Bytes of a section.
+const SECTION: u64 = 2 << 20;
+/// What is removed: four sections.
+const LEN: u64 = 4 * SECTION;
+const AT: u64 = BASE + (1 << 30);
+
+/// How the lock is held, by others than the calling thread, which is about to be killed.
+fn held(process: &Process) -> Held {
+    if process.try_read().is_none() {
+        return Writing;
+    }
+    // Who would have to wait is killed instead.
+    match process.space().write_killable() {
+        Ok(_) => Not,
+        Err(_) => Reading,
+    }
+}
+
+/// Runs `call` on the process, which has something mapped for it.
+fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
+    let holds = || process.lock_stats().unwrap().write.held.count();
+    let (begin, over) = (Barrier::new(2), AtomicBool::new(false));
+    let before = holds();
+    let seen = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            Task::current().kill();
+            let mut cpu = machine.cpu(1);
+            cpu.run(process.mmu());
+            let watch = || {
+                let before = machine.flushes();
+                begin.wait();
+                while machine.flushes() == before {
+                    assert!(!over.load(SeqCst), "it was over without a flush");
+                    thread::yield_now();
+                }
+                held(process)
+            };
+            cpu.call(|| machine.walk_tables(process.mmu(), watch)).unwrap()
+        });
+        begin.wait();
+        let called = catch_unwind(AssertUnwindSafe(call));
+        over.store(true, SeqCst);
+        called.unwrap();
+        watcher.join().unwrap()
+    });
+    // The watcher's own.
+    let own = u64::from(seen == Not);
+    (seen, holds() - before - own)
+}
+
+/// One row: what is set up, and the call; under every design.
+fn row(
+    name: &str,
+    expected: [Seen; 4],
+    set_up: impl Fn(&World, &Process, &mut Vcpu),
+    call: impl Fn(&World, &Process) + Sync,
+) {
+    for (unmap, expected) in DESIGNS.into_iter().zip(expected) {
+        let world = World::new();
+        let locking = Locking { unmap, ..Locking::default() };
+        let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
+        let process = Process::new(world.engine(), &config).unwrap();
+        let mut cpu = world.machine.cpu(0);
+        set_up(&world, &process, &mut cpu);
+        let seen = watched(&process, &world.machine, || call(&world, &process));
+        assert_eq!(seen, expected, "{name}, {unmap:?}");
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+/// Memory with a page in each section.
+fn mapped(process: &Process, cpu: &mut Vcpu, at: u64) {
+    anon(process, at, LEN / PAGE);
+    for page in (at..at + LEN).step_by(SECTION as usize) {
+        process.store(cpu, page, 1u64).unwrap();
+    }
+}
+
+fn set_up(_: &World, process: &Process, cpu: &mut Vcpu) {
+    mapped(process, cpu, AT);
+}
+
+#[test]
+fn munmap() {
+    let expected = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
+    row("munmap", expected, set_up, |_, process| process.munmap(AT, LEN).unwrap());
+}
+
+#[test]
+fn munmap_in_one_piece() {
+    row("munmap_atomic", ATOMIC, set_up, |_, process| process.munmap_atomic(AT, LEN).unwrap());
+}
+
+#[test]
+fn mmap_over_old_mappings() {
+    row("mmap FIXED", ATOMIC, set_up, |_, process| {
+        anon(process, AT, LEN / PAGE);
+    });
+}
+
+#[test]
+fn mremap_shrinking_in_place() {
+    row("mremap, shrinking", FREE, set_up, |_, process| {
+        assert_eq!(process.mremap(AT, LEN, PAGE, RemapFlags::empty(), 0), Ok(AT));
+    });
+}
+
+#[test]
+fn mremap_over_old_mappings() {
+    const FROM: u64 = AT + (1 << 30);
+    let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
+        set_up(world, process, cpu);
+        anon(process, FROM, 4);
+    };
+    row("mremap, the target", ATOMIC, set_up, |_, process| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        assert_eq!(process.mremap(FROM, 4 * PAGE, 4 * PAGE, flags, AT), Ok(AT));
+    });
+}
+
+#[test]
+fn mremap_leaving_the_source() {
+    row("mremap, the source", ATOMIC, set_up, |_, process| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let target = AT + (1 << 30);
+        assert_eq!(process.mremap(AT, LEN, LEN, flags, target), Ok(target));
+    });
+}
+
+#[test]
+fn mremap_moving_a_part_and_dropping_the_rest() {
+    row("mremap, the source's excess", ATOMIC, set_up, |_, process| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let target = AT + (1 << 30);
+        assert_eq!(process.mremap(AT, LEN, PAGE, flags, target), Ok(target));
+    });
+}
+
+#[test]
+fn brk_shrinking() {
+    let set_up = |_: &World, process: &Process, cpu: &mut Vcpu| {
+        process.set_heap(AT).unwrap();
+        assert_eq!(process.brk(AT + LEN), Ok(AT + LEN));
+        process.store(cpu, AT + SECTION, 1u64).unwrap();
+    };
+    row("brk", FREE, set_up, |_, process| assert_eq!(process.brk(AT), Ok(AT)));
+}
+
+#[test]
+fn shmdt() {
+    let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
+        let segment = Segment::new(world.engine(), 1, LEN).unwrap();
+        process.shmat(&segment, AT, ShmFlags::empty()).unwrap();
+        segment.remove();
+        process.store(cpu, AT + SECTION, 1u64).unwrap();
+    };
+    row("shmdt", ATOMIC, set_up, |_, process| process.shmdt(AT).unwrap());
+}
+
+/// A row for frames of somebody else, mapped with these flags.
+fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
+    let frame = Mutex::new([Pfn::new(0)]);
+    let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
+        let mut frame = frame.lock().unwrap();
+        assert_eq!(world.machine.alloc_frames(&mut *frame), 1);
+        let special = Counted::try_new(Special::new("[frames]", &*frame).unwrap()).unwrap();
+        let flags = flags | VmFlags::READ | VmFlags::MAYREAD;
+        assert_eq!(process.install_special(AT, PAGE, flags, &special), Ok(AT));
+        process.load::<u64>(cpu, AT).unwrap();
+    };
+    row(name, expected, set_up, |world, process| {
+        process.munmap(AT, PAGE).unwrap();
+        // SAFETY: allocated above, and mapped nowhere any more.
+        unsafe { world.machine.free_frames(&*frame.lock().unwrap()) };
+    });
+}
+
+/// Unsplittable, so it lies in one section; else like any other mapping.
+#[test]
+fn the_vdso() {
+    special_row("vdso", FREE, VmFlags::empty());
+}
+
+/// A crash dump's memory goes by sections of 1 GiB under the lock, whatever the design.
+#[test]
+fn the_vmcore() {
+    special_row("vmcore", ATOMIC, VmFlags::PFNMAP);
+}
+
+#[test]
+fn execs_stack_move() {
+    let set_up = |_: &World, process: &Process, cpu: &mut Vcpu| {
+        let flags = ANON | MapFlags::GROWSDOWN | MapFlags::FIXED;
+        process.mmap(AT, 8 * PAGE, RW, flags, None, 0).unwrap();
+        process.store(cpu, AT + 2 * PAGE, 1u64).unwrap();
+    };
+    row("exec's stack", ATOMIC, set_up, |_, process| process.move_stack(AT, 3 * PAGE).unwrap());
+}
+
+#[test]
+fn exec_and_exit() {
+    row("exec", ATOMIC, set_up, |_, process| process.clear());
+}

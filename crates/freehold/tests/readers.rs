@@ -1,0 +1,164 @@
+//! Readers that are in nobody's way: one VMA by address, by what it must be, and without a lock; a program's arguments.
+
+mod support;
+
+use freehold::{
+    access::Manner,
+    error::{AccessError, ArgumentsError, QueryError},
+    space::{Arguments, QueryFlags, TASK_SIZE, VmaInfo},
+    vma::flags::VmFlags,
+};
+use support::*;
+
+const RX: Prot = Prot::READ.union(Prot::EXEC);
+const NEXT: QueryFlags = QueryFlags::COVERING_OR_NEXT;
+
+fn at(page: u64) -> u64 {
+    BASE + page * PAGE
+}
+
+fn map(
+    process: &Process,
+    page: u64,
+    pages: u64,
+    prot: Prot,
+    flags: MapFlags,
+    file: Option<&Counted<File<Machine>>>,
+) {
+    process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, PAGE).unwrap();
+}
+
+/// Pages 0..2 anonymous; 4..6 text of a file; 6..7 its data; 10..12 shared and read-only.
+fn program(world: &World, process: &Process) {
+    let file = world.file(4);
+    process.mmap(at(0), 2 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    map(process, 4, 2, RX, MapFlags::PRIVATE, Some(&file));
+    map(process, 6, 1, RW, MapFlags::PRIVATE, Some(&file));
+    map(process, 10, 2, R, MapFlags::SHARED, Some(&file));
+}
+
+/// Every address, and every set of flags, beside what the definition says of the list of VMAs.
+#[test]
+fn a_query_is_answered_as_the_list_says() {
+    everywhere(|world, process, _| {
+        program(world, process);
+        let lines: Vec<_> = process.maps(0).collect();
+        let kinds = [
+            (QueryFlags::READABLE, VmFlags::READ),
+            (QueryFlags::WRITABLE, VmFlags::WRITE),
+            (QueryFlags::EXECUTABLE, VmFlags::EXEC),
+            (QueryFlags::SHARED, VmFlags::MAYSHARE),
+        ];
+        for bits in 0..64 {
+            let flags = QueryFlags::from_bits(bits).unwrap();
+            for addr in (0..14).flat_map(|page| [at(page), at(page) + 1]).chain([0, u64::MAX]) {
+                let fits = |line: &&freehold::space::maps::MapLine<Machine>| {
+                    let file = !flags.contains(QueryFlags::FILE_BACKED) || !line.name.as_str().is_empty();
+                    let rights = |(query, flag): &(QueryFlags, VmFlags)| {
+                        !flags.contains(*query) || line.flags.contains(*flag)
+                    };
+                    file && kinds.iter().all(rights)
+                };
+                let covers = |line: &&freehold::space::maps::MapLine<Machine>| {
+                    line.end > addr && (flags.contains(NEXT) || line.start <= addr)
+                };
+                let expected =
+                    lines.iter().filter(covers).find(fits).map(|line| (line.start, line.end, line.offset));
+                let found = process.query_vma(addr, flags);
+                let found = found.map(|line| (line.start, line.end, line.offset));
+                assert_eq!(found, expected.ok_or(QueryError::NotFound), "{addr:#x} {flags:?}");
+            }
+        }
+        assert_eq!(process.query_vma(0, QueryFlags::from_bits_retain(64)).err(), Some(QueryError::Invalid));
+        let line = process.query_vma(at(5), QueryFlags::empty()).unwrap();
+        assert_eq!((line.start, line.end, line.offset, line.name.as_str()), (at(4), at(6), PAGE, "/a/file"));
+    });
+}
+
+#[test]
+fn a_look_without_a_lock_sees_what_a_lock_shows() {
+    everywhere(|world, process, _| {
+        program(world, process);
+        for addr in (0..14).flat_map(|page| [at(page), at(page) + 9]) {
+            let locked = process.find_vma(addr).map(|vma| VmaInfo {
+                range: vma.range(),
+                flags: vma.flags(),
+                pgoff: vma.pgoff(),
+            });
+            let info = process.vma_info(addr);
+            assert_eq!(info, locked);
+            if let Some(info) = info.filter(|_| addr >= at(4)) {
+                assert_eq!(info.offset_of(addr), PAGE + addr - info.range.start);
+            }
+        }
+    });
+}
+
+fn cmdline(process: &Process) -> Result<Vec<u8>, AccessError> {
+    read(|offset, out| process.read_cmdline(offset, out))
+}
+
+/// All of it, in pieces of a few bytes.
+fn read(f: impl Fn(u64, &mut [u8]) -> Result<usize, AccessError>) -> Result<Vec<u8>, AccessError> {
+    let (mut all, mut piece) = (Vec::new(), [0; 7]);
+    loop {
+        match f(all.len() as u64, &mut piece)? {
+            0 => return Ok(all),
+            got => all.extend(&piece[..got]),
+        }
+    }
+}
+
+fn put(process: &Process, at: u64, bytes: &[u8]) {
+    assert_eq!(process.write_memory(at, bytes, Manner::Plain), Ok(bytes.len()));
+}
+
+#[test]
+fn arguments_and_environment() {
+    everywhere(|world, process, _| {
+        anon(process, BASE, 3);
+        assert_eq!(cmdline(process), Ok(vec![]));
+        let start = BASE + PAGE - 20;
+        let (args, env) = (b"cat\0a/file\0", b"HOME=/root\0PATH=/bin\0");
+        let middle = start + args.len() as u64;
+        let arguments = Arguments { args: start..middle, env: middle..middle + env.len() as u64 };
+        put(process, start, args);
+        put(process, middle, env);
+        process.set_arguments(&arguments).unwrap();
+        assert_eq!(cmdline(process).unwrap(), args);
+        assert_eq!(read(|offset, out| process.read_environ(offset, out)).unwrap(), env);
+        assert_eq!(process.read_cmdline(u64::MAX, &mut [0; 9]), Ok(0));
+        // A child has them as well.
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!((child.arguments(), cmdline(&child).unwrap()), (arguments.clone(), args.to_vec()));
+        // A title: no zero at the end, so it goes on to the first that there is.
+        put(process, start, b"cat: a long tit\0");
+        assert_eq!(cmdline(process).unwrap(), b"cat: a long tit\0");
+        assert_eq!(cmdline(&child).unwrap(), args);
+        // Not into something that does not follow.
+        let apart = Arguments { env: middle + 8..middle + 20, ..arguments.clone() };
+        process.set_arguments(&apart).unwrap();
+        assert_eq!(cmdline(process).unwrap(), b"cat: a long");
+        // A page at most.
+        put(process, start, &vec![b'x'; PAGE as usize + 40]);
+        process.set_arguments(&Arguments { env: middle..middle + 2 * PAGE, ..arguments.clone() }).unwrap();
+        assert_eq!(cmdline(process).unwrap(), vec![b'x'; PAGE as usize]);
+        // Bad ranges are refused, and nothing has changed.
+        let before = process.arguments();
+        for (start, end) in [(2, 1), (0, TASK_SIZE + 1), (u64::MAX, 0)] {
+            let bad = Arguments { args: start..end, env: 0..0 };
+            assert_eq!(process.set_arguments(&bad), Err(ArgumentsError::Invalid));
+            let bad = Arguments { args: 0..0, env: start..end };
+            assert_eq!(process.set_arguments(&bad), Err(ArgumentsError::Invalid));
+        }
+        assert_eq!(process.arguments(), before);
+        process.munmap(BASE, 3 * PAGE).unwrap();
+        assert_eq!(cmdline(process), Err(AccessError::BadAddress));
+        // Whoever reports does not wait for a file.
+        let file = world.file(4);
+        process.mmap(BASE, 2 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        process.set_arguments(&arguments).unwrap();
+        assert_eq!(cmdline(process), Err(AccessError::BadAddress));
+        child.check();
+    });
+}
