@@ -16,6 +16,7 @@ mod anon;
 mod cow;
 mod file;
 pub(crate) mod huge;
+mod special;
 
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
@@ -239,7 +240,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None => match vma.object() {
                 Object::Anonymous => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => self.file_fault(vma, page, access, held, table),
-                Object::Special(special) => self.special_fault(vma, page, special, table),
+                Object::Special(special) => self.special_fault(vma, page, access.write, special, table),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 self.write_protect_fault(vma, page, held)

@@ -138,6 +138,9 @@ impl<P: Platform> NoMmuSpace<P> {
             return Ok(Request { pages, prot, shared: false, file: None, first: 0 });
         };
         let first = offset >> PAGE_SHIFT;
+        if file.driver().is_some() {
+            return Err(MmapError::NotMappable);
+        }
         if !file.fits(first, pages) {
             return Err(MmapError::OffsetOverflow);
         }

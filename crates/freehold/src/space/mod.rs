@@ -8,8 +8,10 @@ mod brk;
 mod check;
 mod closing;
 pub(crate) mod counters;
+mod driver;
 mod exit;
 mod fork;
+mod leftovers;
 pub mod limits;
 pub mod locking;
 mod madvise;
@@ -44,6 +46,7 @@ pub use mmap::{MapFlags, Prot};
 pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
 pub use shm::ShmFlags;
+pub use special::SpecialPart;
 
 use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use closing::Closings;

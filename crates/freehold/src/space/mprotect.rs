@@ -131,7 +131,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     fn part(&mut self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MprotectError> {
         let (old, policy) = (vma.flags(), vma.policy());
         let wanted = (old - VmFlags::ACCESS) | self.access;
-        if !may_have(wanted) {
+        if !wanted.allows_its_rights() {
             return Err(MprotectError::AccessDenied);
         }
         if old.contains(VmFlags::SEALED) {
@@ -213,17 +213,6 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             _ => self.opened.push(part),
         }
     }
-}
-
-/// Whether every right in `flags` is one that the VMA may have.
-fn may_have(flags: VmFlags) -> bool {
-    [
-        (VmFlags::READ, VmFlags::MAYREAD),
-        (VmFlags::WRITE, VmFlags::MAYWRITE),
-        (VmFlags::EXEC, VmFlags::MAYEXEC),
-    ]
-    .into_iter()
-    .all(|(right, may)| !flags.contains(right) || flags.contains(may))
 }
 
 /// Gives every leaf it is shown the rights that `flags` allow.

@@ -13,17 +13,18 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
+    leftovers::Leftovers,
     limits::Replaced,
     locking::WriteGuard,
     move_tables::{MoveGather, Tables},
     reshape::{NewMapping, ReshapeError},
-    unmap::{Decoded, Unmapped},
+    unmap::Decoded,
     zap::SpaceTlb,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MmapError, MremapError, MunmapError},
-    object::Object,
+    object::{Object, VmaInfo},
     platform::Platform,
     rmap::edit::RmapEdit,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
@@ -144,24 +145,6 @@ impl Remap {
     }
 }
 
-/// What goes once the lock is gone.
-struct Leftovers<'s, P: Platform>(Option<Unmapped<'s, P>>);
-
-impl<'s, P: Platform> Leftovers<'s, P> {
-    fn add(&mut self, unmapped: Unmapped<'s, P>) {
-        self.0 = Some(match self.0.take() {
-            Some(before) => before.join(unmapped),
-            None => unmapped,
-        });
-    }
-
-    fn retire(self) {
-        if let Some(unmapped) = self.0 {
-            unmapped.retire();
-        }
-    }
-}
-
 impl<P: Platform> AddressSpace<P> {
     /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`] allow or demand
     /// it, and returns where it is now. The whole of D.5 of the semantics reference, in its order of checks.
@@ -191,7 +174,7 @@ impl<P: Platform> AddressSpace<P> {
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
-        let mut leftovers = Leftovers(None);
+        let mut leftovers = Leftovers::new();
         let result = guard.remap(request, &mut leftovers);
         drop(guard);
         leftovers.retire();
@@ -393,9 +376,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // One for the target, one for the source.
         self.reserve(2)?;
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
-        if let Err(error) = self.space.prepare_entries(from.clone(), target.start, movable(source)) {
+        let prepared = self.space.prepare_entries(from.clone(), target.start, movable(source));
+        let prepared = prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &target));
+        if let Err(error) = prepared {
             self.space.drop_tables(self, &target);
-            return Err(error.into());
+            return Err(error);
         }
         // Nothing can fail from here on.
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
@@ -414,6 +399,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             leftovers.add(unmapped.expect("the source was split off and the tree's change reserved before"));
         }
         Ok(target.start)
+    }
+
+    /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
+    fn ask_hook(&self, source: &Vma<P>, target: &Range<u64>) -> Result<(), MremapError> {
+        match source.object() {
+            Object::Special(special) => {
+                special.ops().mremap(self.space.mmu(), &VmaInfo::of(source), target.clone())
+            }
+            Object::Anonymous | Object::File(_) => Ok(()),
+        }
     }
 
     /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The VMA is

@@ -200,6 +200,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
     fn discard(&self, vma: &Vma<P>) {
         self.detach(vma);
+        vma.object().close_hook(self.space, vma);
         // SAFETY: detached just now under the write lock, so nobody else takes it.
         drop(unsafe { self.space.engine.slab.own(vma) });
     }

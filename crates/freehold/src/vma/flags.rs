@@ -94,6 +94,13 @@ impl VmFlags {
         self.contains(Self::GROWSDOWN)
     }
 
+    /// Whether every right is one that the VMA may have.
+    pub fn allows_its_rights(self) -> bool {
+        [(Self::READ, Self::MAYREAD), (Self::WRITE, Self::MAYWRITE), (Self::EXEC, Self::MAYEXEC)]
+            .into_iter()
+            .all(|(right, may)| !self.contains(right) || self.contains(may))
+    }
+
     /// Stores make private copies here, now or after an mprotect.
     pub fn is_cow(self) -> bool {
         self & (Self::SHARED | Self::MAYWRITE) == Self::MAYWRITE
