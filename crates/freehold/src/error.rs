@@ -140,6 +140,8 @@ verb_error! {
         UnknownFlag => EOPNOTSUPP,
         /// The file cannot be mapped, or without an MMU not in this way.
         NotMappable => ENODEV,
+        /// The file's driver cannot map this now.
+        NotReady => EAGAIN,
         /// The file could not be read: without an MMU, mapping may mean copying.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.

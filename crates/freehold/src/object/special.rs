@@ -109,7 +109,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         false
     }
 
-    /// Whether what of `vma` is moved, all or a part that was cut off before, may move to `to`. After `Ok` it moves.
+    /// Whether `vma`, a VMA or a part of one, may move to `to`, which is longer if it grows. After `Ok` it moves. Where it is only
+    /// to be mapped there as well, the range of `vma` is empty.
     ///
     /// # Errors
     ///

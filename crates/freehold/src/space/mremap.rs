@@ -377,7 +377,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.reserve(2)?;
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
         let prepared = self.space.prepare_entries(from.clone(), target.start, movable(source));
-        let prepared = prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &target));
+        let prepared =
+            prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &from, &target));
         if let Err(error) = prepared {
             self.space.drop_tables(self, &target);
             return Err(error);
@@ -402,10 +403,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
-    fn ask_hook(&self, source: &Vma<P>, target: &Range<u64>) -> Result<(), MremapError> {
+    fn ask_hook(&self, source: &Vma<P>, from: &Range<u64>, target: &Range<u64>) -> Result<(), MremapError> {
         match source.object() {
             Object::Special(special) => {
-                special.ops().mremap(self.space.mmu(), &VmaInfo::of(source), target.clone())
+                let pgoff = source.pgoff_of(from.start);
+                let info = VmaInfo { range: from.clone(), pgoff, flags: source.flags() };
+                special.ops().mremap(self.space.mmu(), &info, target.clone())
             }
             Object::Anonymous | Object::File(_) => Ok(()),
         }

@@ -101,13 +101,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         let flags = |part: &SpecialPart<'_, P>| {
             (part.flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY
         };
-        let (mut pages, mut data) = (0, VmFlags::empty());
+        let (mut pages, mut data) = (0, 0);
         for (range, part) in ranges.iter().zip(parts) {
-            pages += (range.end - range.start) >> PAGE_SHIFT;
-            // All count towards the size; if any is data, all are taken for data, which errs by a page or two.
-            data = if flags(part).is_data() { flags(part) } else { data };
+            let part_pages = (range.end - range.start) >> PAGE_SHIFT;
+            pages += part_pages;
+            data += if flags(part).is_data() { part_pages } else { 0 };
         }
-        if !self.space.may_expand(data, pages, Replaced::default()) {
+        let fits = |flags, pages| self.space.may_expand(flags, pages, Replaced::default());
+        if !fits(VmFlags::empty(), pages) || (data > 0 && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }
         self.reserve(parts.len())?;

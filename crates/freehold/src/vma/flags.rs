@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 bitflags! {
     /// The properties of a VMA, with Linux's meanings.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct VmFlags: u64 {
         /// Loads allowed.
         const READ = 1 << 0;
