@@ -28,5 +28,6 @@ mod readers;
 mod reuse;
 mod rmap;
 mod scene;
+mod special;
 mod stack;
 mod waiting;
