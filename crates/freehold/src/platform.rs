@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 use crate::frame::Frame;
+pub use crate::space::pkeys::PkeyRights;
 use freehold_pagetable::{Flush, Format, Pfn, TableMemory};
 pub use freehold_sync::Host;
 
@@ -64,6 +65,17 @@ pub unsafe trait Platform: TableMemory + Host {
     /// hear of it before gets SIGBUS with BUS_MCEERR_AO. Called with locks of the engine held, so it only notes it.
     fn memory_failed(&self, mmu: &Self::Mmu, addr: u64) {
         let _ = (mmu, addr);
+    }
+
+    /// Whether processors know protection keys, 16 of them; the format's leaves have room for one.
+    fn has_pkeys(&self) -> bool {
+        false
+    }
+
+    /// Sets what the calling thread may do with pages of a protection key from now on, in its register of such rights (PKRU): after
+    /// an allocation, and when memory that may only be executed gets its key. Called with locks of the engine held.
+    fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        let _ = (pkey, rights);
     }
 
     /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly

@@ -78,6 +78,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
+        child.pkeys.inherit(&copy, self);
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
         let copied = self.vmas(0..u64::MAX).try_for_each(|vma| self.copy_vma(vma, &copy, &mut gather));

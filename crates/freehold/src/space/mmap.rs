@@ -254,6 +254,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MmapError::Occupied);
         }
         request.vm_flags |= VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
+        let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
+        request.vm_flags = request.vm_flags.with_pkey(pkey);
         self.check_lock(&request)?;
         self.settle_kind(&mut request, range.start)?;
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();

@@ -28,6 +28,7 @@ mod msync;
 mod munmap;
 pub mod pagemap;
 mod parts;
+pub mod pkeys;
 mod populate;
 mod remap_file_pages;
 mod reshape;
@@ -60,6 +61,7 @@ use freehold_sync::{
     stats::{LockSnapshot, LockStats},
 };
 use limits::LiveLimits;
+use pkeys::Pkeys;
 
 /// How a large munmap keeps others from waiting; see `unmap.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -199,6 +201,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) brk: AtomicU64,
     /// Flags that mlockall(MCL_FUTURE) adds to new mappings; written under `mmap_lock` held for writing.
     pub(crate) default_flags: AtomicU64,
+    /// Which protection keys are in use; written under `mmap_lock` held for writing.
+    pub(crate) pkeys: Pkeys,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -238,6 +242,7 @@ impl<P: Platform> AddressSpace<P> {
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
             default_flags: AtomicU64::new(0),
+            pkeys: Pkeys::new(),
         })?)
     }
 
