@@ -189,6 +189,7 @@ impl Driver<Machine> for OpenBoard {
         if manner.one_for_all {
             *board.shared.lock().unwrap() = Some(special.clone());
         }
+        board.enter("mapped");
         Ok(special)
     }
 }

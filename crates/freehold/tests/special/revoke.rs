@@ -61,10 +61,10 @@ fn frames_go_from_everybody() {
 /// A revocation from inside the hook, after it has answered: the hook is asked again, and its old answer is never mapped.
 #[test]
 fn an_answer_that_is_old_is_not_used() {
-    for hook in ["fault", "mkwrite", "mmap"] {
+    for hook in ["fault", "mkwrite", "mmap", "mapped"] {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
-            let whole = (hook == "mmap").then_some(u64::MAX);
+            let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
             *board.manner() = Manner { whole, splits: true, notified: true, ..Manner::default() };
             let file = board.open(world);
             // Something in the way must not come back, nor keep the second try from its place.
