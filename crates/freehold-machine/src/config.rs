@@ -29,6 +29,8 @@ pub struct MachineConfig {
     pub oracles: bool,
     /// Whether every free looks through every TLB for a translation to what is freed; needs `oracles`.
     pub scan_on_free: bool,
+    /// Whether its CPUs know protection keys. They begin without rights to any key but 0, as Linux sets them up.
+    pub pkeys: bool,
 }
 
 impl MachineConfig {
@@ -43,6 +45,7 @@ impl MachineConfig {
             cpus: 8,
             oracles: true,
             scan_on_free: true,
+            pkeys: false,
         }
     }
 
@@ -63,6 +66,11 @@ impl MachineConfig {
     /// The same with so many bytes for page tables.
     pub fn tables(self, table_bytes: u64) -> Self {
         MachineConfig { table_bytes, ..self }
+    }
+
+    /// The same with protection keys.
+    pub fn pkeys(self) -> Self {
+        MachineConfig { pkeys: true, ..self }
     }
 
     /// The same without oracles, for benchmarks.

@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Faults of one access that a handler may claim to have settled. Far more than any race takes.
 const MOST_FAULTS: u32 = 100_000;
 
+/// The register of rights by protection keys of a thread that never changed it: none, but to key 0.
+const FIRST_PKRU: u32 = 0x5555_5554;
+
 /// What others see of a CPU.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -34,8 +37,11 @@ pub(crate) struct CpuShared {
 }
 
 impl CpuShared {
-    pub(crate) fn new() -> Self {
-        CpuShared { tlb: Lock::new(Tlb::new()), claimed: AtomicBool::new(false) }
+    pub(crate) fn new(pkeys: bool) -> Self {
+        CpuShared {
+            tlb: Lock::new(Tlb::new(if pkeys { FIRST_PKRU } else { 0 })),
+            claimed: AtomicBool::new(false),
+        }
     }
 
     #[inline]
@@ -90,6 +96,16 @@ impl<F: Format> Cpu<F> {
     /// Runs no space any more; translations stay until they are flushed.
     pub fn idle(&mut self) {
         self.inner.cpus[self.number].lock().active = None;
+    }
+
+    /// The register of rights by protection keys (PKRU): bit 2k denies access by key k, bit 2k+1 denies writing.
+    pub fn pkru(&self) -> u32 {
+        self.inner.cpus[self.number].lock().pkru
+    }
+
+    /// Sets it, as WRPKRU does.
+    pub fn set_pkru(&mut self, pkru: u32) {
+        self.inner.cpus[self.number].lock().pkru = pkru;
     }
 
     /// Reads an integer. One that is aligned is read at once.
@@ -243,8 +259,9 @@ impl<F: Format> Cpu<F> {
     ) -> Result<R, S> {
         let mut faults = 0;
         loop {
-            {
+            let access = {
                 let mut tlb = self.inner.cpus[self.number].lock();
+                let access = Access { pkru: access.pkru | tlb.pkru, ..access };
                 if tlb.active != Some(space.tag()) {
                     self.switch(&mut tlb, space);
                 }
@@ -253,7 +270,8 @@ impl<F: Format> Cpu<F> {
                 }
                 tlb.counts.faults += 1;
                 tlb.drop_address(space.tag(), address);
-            }
+                access
+            };
             faults += 1;
             assert!(faults < MOST_FAULTS, "endless faults at {address:?} on CPU {}: {access:?}", self.number);
             let _entered = self.enter();

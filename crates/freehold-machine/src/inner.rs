@@ -84,7 +84,7 @@ impl<F: Format> Inner<F> {
             table_records: LazyArray::new(tables, dense)?,
             spaces: Lock::new(Bitmap::new(SpaceTag::COUNT)),
             space_slots: LazyArray::new(SpaceTag::COUNT, false)?,
-            cpus: (0..config.cpus).map(|_| CpuShared::new()).collect(),
+            cpus: (0..config.cpus).map(|_| CpuShared::new(config.pkeys)).collect(),
             flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
             lost_pages: Lock::new(Vec::new()),
             format: PhantomData,

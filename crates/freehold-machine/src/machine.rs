@@ -8,7 +8,7 @@ use crate::inner::Inner;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::frame::Frame;
-use freehold::platform::Platform;
+use freehold::platform::{PkeyRights, Platform};
 use freehold_pagetable::{Flush, Format, Level, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::{Host, Killed, LockContext, RcuHead};
@@ -186,6 +186,18 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn has_frame(&self, pfn: Pfn) -> bool {
         self.inner.frames.index(pfn).is_some()
+    }
+
+    fn has_pkeys(&self) -> bool {
+        self.inner.config.pkeys
+    }
+
+    fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        // A thread that runs on no CPU has no register.
+        if let Some(cpu) = self.inner.current_cpu() {
+            let (mut tlb, shift) = (self.inner.cpus[cpu].lock(), 2 * u32::from(pkey));
+            tlb.pkru = tlb.pkru & !(3 << shift) | rights.bits() << shift;
+        }
     }
 
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {

@@ -102,6 +102,7 @@ impl Bits {
     const EXEC: u64 = 4;
     const DIRTY: u64 = 8;
     const KEY_SHIFT: u32 = 4;
+    const KEY: u64 = 0xf << Self::KEY_SHIFT;
     const PFN_SHIFT: u32 = 8;
 }
 
@@ -131,7 +132,9 @@ impl Leaf {
         let need = if access.write { Bits::WRITE } else { 0 }
             | if access.user { Bits::USER } else { 0 }
             | if access.exec { Bits::EXEC } else { 0 };
-        if self.word & need != need || (access.pkru != 0 && !self.key_permits(access)) {
+        // Nearly all pages have key 0, and nearly every thread has all rights to it.
+        let asks_key = self.word & Bits::KEY != 0 || access.pkru & 3 != 0;
+        if self.word & need != need || (asks_key && !self.key_permits(access)) {
             Verdict::Fault
         } else if access.write && self.word & Bits::DIRTY == 0 {
             Verdict::WalkAgain
@@ -195,6 +198,8 @@ pub(crate) struct Tlb {
     walks_filled: u64,
     /// The space this CPU runs.
     pub(crate) active: Option<SpaceTag>,
+    /// The register of rights by protection keys, of the thread that runs: see [`Access::pkru`].
+    pub(crate) pkru: u32,
     pub(crate) counts: TlbCounts,
 }
 
@@ -221,8 +226,9 @@ impl TlbCounts {
 }
 
 impl Tlb {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(pkru: u32) -> Self {
         Tlb {
+            pkru,
             leaves: [[Leaf::NONE; WAYS]; SETS],
             sets_filled: 0,
             next_way: [0; SETS],

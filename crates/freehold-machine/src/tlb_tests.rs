@@ -36,7 +36,7 @@ fn a_range_drops_what_it_overlaps_and_nothing_else() {
         [0, 1, 0x5000, 0x5001, 0x27fff, 0x28000, 1 << 21, (1 << 21) + 0x1000, 1 << 22, 1 << 30, 1 << 40];
     for start in edges {
         for end in edges {
-            let mut tlb = Tlb::new();
+            let mut tlb = Tlb::new(0);
             entries.iter().for_each(|at| fill(&mut tlb, *at));
             let dropped = tlb.flush_range(SpaceTag::new(1), start, end, true);
             let mut expected = 0;
@@ -58,7 +58,7 @@ fn a_range_drops_what_it_overlaps_and_nothing_else() {
 
 #[test]
 fn the_lowest_remembered_table_is_found() {
-    let mut tlb = Tlb::new();
+    let mut tlb = Tlb::new(0);
     let at = |level| place(1, 0x7000, level);
     for level in [Level::Pgd, Level::P4d, Level::Pud, Level::Pmd] {
         tlb.insert_walk(at(level), Pfn::new(level as u64), RIGHTS);
@@ -74,7 +74,7 @@ fn the_lowest_remembered_table_is_found() {
 
 #[test]
 fn one_address_has_one_entry_of_a_size() {
-    let mut tlb = Tlb::new();
+    let mut tlb = Tlb::new(0);
     for level in [Level::Pte, Level::Pmd] {
         (0..10).for_each(|_| fill(&mut tlb, place(3, 0, level)));
     }
@@ -83,7 +83,7 @@ fn one_address_has_one_entry_of_a_size() {
 
 #[test]
 fn a_full_cache_forgets_the_oldest() {
-    let mut tlb = Tlb::new();
+    let mut tlb = Tlb::new(0);
     let pages = (SETS * WAYS + 1) as u64;
     (0..pages).for_each(|page| fill(&mut tlb, place(0, page << 12, Level::Pte)));
     assert_eq!(tlb.leaves().count(), SETS * WAYS);

@@ -36,7 +36,8 @@ impl Access {
         code
     }
 
-    pub(crate) fn key_denies(self, key: u8) -> bool {
+    /// Whether those rights deny it by a key, if it is one of data.
+    pub fn key_denies(self, key: u8) -> bool {
         let rights = self.pkru >> (2 * u32::from(key)) & 3;
         rights & 1 != 0 || self.write && rights & 2 != 0
     }

@@ -70,7 +70,7 @@ fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl Tabl
         let Kind::Leaf { pfn, flags } = F::kind(raw, level) else {
             unreachable!("a leaf went away under its table's lock");
         };
-        fill::<F>(memory.table(new), level.below(), pfn, flags, F::pkey(raw));
+        fill::<F>(memory.table(new), level.below(), pfn, flags);
         // Release on success, pairs with the acquire of every walk: the table is seen filled.
         // Relaxed on failure: only accessed and dirty bits can have changed.
         match entry.compare_exchange(raw, F::table(new), Ordering::Release, Ordering::Relaxed) {
@@ -80,10 +80,10 @@ fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl Tabl
     }
 }
 
-fn fill<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags, pkey: u8) {
+fn fill<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags) {
     for index in 0..ENTRIES {
         let part = pfn.add(index as u64 * level.frames());
-        let pte = Pte::<F>::leaf(level, part, flags).with_pkey(pkey);
+        let pte = Pte::<F>::leaf(level, part, flags);
         // Relaxed: the table is published by the exchange in `hang`.
         table.entry(index).store(pte.raw(), Ordering::Relaxed);
     }

@@ -23,13 +23,17 @@ fn every_leaf_reads_back() {
         let size = if level == Level::Pte { PteFlags::empty() } else { PteFlags::HUGE };
         for pfn in [Pfn::new(0), Pfn::new(level.frames() * 5), Pfn::new((1 << 40) - level.frames())] {
             for flags in all_flags() {
-                let pte = P::leaf(level, pfn, flags).with_pkey(11);
+                let pte = P::leaf(level, pfn, flags);
                 assert_eq!(pte.kind(level), Kind::Leaf { pfn, flags: flags | size }, "{level:?}");
-                assert_eq!((pte.pfn(), pte.flags(), pte.pkey()), (pfn, flags | size, 11));
+                assert_eq!((pte.pfn(), pte.flags(), pte.pkey()), (pfn, flags | size, flags.pkey()));
+                assert_eq!(pte.with_pkey(11).flags(), (flags | size).with_pkey(11));
                 assert!(pte.is_leaf(level) && !pte.is_none());
                 assert_eq!(pte.is_cached(), !flags.contains(PteFlags::NO_ACCESS));
-                let other = pte.with_flags(level, PteFlags::USER);
-                assert_eq!((other.pfn(), other.flags(), other.pkey()), (pfn, PteFlags::USER | size, 11));
+                let other = pte.with_flags(level, PteFlags::USER.with_pkey(7));
+                assert_eq!(
+                    (other.pfn(), other.flags() - PteFlags::PKEY, other.pkey()),
+                    (pfn, PteFlags::USER | size, 7)
+                );
             }
         }
     }

@@ -31,7 +31,7 @@ errnos! {
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
     EFBIG = 27, "File too large";
-    ENOSPC = 28, "No page left in the pool";
+    ENOSPC = 28, "None left";
     EIDRM = 43, "Identifier removed";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
@@ -150,6 +150,8 @@ verb_error! {
         UnknownFlag => EOPNOTSUPP,
         /// The file cannot be mapped, or without an MMU not in this way.
         NotMappable => ENODEV,
+        /// The file's driver cannot map this now.
+        NotReady => EAGAIN,
         /// The file could not be read: without an MMU, mapping may mean copying.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.
@@ -532,6 +534,20 @@ verb_error! {
         /// Unaligned, or nothing is attached there.
         Invalid => EINVAL,
         /// No memory for the engine's own records.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+verb_error! {
+    /// Why a protection key was not allocated or freed.
+    PkeyError {
+        /// Unknown rights, or a key that is not allocated.
+        Invalid => EINVAL,
+        /// All keys are in use, or the machine has none.
+        NoneLeft => ENOSPC,
+        /// Never.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,

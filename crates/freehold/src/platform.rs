@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 use crate::frame::Frame;
+pub use crate::space::pkeys::PkeyRights;
 use freehold_pagetable::{Flush, Format, Level, Pfn, TableMemory};
 pub use freehold_sync::Host;
 
@@ -87,6 +88,17 @@ pub unsafe trait Platform: TableMemory + Host {
     fn has_frame(&self, pfn: Pfn) -> bool {
         let _ = pfn;
         true
+    }
+
+    /// Whether processors know protection keys, 16 of them; the format's leaves have room for one.
+    fn has_pkeys(&self) -> bool {
+        false
+    }
+
+    /// Sets what the calling thread may do with pages of a protection key from now on, in its register of such rights (PKRU): after
+    /// an allocation, and when memory that may only be executed gets its key. Called with locks of the engine held.
+    fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        let _ = (pkey, rights);
     }
 
     /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly

@@ -7,7 +7,7 @@ use freehold::{
     engine::{Config, Engine},
     error::MunmapError,
     fault::FaultError,
-    object::{File, FileAccess, IoError, Mapping, Pager, Special},
+    object::{File, FileAccess, Frames, IoError, Mapping, Pager, Special},
     platform::Platform,
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
@@ -552,7 +552,7 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             world.machine.zero_frame(frame);
             world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());
         }
-        let vdso = Counted::try_new(Special::new("[vdso]", &frames).unwrap()).unwrap();
+        let vdso = Special::new(Frames::new("[vdso]", &frames).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
         // Three pages over two frames, at a hint; then beside it, where a merge would be possible.
         let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();

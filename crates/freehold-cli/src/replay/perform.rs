@@ -158,6 +158,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             Ok(()) => Ends::Resolved,
             Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
             Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
+            Err(FaultError::Segv { code: SegvCode::Pkuerr(_), .. }) => Ends::Signal(SIGSEGV, 4),
             Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
             Err(FaultError::MemoryFailed { .. }) => Ends::Signal(SIGBUS, 4),
             Err(_) => Ends::Interrupted,

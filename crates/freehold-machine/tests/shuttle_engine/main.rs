@@ -31,5 +31,6 @@ mod readers;
 mod reuse;
 mod rmap;
 mod scene;
+mod special;
 mod stack;
 mod waiting;

@@ -46,6 +46,26 @@ bitflags! {
         const SOFT_DIRTY = 1 << 11;
         /// Software: write-protected on behalf of userfaultfd.
         const UFFD_WP = 1 << 12;
+        /// The protection key, a number; see [`pkey`](PteFlags::pkey).
+        const PKEY = 0xf << PKEY_SHIFT;
+    }
+}
+
+const PKEY_SHIFT: u32 = 13;
+
+impl PteFlags {
+    /// These, with this protection key, 0 to 15.
+    #[inline]
+    pub const fn with_pkey(self, pkey: u8) -> Self {
+        debug_assert!(pkey < 16, "sixteen protection keys");
+        let key = ((pkey as u32) << PKEY_SHIFT) & Self::PKEY.bits();
+        PteFlags::from_bits_retain(self.bits() & !Self::PKEY.bits() | key)
+    }
+
+    /// The protection key.
+    #[inline]
+    pub const fn pkey(self) -> u8 {
+        ((self.bits() & Self::PKEY.bits()) >> PKEY_SHIFT) as u8
     }
 }
 
@@ -117,7 +137,7 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     fn kind(raw: u64, level: Level) -> Kind;
     /// The flags of a leaf.
     fn flags(raw: u64) -> PteFlags;
-    /// The leaf with other flags: frame and protection key stay.
+    /// The leaf with other flags: the frame stays.
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
     /// The frame of a leaf or the table of a table pointer.
     fn pfn(raw: u64) -> Pfn;

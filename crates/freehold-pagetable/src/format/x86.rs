@@ -114,12 +114,12 @@ impl<const N: usize> Format for X86<N> {
         flags.set(PteFlags::HUGE, raw & PS != 0);
         flags.set(PteFlags::GLOBAL, raw & (P | G) == P | G);
         flags.set(PteFlags::NO_ACCESS, raw & P == 0);
-        flags
+        flags.with_pkey(Self::pkey(raw))
     }
 
     #[inline]
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64 {
-        Self::leaf(level, Self::pfn(raw), flags) | (raw & PKEY)
+        Self::leaf(level, Self::pfn(raw), flags)
     }
 
     #[inline]
@@ -190,6 +190,7 @@ fn bits(flags: PteFlags) -> u64 {
         raw |= if flags.contains(flag) { bit } else { 0 };
     }
     raw |= if flags.contains(PteFlags::EXEC) { 0 } else { NX };
+    raw |= u64::from(flags.pkey()) << PKEY_SHIFT;
     raw |= if flags.contains(PteFlags::NO_ACCESS) {
         G
     } else if flags.contains(PteFlags::GLOBAL) {

@@ -11,6 +11,7 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     error::AccessError,
     fault::{Access, FaultError, Held, SegvCode, Step},
+    object::Object,
     platform::Platform,
     space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags},
@@ -50,7 +51,9 @@ impl How {
             Manner::Forced => flags.contains(right) || possible,
             Manner::Report => flags.contains(right) && vma.is_anonymous(),
         };
-        permitted && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
+        // A frame that may be taken back is nothing to hand out without a reference.
+        let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
+        permitted && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
     }
 }
 
@@ -241,10 +244,13 @@ impl<P: Platform> AddressSpace<P> {
         };
         if flags.contains(PteFlags::SPECIAL) {
             // The zero page, or a frame that outlives the VMA.
-            return if how.write {
-                Err(Missing::ReadOnly)
-            } else {
-                Ok(Found { pfn, record: pfn, counted: false })
+            return match how.write {
+                false => Ok(Found { pfn, record: pfn, counted: false }),
+                // Stores go to a frame that has no record.
+                true if flags.contains(PteFlags::WRITE) => {
+                    Err(Missing::Never(FaultError::Bus { addr: page }))
+                }
+                true => Err(Missing::ReadOnly),
             };
         }
         let frame = self.platform().frame(pfn);

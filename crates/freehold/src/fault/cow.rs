@@ -14,6 +14,7 @@
 use super::{Held, Step, vma_pte_flags};
 use crate::{
     Pfn, VirtAddr,
+    object::Object,
     platform::Platform,
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
@@ -56,6 +57,11 @@ impl<P: Platform> AddressSpace<P> {
         let address = VirtAddr::new(page);
         let Some(table) = self.table.pte_table(self.platform(), address) else { return Step::Retry };
         if vma.flags().contains(VmFlags::SHARED) {
+            if let Object::Special(special) = vma.object()
+                && special.ops().notifies_writes()
+            {
+                return self.special_mkwrite(vma, page, special, table);
+            }
             return self.write_shared(table, address);
         }
         match self.reuse(vma, table, address) {

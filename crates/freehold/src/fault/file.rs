@@ -1,4 +1,4 @@
-//! Faults on a file, and on frames that somebody else owns, with nothing there yet.
+//! Faults on a file, with nothing there yet.
 //!
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
@@ -7,7 +7,7 @@ use super::{Access, FaultError, Held, Step, cow::written, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
-    object::{File, Object, Special},
+    object::{File, Object},
     platform::Platform,
     probe,
     space::{AddressSpace, Rss, RssKind},
@@ -161,24 +161,6 @@ impl<P: Platform> AddressSpace<P> {
             Ok(()) => Step::Done,
             Err(_) => Step::Retry,
         }
-    }
-
-    /// A frame from the fixed list, without the right to write: a private store copies it.
-    /// `table` is the one for `page`.
-    pub(super) fn special_fault(
-        &self,
-        vma: &Vma<P>,
-        page: u64,
-        special: &Special,
-        table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
-        let Some(pfn) = special.frame(vma.pgoff_of(page)) else {
-            return Step::Failed(FaultError::Bus { addr: page });
-        };
-        let pte = Pte::page(pfn, vma_pte_flags(vma.flags()) | PteFlags::SPECIAL);
-        // If the slot is not empty any more, somebody else was faster.
-        let _ = table.lock().install(VirtAddr::new(page), pte);
-        Step::Done
     }
 
     /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.

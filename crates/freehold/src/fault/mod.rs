@@ -17,6 +17,7 @@ mod cow;
 mod file;
 pub(crate) mod huge;
 mod hugetlb;
+mod special;
 
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
@@ -39,6 +40,8 @@ pub enum SegvCode {
     Maperr,
     /// SEGV_ACCERR: what is mapped there does not allow this.
     Accerr,
+    /// SEGV_PKUERR: the thread's rights for this protection key, which the pages there have, do not allow this.
+    Pkuerr(u8),
 }
 
 /// How a fault ends that cannot be resolved.
@@ -219,8 +222,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// One attempt at a fault on `page`, which lies in `vma`, while `held` keeps the VMA still.
     pub(crate) fn fault_in(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
-        if !permits(vma.flags(), access) {
-            return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
+        if let Err(code) = check_access(vma.flags(), access) {
+            return Step::Failed(FaultError::Segv { addr: page, code });
         }
         self.resolve(vma, page, access, held)
     }
@@ -248,7 +251,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None => match vma.object() {
                 Object::Anonymous => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => self.file_fault(vma, page, access, held, table),
-                Object::Special(special) => self.special_fault(vma, page, special, table),
+                Object::Special(special) => self.special_fault(vma, page, access.write, special, table),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 self.write_protect_fault(vma, page, held)
@@ -298,6 +301,16 @@ impl FaultError {
     }
 }
 
+/// Whether VMA and protection key allow the access; the key is asked first, as on Linux, and not about fetches. Who accesses the
+/// memory of another process has no rights to be asked about, and so all of them ([`Access::pkru`] is zero).
+pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCode> {
+    let pkey = flags.pkey();
+    if !access.exec && access.key_denies(pkey) {
+        return Err(SegvCode::Pkuerr(pkey));
+    }
+    if permits(flags, access) { Ok(()) } else { Err(SegvCode::Accerr) }
+}
+
 /// Whether a VMA's flags allow the access. Reading is allowed where anything is: the hardware cannot tell.
 pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     if access.write {
@@ -309,10 +322,10 @@ pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     }
 }
 
-/// The rights of an entry in a VMA, all but the right to write, which depends on the frame.
+/// The rights of an entry in a VMA and its protection key, all but the right to write, which depends on the frame.
 pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
     let mut rights = PteFlags::USER | PteFlags::ACCESSED;
     rights.set(PteFlags::EXEC, flags.contains(VmFlags::EXEC));
     rights.set(PteFlags::NO_ACCESS, !flags.intersects(VmFlags::ACCESS));
-    rights
+    rights.with_pkey(flags.pkey())
 }

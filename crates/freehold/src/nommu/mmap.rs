@@ -145,6 +145,9 @@ impl<P: Platform> NoMmuSpace<P> {
             return Err(MmapError::NotMappable);
         }
         let first = offset >> PAGE_SHIFT;
+        if file.driver().is_some() {
+            return Err(MmapError::NotMappable);
+        }
         if !file.fits(first, pages) {
             return Err(MmapError::OffsetOverflow);
         }

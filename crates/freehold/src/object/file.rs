@@ -1,8 +1,8 @@
 //! An open file: what a descriptor refers to, as far as mapping it goes.
 
-use super::{Mapping, Segment, Zeroes};
+use super::{Driver, Mapping, Segment, Zeroes};
 use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
-use allocator_api2::{boxed::Box, vec::Vec};
+use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 
 /// What an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
     /// Whose memory it is, if a segment's.
     segment: Option<Counted<Segment<P>>>,
+    /// Who answers mmap, if not the pages of `mapping`.
+    driver: Option<Box<dyn Driver<P>>>,
     access: FileAccess,
     /// UTF-8.
     name: Box<[u8]>,
@@ -52,7 +54,23 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(mapping, None, access, name)
+        Self::open(mapping, None, None, access, name)
+    }
+
+    /// Opens a device: `driver` says what a mapping of it maps, and `mapping`, which has no pages of its own, knows who maps
+    /// it; see [`Mapping::revoke`].
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn with_driver(
+        mapping: &Counted<Mapping<P>>,
+        driver: impl Driver<P>,
+        access: FileAccess,
+        name: &str,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let driver: Box<dyn Driver<P>> = unsize_box!(Box::try_new(driver)?);
+        Self::open(mapping, None, Some(driver), access, name)
     }
 
     /// What an attach of a segment maps.
@@ -61,12 +79,13 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(segment.mapping(), Some(segment.clone()), access, name)
+        Self::open(segment.mapping(), Some(segment.clone()), None, access, name)
     }
 
     fn open(
         mapping: &Counted<Mapping<P>>,
         segment: Option<Counted<Segment<P>>>,
+        driver: Option<Box<dyn Driver<P>>>,
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
@@ -74,7 +93,7 @@ impl<P: Platform> File<P> {
         bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
         bytes.extend_from_slice(name.as_bytes());
         let name = bytes.into_boxed_slice();
-        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, access, name })?)
+        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, access, name })?)
     }
 
     /// What a shared anonymous mapping of `bytes` bytes maps: a fresh file that has no other name.
@@ -95,6 +114,11 @@ impl<P: Platform> File<P> {
     /// The segment of System V shared memory that it is an attach of.
     pub fn segment(&self) -> Option<&Counted<Segment<P>>> {
         self.segment.as_ref()
+    }
+
+    /// Who answers mmap in the place of pages.
+    pub(crate) fn driver(&self) -> Option<&dyn Driver<P>> {
+        self.driver.as_deref()
     }
 
     /// What it permits.

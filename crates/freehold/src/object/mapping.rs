@@ -136,6 +136,8 @@ pub struct Mapping<P: Platform> {
     pub(super) sealing: Sealing,
     /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
     pub(super) lost: AtomicBool,
+    /// Revocations so far; see `revoke.rs`. Atomic by itself.
+    pub(super) revoked: AtomicU64,
     /// Fixed.
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
@@ -221,6 +223,7 @@ impl<P: Platform> Mapping<P> {
             huge,
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
+            revoked: AtomicU64::new(0),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),

@@ -1,13 +1,14 @@
-//! What a VMA maps: anonymous memory, a file, or frames that somebody else owns.
+//! What a VMA maps: anonymous memory, a file, or what an embedder maps by its own rules.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
 //! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself),
 //! `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages for those who have
-//! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory). Who maps a file:
-//! [`rmap`](crate::rmap).
+//! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory), `special.rs`,
+//! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
 mod direct;
+mod driver;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
@@ -15,12 +16,16 @@ mod lose;
 mod mapping;
 mod pager;
 mod radix;
+mod revoke;
 mod seals;
 mod segment;
 mod special;
 mod truncate;
 
+pub use crate::vma::VmaInfo;
 pub(crate) use contents::{cleaned, keep_dirty};
+pub(crate) use driver::Run;
+pub use driver::{Driver, MapRequest};
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub(crate) use mapping::{Kind, LOST, Word, zero};
@@ -28,12 +33,14 @@ pub use pager::{IoError, Pager, Zeroes};
 pub use seals::Seals;
 pub(crate) use seals::Writing;
 pub use segment::Segment;
-pub use special::Special;
+pub(crate) use special::Asked;
+pub use special::{Caching, Frames, HookFault, Special, VmOps};
 pub(crate) use truncate::grace_period;
 
 use crate::{
     counted::{Counted, Shared},
     platform::Platform,
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
 
@@ -43,8 +50,8 @@ pub enum Object<P: Platform> {
     Anonymous,
     /// An open file, or shared memory, which is a file without a name.
     File(Counted<File<P>>),
-    /// A fixed list of frames that the engine does not own (the vdso).
-    Special(Counted<Special>),
+    /// Frames that the engine does not own, by an embedder's hooks.
+    Special(Counted<Special<P>>),
 }
 
 impl<P: Platform> Shared for File<P> {}
@@ -54,7 +61,6 @@ impl<P: Platform> Shared for Mapping<P> {
         self.home().clear_mapping();
     }
 }
-impl Shared for Special {}
 
 impl<P: Platform> Clone for Object<P> {
     fn clone(&self) -> Self {
@@ -67,12 +73,13 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Whether neighbours that map these two may be one VMA: both anonymous, or the same open file. A special mapping is
-    /// never part of another.
+    /// Whether neighbours that map these two may be one VMA: both anonymous, the same open file, or special with the same
+    /// private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
             (Object::File(a), Object::File(b)) => Counted::same(a, b),
+            (Object::Special(a), Object::Special(b)) => Counted::same(a, b),
             _ => false,
         }
     }
@@ -82,11 +89,22 @@ impl<P: Platform> Object<P> {
         match self {
             Object::Anonymous => true,
             Object::File(file) => at.is_multiple_of(file.mapping().page_bytes()),
-            Object::Special(_) => at <= vma.start() || vma.end() <= at,
+            Object::Special(special) => {
+                at <= vma.start() || vma.end() <= at || special.ops().may_split(&VmaInfo::of(vma), at)
+            }
         }
     }
 
-    /// The file, if it is one.
+    /// Whose reverse map lists the VMAs that map this.
+    pub(crate) fn listed_by(&self) -> Option<&Counted<Mapping<P>>> {
+        match self {
+            Object::Anonymous => None,
+            Object::File(file) => Some(file.mapping()),
+            Object::Special(special) => special.mapping(),
+        }
+    }
+
+    /// The file, if it is one with pages.
     pub fn file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::File(file) => Some(file),
@@ -97,7 +115,11 @@ impl<P: Platform> Object<P> {
     /// Whether VMAs that map this are counted, so that a merge may let one grow and not make one go: what Linux says by a
     /// VMA's close hook.
     pub(crate) fn counts_vmas(&self) -> bool {
-        self.file().is_some_and(|file| file.segment().is_some())
+        match self {
+            Object::Anonymous => false,
+            Object::File(file) => file.segment().is_some(),
+            Object::Special(_) => true,
+        }
     }
 
     /// A VMA with these flags maps this from now on.
@@ -126,7 +148,21 @@ impl<P: Platform> Object<P> {
         match self {
             Object::Anonymous => "",
             Object::File(file) => file.name(),
-            Object::Special(special) => special.name(),
+            Object::Special(special) => special.ops().name(),
+        }
+    }
+
+    /// Tells the hooks of a special mapping that `vma` maps it from now on.
+    pub(crate) fn open_hook(&self, space: &AddressSpace<P>, vma: &Vma<P>) {
+        if let Object::Special(special) = self {
+            special.ops().open(space.mmu(), &VmaInfo::of(vma));
+        }
+    }
+
+    /// Tells them that `vma`, which was opened, is over.
+    pub(crate) fn close_hook(&self, space: &AddressSpace<P>, vma: &Vma<P>) {
+        if let Object::Special(special) = self {
+            special.ops().close(space.mmu(), &VmaInfo::of(vma));
         }
     }
 }

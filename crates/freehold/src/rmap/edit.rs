@@ -25,7 +25,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// The file's i_mmap lock for writing, then the tree's.
     pub fn new(object: &'e Object<P>, tree: Option<&'e Home<P, ByPages>>) -> Self {
         RmapEdit {
-            file: object.file().map(|file| file.mapping().edit()),
+            file: object.listed_by().map(|mapping| mapping.edit()),
             pages: tree.map(|tree| tree.edit()),
         }
     }
@@ -37,7 +37,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
 
     /// Whether an edit for one of them serves for the other, too.
     pub fn serves_both(a: &Vma<P>, b: &Vma<P>) -> bool {
-        let mapping = |vma: &Vma<P>| vma.object().file().map(|file| core::ptr::from_ref(&**file.mapping()));
+        let mapping = |vma: &Vma<P>| vma.object().listed_by().map(|mapping| core::ptr::from_ref(&**mapping));
         let tree = |vma: &Vma<P>| vma.tree().map(core::ptr::from_ref);
         mapping(a) == mapping(b) && (tree(a) == tree(b) || tree(b).is_none())
     }

@@ -46,8 +46,8 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             assert!(!vma.anon().is_some(), "the VMA at {at:#x} has a family and no tree");
         }
-        if let Object::File(file) = vma.object() {
-            assert!(file.mapping().mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
+        if let Some(mapping) = vma.object().listed_by() {
+            assert!(mapping.mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
         }
         self.check_shared_tables(vma);
         let mut reverse = Reverse { platform: self.platform(), vma };

@@ -83,6 +83,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
         child.put_arguments(self.space.arguments());
+        child.pkeys.inherit(&copy, self);
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
         let mut kept = 0;

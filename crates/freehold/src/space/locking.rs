@@ -479,10 +479,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(VmaWrite { vma })
     }
 
-    /// Makes a VMA that was just stored into the tree lockable.
+    /// Makes a VMA that was just stored into the tree lockable. It is complete: an embedder's hook hears of it.
     pub(crate) fn attach(&self, vma: &Vma<P>) {
         vma.lock().write::<P>(&self.lock);
         vma.lock().attach::<P>(&self.lock);
+        vma.object().open_hook(self.space, vma);
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to notice.

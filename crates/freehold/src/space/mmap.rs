@@ -2,15 +2,17 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
+    leftovers::Leftovers,
     locking::WriteGuard,
-    unmap::{Decoded, Unmapped},
+    reshape::NewMapping,
+    unmap::{Decoded, Gathered, Unmapped},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
     hugetlb::{HugePageSize, reserves::Promised},
-    object::{File, FillError, Mapping, Object, Writing},
+    object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
@@ -283,9 +285,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 to 5, the lock let go of after the fourth; then populates, if that is asked for. Returns the address.
     pub(super) fn map_and_populate(self, request: Request<P>) -> Result<u64, MmapError> {
         let space = self.space;
-        let (range, populate, replaced) = self.map(request)?;
+        let mut replaced = Leftovers::new();
+        let mapped = self.map(request, &mut replaced);
         drop(self);
         replaced.retire();
+        let (range, populate) = mapped?;
         if populate {
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
             let _ = space.populate(range.clone());
@@ -293,8 +297,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(range.start)
     }
 
-    /// Steps 2 to 4. Returns the range, whether it wants populating, and what it replaced.
-    fn map(&self, mut request: Request<P>) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
+    /// Steps 2 to 4. Returns the range, and whether it wants populating.
+    fn map(
+        &self,
+        mut request: Request<P>,
+        replaced: &mut Leftovers<'s, P>,
+    ) -> Result<(Range<u64>, bool), MmapError> {
         let space = self.space;
         if space.counters.counts().map_count > space.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
@@ -307,9 +315,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MmapError::Occupied);
         }
         request.vm_flags |= VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
+        let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
+        request.vm_flags = request.vm_flags.with_pkey(pkey);
         self.check_lock(&request)?;
         self.settle_kind(&mut request, range.start)?;
-        self.store_mapping(request, range)
+        let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
+        let populate = match file {
+            None => self.store_mapping(&request, range.clone(), replaced)?,
+            Some(file) => self.store_driven(&file, &request, range.clone(), replaced)?,
+        };
+        Ok((range, populate))
     }
 
     /// Where the mapping goes.
@@ -443,7 +458,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             .union(MapFlags::STACK)
             .union(MapFlags::HUGETLB);
         let access = file.access();
-        if !file.fits(request.pgoff, request.len >> PAGE_SHIFT) {
+        // How far a device goes is for its driver to say.
+        let fits = file.driver().is_some() || file.fits(request.pgoff, request.len >> PAGE_SHIFT);
+        if !fits {
             return Err(MmapError::OffsetOverflow);
         }
         let kind = request.flags.bits() & TYPE;
@@ -481,6 +498,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::GROWSDOWN) {
             return Err(MmapError::Invalid);
         }
+        if file.driver().is_some() {
+            return Ok(());
+        }
         let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
         request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
         Ok(())
@@ -510,12 +530,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// The limits, what is in the way, and the store.
-    fn store_mapping(
+    /// What is in the way, and the limits. What was gathered may go from now on.
+    pub(super) fn clear_way(
         &self,
-        request: Request<P>,
-        range: Range<u64>,
-    ) -> Result<(Range<u64>, bool, Unmapped<'s, P>), MmapError> {
+        request: &Request<P>,
+        range: &Range<u64>,
+    ) -> Result<Gathered<'_, 's, P>, MmapError> {
         let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
         let gathered = match request.flags.contains(MapFlags::FIXED) {
             true => self.gather(&Decoded::trusted(range.clone()))?,
@@ -527,36 +547,81 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > space.engine.config().commit_pages {
             return Err(MmapError::Limit);
         }
-        let promised = space.promise_huge_pages(&request)?;
-        let attrs = Attrs {
-            flags: request.vm_flags,
-            object: &request.object,
-            pgoff: request.pgoff,
-            anon: Family::NONE,
-            policy: 0,
-            reserves: promised.as_ref().map(|promised| &promised.reserves),
-        };
+        Ok(gathered)
+    }
+
+    /// Stores it in place of what is there. Tells whether it wants populating.
+    fn store_mapping(
+        &self,
+        request: &Request<P>,
+        range: Range<u64>,
+        replaced: &mut Leftovers<'s, P>,
+    ) -> Result<bool, MmapError> {
+        let gathered = self.clear_way(request, &range)?;
+        let promised = self.space.promise_huge_pages(request)?;
+        let reserves = promised.as_ref().map(|promised| &promised.reserves);
+        let attrs = Attrs { reserves, ..request.attrs() };
         let new = self.prepare_new(range.clone(), &attrs)?;
-        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
-        // not locked, and its first fault must find the range empty.
-        gathered.zap_in_place();
-        let vma: &Vma<P> = self.insert(range.clone(), new, &attrs);
+        let (vma, old) = self.replace_gathered(gathered, range, new, &attrs);
         if let Some(promised) = promised {
             promised.hand_over();
         }
-        let replaced = gathered.commit_replaced();
-        space.counters.account(self, request.vm_flags, pages as i64);
+        replaced.add(old);
+        Ok(self.count_stored(request, vma))
+    }
+
+    /// Puts what was prepared in the place of what was gathered, in one step for who looks.
+    pub(super) fn replace_gathered<'g>(
+        &'g self,
+        gathered: Gathered<'g, 's, P>,
+        range: Range<u64>,
+        new: NewMapping<'g, P>,
+        attrs: &Attrs<'_, P>,
+    ) -> (&'g Vma<P>, Unmapped<'s, P>) {
+        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
+        // not locked, and its first fault must find the range empty.
+        gathered.zap_in_place();
+        let vma = self.insert(range, new, attrs);
+        (vma, gathered.commit_replaced())
+    }
+
+    /// Counts what was stored in `vma`. Tells whether it wants populating.
+    pub(super) fn count_stored(&self, request: &Request<P>, vma: &Vma<P>) -> bool {
+        let (space, pages) = (self.space, (request.len >> PAGE_SHIFT) as i64);
+        space.counters.account(self, request.vm_flags, pages);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        let unlockable = VmFlags::DROPPABLE | VmFlags::HUGETLB;
+        let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
             // were mapped before, as on Linux; and it is populated all the same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {
-            space.counters.count_locked(self, pages as i64);
+            space.counters.count_locked(self, pages);
         }
-        let populate = locked
-            || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK));
-        Ok((range, populate, replaced))
+        locked || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK))
+    }
+}
+
+impl<P: Platform> Request<P> {
+    /// What decides whether it joins a neighbour.
+    pub(super) fn attrs(&self) -> Attrs<'_, P> {
+        Attrs {
+            flags: self.vm_flags,
+            object: &self.object,
+            pgoff: self.pgoff,
+            anon: Family::NONE,
+            policy: 0,
+            reserves: None,
+        }
+    }
+
+    /// What a driver is told of it.
+    pub(super) fn vma_info(&self, range: Range<u64>) -> VmaInfo {
+        VmaInfo { range, pgoff: self.pgoff, flags: self.vm_flags }
+    }
+
+    /// The same, of what a driver has answered.
+    pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
+        Request { object, vm_flags, writing: None, ..*self }
     }
 }

@@ -9,9 +9,11 @@ mod brk;
 mod check;
 mod closing;
 pub(crate) mod counters;
+mod driver;
 mod exit;
 mod fork;
 mod fork_kept;
+mod leftovers;
 pub mod limits;
 pub mod locking;
 mod madvise;
@@ -28,6 +30,7 @@ mod msync;
 mod munmap;
 pub mod pagemap;
 mod parts;
+pub mod pkeys;
 mod populate;
 mod query;
 mod remap_file_pages;
@@ -42,6 +45,7 @@ mod unmap;
 mod vma_list;
 pub(crate) mod zap;
 
+pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
 pub use counters::{Counts, Faults, Rss, RssKind};
 pub use limits::Limits;
@@ -52,7 +56,7 @@ pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
 pub use query::QueryFlags;
 pub use shm::ShmFlags;
-pub use speculate::VmaInfo;
+pub use special::SpecialPart;
 
 use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use closing::Closings;
@@ -66,6 +70,7 @@ use freehold_sync::{
     stats::{LockSnapshot, LockStats},
 };
 use limits::LiveLimits;
+use pkeys::Pkeys;
 
 /// How a large munmap keeps others from waiting; see `unmap.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -219,6 +224,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) default_flags: AtomicU64,
     /// Where the program's arguments lie, under a lock of their own.
     pub(crate) arguments: SpinLock<Arguments>,
+    /// Which protection keys are in use; written under `mmap_lock` held for writing.
+    pub(crate) pkeys: Pkeys,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -259,6 +266,7 @@ impl<P: Platform> AddressSpace<P> {
             brk: AtomicU64::new(config.brk),
             default_flags: AtomicU64::new(0),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
+            pkeys: Pkeys::new(),
         })?)
     }
 

@@ -77,12 +77,32 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of faults.
     pub fn mprotect(&self, addr: u64, len: u64, prot: Prot) -> Result<(), MprotectError> {
+        self.protect(addr, len, prot, None)
+    }
+
+    /// As [`mprotect`](Self::mprotect), and gives the pages the protection key `pkey`.
+    ///
+    /// # Errors
+    ///
+    /// As `mprotect`; also `Invalid` if the key is not [allocated](Self::pkey_alloc).
+    ///
+    /// # Locks
+    ///
+    /// As `mprotect`.
+    pub fn pkey_mprotect(&self, addr: u64, len: u64, prot: Prot, pkey: u8) -> Result<(), MprotectError> {
+        self.protect(addr, len, prot, Some(pkey))
+    }
+
+    fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
         let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
         let guard = self.write_range(request.range.clone())?;
+        if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
+            return Err(MprotectError::Invalid);
+        }
         let tlb = SpaceTlb { space: self };
         let gather = Gather::new(&tlb, &self.gathers);
         let mut protecting =
-            Protecting { guard: &guard, gather, access: request.access, opened: ArrayVec::new() };
+            Protecting { guard: &guard, gather, access: request.access, pkey, opened: ArrayVec::new() };
         let done = protecting.start(&request).and_then(|range| protecting.go(range));
         let Protecting { mut gather, opened, .. } = protecting;
         gather.finish();
@@ -101,6 +121,8 @@ struct Protecting<'g, 't, 's, P: Platform> {
     /// No frames go, so it need not hold any.
     gather: Gather<'t, SpaceTlb<'s, P>, 1>,
     access: VmFlags,
+    /// The protection key that was asked for.
+    pkey: Option<u8>,
     /// Locked private memory that became writable; when there are more pieces, the last covers them all.
     opened: ArrayVec<Range<u64>, 16>,
 }
@@ -130,8 +152,9 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     /// Changes `part`, which lies in `vma`.
     fn part(&mut self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MprotectError> {
         let (old, policy) = (vma.flags(), vma.policy());
-        let wanted = (old - VmFlags::ACCESS) | self.access;
-        if !may_have(wanted) {
+        let pkey = self.guard.key_for(old, self.access, self.pkey);
+        let wanted = ((old - VmFlags::ACCESS) | self.access).with_pkey(pkey);
+        if !wanted.allows_its_rights() {
             return Err(MprotectError::AccessDenied);
         }
         if old.contains(VmFlags::SEALED) {
@@ -197,7 +220,8 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let space = self.guard.space;
         let range = VaRange::of(part.start, part.end);
         let platform = space.platform();
-        let walked = if (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS) {
+        let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
+        let walked = if only_given && new.pkey() == old.pkey() {
             // Rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
             space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut NotCached })
         } else {
@@ -225,17 +249,6 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     }
 }
 
-/// Whether every right in `flags` is one that the VMA may have.
-fn may_have(flags: VmFlags) -> bool {
-    [
-        (VmFlags::READ, VmFlags::MAYREAD),
-        (VmFlags::WRITE, VmFlags::MAYWRITE),
-        (VmFlags::EXEC, VmFlags::MAYEXEC),
-    ]
-    .into_iter()
-    .all(|(right, may)| !flags.contains(right) || flags.contains(may))
-}
-
 /// Gives every leaf it is shown the rights that `flags` allow.
 struct Changer<'c, P, S> {
     platform: &'c P,
@@ -244,8 +257,11 @@ struct Changer<'c, P, S> {
 }
 
 /// The flags of an entry that follow from its VMA; all others stay as they are.
-const RIGHTS: PteFlags =
-    PteFlags::WRITE.union(PteFlags::USER).union(PteFlags::EXEC).union(PteFlags::NO_ACCESS);
+const RIGHTS: PteFlags = PteFlags::WRITE
+    .union(PteFlags::USER)
+    .union(PteFlags::EXEC)
+    .union(PteFlags::NO_ACCESS)
+    .union(PteFlags::PKEY);
 
 /// What becomes of an entry in a VMA with these flags.
 fn with_rights<P: Platform>(

@@ -13,18 +13,19 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
+    leftovers::Leftovers,
     limits::Replaced,
     locking::WriteGuard,
     move_tables::{MoveGather, Tables},
     reshape::{NewMapping, ReshapeError},
-    unmap::{Decoded, Unmapped},
+    unmap::Decoded,
     zap::SpaceTlb,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MmapError, MremapError, MunmapError},
     hugetlb::HugePageSize,
-    object::Object,
+    object::{Object, VmaInfo},
     platform::Platform,
     rmap::edit::RmapEdit,
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
@@ -145,24 +146,6 @@ impl Remap {
     }
 }
 
-/// What goes once the lock is gone.
-struct Leftovers<'s, P: Platform>(Option<Unmapped<'s, P>>);
-
-impl<'s, P: Platform> Leftovers<'s, P> {
-    fn add(&mut self, unmapped: Unmapped<'s, P>) {
-        self.0 = Some(match self.0.take() {
-            Some(before) => before.join(unmapped),
-            None => unmapped,
-        });
-    }
-
-    fn retire(self) {
-        if let Some(unmapped) = self.0 {
-            unmapped.retire();
-        }
-    }
-}
-
 impl<P: Platform> AddressSpace<P> {
     /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`] allow or demand
     /// it, and returns where it is now. The whole of D.5 of the semantics reference, in its order of checks.
@@ -193,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
-        let mut leftovers = Leftovers(None);
+        let mut leftovers = Leftovers::new();
         let result = guard.remap(request, &mut leftovers);
         drop(guard);
         leftovers.retire();
@@ -418,9 +401,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             Some(size) => self.space.prepare_huge_pages(size, from.clone(), target.start),
             None => self.space.prepare_entries(from.clone(), target.start, movable(source)),
         };
+        let prepared =
+            prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &from, &target));
         if let Err(error) = prepared {
             self.space.drop_tables(self, &target);
-            return Err(error.into());
+            return Err(error);
         }
         // Nothing can fail from here on.
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
@@ -439,6 +424,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             leftovers.add(unmapped.expect("the source was split off and the tree's change reserved before"));
         }
         Ok(target.start)
+    }
+
+    /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
+    fn ask_hook(&self, source: &Vma<P>, from: &Range<u64>, target: &Range<u64>) -> Result<(), MremapError> {
+        match source.object() {
+            Object::Special(special) => {
+                let pgoff = source.pgoff_of(from.start);
+                let info = VmaInfo { range: from.clone(), pgoff, flags: source.flags() };
+                special.ops().mremap(self.space.mmu(), &info, target.clone())
+            }
+            Object::Anonymous | Object::File(_) => Ok(()),
+        }
     }
 
     /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The VMA is

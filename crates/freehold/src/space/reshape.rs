@@ -16,6 +16,7 @@
 use super::locking::{Slot, WriteGuard, entry, entry_at};
 use crate::{
     error::NoMemory,
+    object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
     vma::{
@@ -202,6 +203,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
     fn discard(&self, vma: &Vma<P>) {
         self.detach(vma);
+        debug_assert!(!matches!(vma.object(), Object::Special(_)), "a merge swallows a VMA with hooks");
         // SAFETY: detached just now under the write lock, so nobody else takes it.
         drop(unsafe { self.space.engine.slab.own(vma) });
     }

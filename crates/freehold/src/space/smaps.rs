@@ -57,6 +57,8 @@ pub struct Smap<P: Platform> {
     pub page_bytes: u64,
     /// Huge pages may come here.
     pub huge_eligible: bool,
+    /// Its protection key, where the machine has any.
+    pub protection_key: Option<u8>,
 }
 
 /// The VMAs of an address space with their memory, one at a time.
@@ -74,6 +76,7 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
             usage: space.usage(vma, part.clone()),
             page_bytes: vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes),
             huge_eligible: space.may_hold_huge(vma),
+            protection_key: space.platform().has_pkeys().then(|| vma.flags().pkey()),
             line: MapLine::of(space, vma, part),
         })?;
         self.at = smap.line.end;
@@ -183,7 +186,7 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
 /// The paragraph as /proc/PID/smaps has it, without the last newline. What the engine does not have is zero.
 impl<P: Platform> fmt::Display for Smap<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Smap { line, usage, page_bytes, huge_eligible } = self;
+        let Smap { line, usage, page_bytes, huge_eligible, protection_key } = self;
         writeln!(f, "{line}")?;
         let rows = [
             ("Size:", line.end - line.start),
@@ -213,6 +216,9 @@ impl<P: Platform> fmt::Display for Smap<P> {
             writeln!(f, "{name:<16}{:>8} kB", bytes >> 10)?;
         }
         writeln!(f, "{:<16}{:>8}", "THPeligible:", u8::from(*huge_eligible))?;
+        if let Some(pkey) = protection_key {
+            writeln!(f, "{:<16}{pkey:>8}", "ProtectionKey:")?;
+        }
         f.write_str("VmFlags: ")?;
         line.flags.smaps_names().try_for_each(|name| write!(f, "{name} "))
     }

@@ -1,4 +1,4 @@
-//! Mappings of frames that the engine does not own: how exec gives a program its vdso.
+//! Special mappings without a file: how exec gives a program its vdso, and the data that goes with it.
 
 use super::AddressSpace;
 use crate::{
@@ -7,56 +7,129 @@ use crate::{
     error::MmapError,
     object::{Object, Special},
     platform::Platform,
-    space::{TASK_SIZE, limits::Replaced},
+    space::{TASK_SIZE, limits::Replaced, locking::WriteGuard},
     vma::{Family, flags::VmFlags, merge::Attrs},
 };
+use arrayvec::ArrayVec;
+use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
 
+/// Most parts that are installed together.
+const PARTS: usize = 4;
+
+/// One VMA of several that are installed side by side.
+pub struct SpecialPart<'a, P: Platform> {
+    /// Bytes; rounded up to whole pages.
+    pub len: u64,
+    /// Rights and properties. It never merges or grows, whatever they say, and is never locked into memory, since it
+    /// is never out of it.
+    pub flags: VmFlags,
+    /// What it maps, from its first page on.
+    pub special: &'a Counted<Special<P>>,
+}
+
 impl<P: Platform> AddressSpace<P> {
-    /// Maps `len` bytes of `special`, from its first frame on, and returns where: at `hint` if that is a free address, else
-    /// where [`mmap`](Self::mmap) would put it. What lies behind the last frame is a bus error.
-    ///
-    /// The VMA has `flags` and does not merge, split or grow; it is never locked into memory, since it is never out of it.
+    /// Maps `len` bytes of `special`, from its first page on, and returns where; see [`install_specials`](Self::install_specials).
     ///
     /// # Errors
     ///
-    /// As `mmap`, for a range or a limit that does not allow it; nothing was changed.
+    /// As `install_specials`.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably.
+    /// As `install_specials`.
     pub fn install_special(
         &self,
         hint: u64,
         len: u64,
         flags: VmFlags,
-        special: &Counted<Special>,
+        special: &Counted<Special<P>>,
     ) -> Result<u64, MmapError> {
-        if len == 0 || !hint.is_multiple_of(PAGE_SIZE) {
+        self.install_specials(hint, &[SpecialPart { len, flags, special }])
+    }
+
+    /// Maps up to four specials side by side, each a VMA, all or none; returns where the first begins: at `hint` if all of them fit
+    /// there, else where [`mmap`](Self::mmap) would put them. The vdso and its data are two such parts.
+    ///
+    /// # Errors
+    ///
+    /// As `mmap`, for a range or a limit that does not allow it; nothing was changed. `Invalid`: no part, an empty one, more than
+    /// four, or an unaligned hint.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn install_specials(&self, hint: u64, parts: &[SpecialPart<'_, P>]) -> Result<u64, MmapError> {
+        if parts.is_empty() || parts.len() > PARTS || !hint.is_multiple_of(PAGE_SIZE) {
             return Err(MmapError::Invalid);
         }
-        let len = len
-            .checked_next_multiple_of(PAGE_SIZE)
-            .filter(|&len| len <= TASK_SIZE)
-            .ok_or(MmapError::NoSpace)?;
+        let mut whole = 0u64;
+        let mut lens = ArrayVec::<u64, PARTS>::new();
+        for part in parts {
+            if part.len == 0 {
+                return Err(MmapError::Invalid);
+            }
+            let len = part.len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?;
+            whole = whole.checked_add(len).filter(|&all| all <= TASK_SIZE).ok_or(MmapError::NoSpace)?;
+            lens.push(len);
+        }
         let guard = self.write_killable()?;
-        if self.counters.counts().map_count > self.engine.config().max_map_count {
+        // Each VMA but the last one counts when the next one comes.
+        let before = self.counters.counts().map_count + parts.len() as u64 - 1;
+        if before > self.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
         }
-        let at_hint = hint != 0 && guard.hint_is_free(hint, len);
-        let start = if at_hint { hint } else { guard.find_gap(len, false)? };
-        let defaults = VmFlags::from_bits_retain(self.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
-        let flags = (flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY;
-        let pages = len >> PAGE_SHIFT;
-        if !self.may_expand(flags, pages, Replaced::default()) {
+        let at_hint = hint != 0 && guard.hint_is_free(hint, whole);
+        let start = if at_hint { hint } else { guard.find_gap(whole, false)? };
+        let mut at = start;
+        let ranges: ArrayVec<Range<u64>, PARTS> = lens
+            .into_iter()
+            .map(|len| {
+                at += len;
+                at - len..at
+            })
+            .collect();
+        guard.insert_specials(&ranges, parts)?;
+        Ok(start)
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Stores the parts in ranges that are free: everything that may fail for all of them before the first.
+    fn insert_specials(&self, ranges: &[Range<u64>], parts: &[SpecialPart<'_, P>]) -> Result<(), MmapError> {
+        let defaults = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
+        let flags = |part: &SpecialPart<'_, P>| {
+            (part.flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY
+        };
+        let (mut pages, mut data) = (0, 0);
+        for (range, part) in ranges.iter().zip(parts) {
+            let part_pages = (range.end - range.start) >> PAGE_SHIFT;
+            pages += part_pages;
+            data += if flags(part).is_data() { part_pages } else { 0 };
+        }
+        let fits = |flags, pages| self.space.may_expand(flags, pages, Replaced::default());
+        if !fits(VmFlags::empty(), pages) || (data > 0 && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }
-        let object = Object::Special(special.clone());
-        let attrs = Attrs { flags, object: &object, pgoff: 0, anon: Family::NONE, policy: 0, reserves: None };
-        let range = start..start + len;
-        let new = guard.prepare_new(range.clone(), &attrs)?;
-        guard.insert(range, new, &attrs);
-        self.counters.account(&guard, flags, pages as i64);
-        Ok(start)
+        self.reserve(parts.len())?;
+        let mut fresh = ArrayVec::<_, PARTS>::new();
+        for (range, part) in ranges.iter().zip(parts) {
+            let object = Object::Special(part.special.clone());
+            let attrs = Attrs {
+                flags: flags(part),
+                object: &object,
+                pgoff: 0,
+                anon: Family::NONE,
+                policy: 0,
+                reserves: None,
+            };
+            fresh.push(self.alloc(range.clone(), &attrs)?);
+        }
+        // Nothing can fail any more.
+        for vma in fresh {
+            let vma = self.insert_fresh(vma);
+            self.space.counters.account(self, vma.flags(), vma.pages() as i64);
+        }
+        Ok(())
     }
 }

@@ -21,36 +21,11 @@ use super::{
     locking::{Climb, Slot, decode},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
     platform::Platform,
     rmap::{home::Home, tree::ByFile},
-    vma::{Vma, flags::VmFlags},
+    vma::VmaInfo,
 };
-use core::ops::Range;
 use freehold_range::Lookup;
-
-/// What was true of the VMA at an address, all of it at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VmaInfo {
-    /// Its addresses.
-    pub range: Range<u64>,
-    /// Rights and properties.
-    pub flags: VmFlags,
-    /// Page offset of its start in what it maps.
-    pub pgoff: u64,
-}
-
-impl VmaInfo {
-    pub(crate) fn of<P: Platform>(vma: &Vma<P>) -> Self {
-        VmaInfo { range: vma.range(), flags: vma.flags(), pgoff: vma.pgoff() }
-    }
-
-    /// Where in what it maps an address of its range is, in bytes.
-    pub fn offset_of(&self, addr: u64) -> u64 {
-        let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start) >> PAGE_SHIFT);
-        (page << PAGE_SHIFT) + addr % PAGE_SIZE
-    }
-}
 
 /// A [`VmaInfo`], and where the file is known that the VMA maps.
 pub(crate) struct Seen<'r, P: Platform> {

@@ -36,7 +36,6 @@ use super::{
 use crate::{
     PAGE_SIZE,
     error::MunmapError,
-    object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
     vma::{Vma, flags::VmFlags},
@@ -226,9 +225,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Unmaps a range in one piece without letting go of the lock. What it returns is retired after the lock.
     pub(crate) fn unmap(&self, range: &Decoded) -> Result<Unmapped<'s, P>, MunmapError> {
-        let gathered = self.gather(range)?;
-        let free = self.free_span(&gathered.span());
-        Ok(gathered.commit(false).settle(free))
+        Ok(self.gather(range)?.unmap())
     }
 
     /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
@@ -265,13 +262,19 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.totals.pages += vma.pages();
         self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
         self.totals.special |= self.guard.space.is_special(vma);
-        self.totals.files |= matches!(vma.object(), Object::File(_));
+        self.totals.files |= vma.object().listed_by().is_some();
         self.list.push(vma);
     }
 
     /// Pages that will go, for the limits of what comes in their place.
     pub fn replaced(&self) -> Replaced {
         Replaced { total: self.totals.pages }
+    }
+
+    /// Steps 3 and 4 without letting go of the lock: the range is free.
+    pub fn unmap(self) -> Unmapped<'s, P> {
+        let free = self.guard.free_span(&self.span());
+        self.commit(false).settle(free)
     }
 
     /// What the VMAs take, from the first to the last.

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 bitflags! {
     /// The properties of a VMA, with Linux's meanings.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct VmFlags: u64 {
         /// Loads allowed.
         const READ = 1 << 0;
@@ -66,8 +66,13 @@ bitflags! {
         const MIXEDMAP = 1 << 28;
         /// Soft-dirty: written, or new, since the last clearing.
         const SOFTDIRTY = 1 << 29;
+        /// The protection key, a number; see [`pkey`](VmFlags::pkey).
+        const PKEY = 0xf << PKEY_SHIFT;
     }
 }
+
+/// Where Linux has it.
+const PKEY_SHIFT: u32 = 32;
 
 impl VmFlags {
     /// Flags of which none may be set on a VMA that merges with another.
@@ -78,6 +83,17 @@ impl VmFlags {
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
     /// What mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
+
+    /// The protection key of its pages, 0 to 15.
+    pub fn pkey(self) -> u8 {
+        ((self & Self::PKEY).bits() >> PKEY_SHIFT) as u8
+    }
+
+    /// These, with this protection key, 0 to 15.
+    pub fn with_pkey(self, pkey: u8) -> Self {
+        debug_assert!(pkey < 16, "sixteen protection keys");
+        (self - Self::PKEY) | (Self::from_bits_retain(u64::from(pkey) << PKEY_SHIFT) & Self::PKEY)
+    }
 
     /// The part of RLIMIT_DATA: private, writable, not a stack.
     pub fn is_data(self) -> bool {
@@ -92,6 +108,13 @@ impl VmFlags {
     /// A stack.
     pub fn is_stack(self) -> bool {
         self.contains(Self::GROWSDOWN)
+    }
+
+    /// Whether every right is one that the VMA may have.
+    pub fn allows_its_rights(self) -> bool {
+        [(Self::READ, Self::MAYREAD), (Self::WRITE, Self::MAYWRITE), (Self::EXEC, Self::MAYEXEC)]
+            .into_iter()
+            .all(|(right, may)| !self.contains(right) || self.contains(may))
     }
 
     /// Stores make private copies here, now or after an mprotect.

@@ -8,8 +8,11 @@
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
 pub mod flags;
+mod info;
 pub mod merge;
 pub mod slab;
+
+pub use info::VmaInfo;
 
 use crate::{
     counted::Counted,

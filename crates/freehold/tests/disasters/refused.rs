@@ -4,7 +4,12 @@
 //! section by section, what lies in the first sections must not be gone by then.
 
 use super::*;
-use freehold::{error::MunmapError, object::Special, space::Unmap, vma::flags::VmFlags};
+use freehold::{
+    error::MunmapError,
+    object::{Frames, Special},
+    space::Unmap,
+    vma::flags::VmFlags,
+};
 use freehold_machine::{fail_heap_from, stop_failing_heap};
 
 const SECTION: u64 = 2 << 20;
@@ -41,7 +46,7 @@ fn refused(locking: Locking, last: impl FnOnce(&Process), expected: MunmapError)
 fn because_the_last_vma_must_not_be_cut() {
     for locking in designs() {
         let special = |process: &Process| {
-            let vdso = Counted::try_new(Special::new("[vdso]", &[]).unwrap()).unwrap();
+            let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
             let flags = VmFlags::READ | VmFlags::MAYREAD;
             process.install_special(BASE + 1536 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
         };
@@ -107,7 +112,7 @@ fn but_not_because_of_a_section() {
         let world = World::new();
         let process = world.process(locking);
         anon(&process, BASE, 512);
-        let vdso = Counted::try_new(Special::new("[vdso]", &[]).unwrap()).unwrap();
+        let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::MAYREAD;
         process.install_special(BASE + 1022 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
         anon(&process, BASE + 1026 * PAGE, 1000);

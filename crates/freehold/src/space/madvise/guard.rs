@@ -1,14 +1,16 @@
 //! Guard pages: markers in the page tables, at no cost in VMAs.
 
-use super::super::{
-    AddressSpace,
-    zap::{SpaceTlb, Zap},
+use super::super::{AddressSpace, Rss, RssKind, zap::SpaceTlb};
+use crate::{
+    error::MadviseError,
+    platform::Platform,
+    rmap::MOVING,
+    vma::{Vma, flags::VmFlags},
 };
-use crate::{error::MadviseError, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    Absent, Format, Gather, Large, LeafGuard, MarkerKind, NotCached, OutOfTables, PAGE_SIZE, Pte, PteGuard,
-    TableMemory, VaRange, VirtAddr, Visitor, Walked,
+    Absent, ENTRIES, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, OutOfTables,
+    PAGE_SIZE, Pte, PteFlags, PteGuard, TableMemory, Unmapped, VaRange, VirtAddr, Visitor, Walked,
 };
 
 impl From<OutOfTables> for MadviseError {
@@ -24,25 +26,33 @@ fn guard<F: Format>() -> Pte<F> {
 impl<P: Platform> AddressSpace<P> {
     /// Puts a guard in place of every page of `part`; the pages go.
     ///
-    /// Somebody may fault a page in between taking pages away and putting guards down; then that part is done again.
+    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page or the guard, and
+    /// nothing has to be done twice (Linux tries three times, and then makes the call start over).
+    ///
+    /// # Errors
+    ///
+    /// No memory for a table: what lies before is guarded.
     ///
     /// # Locks
     ///
     /// The caller holds the lock of `vma`, or the mmap lock.
     pub(super) fn install_guards(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
         vma.note_guards();
-        let mut rest = part;
-        while let Walked::Stopped(at) =
-            self.table.walk(self.platform(), VaRange::of(rest.start, rest.end), &mut Installer)?
-        {
-            // Everything before is guarded.
-            rest.start = at.get();
-            self.discard(rest.clone(), Zap::of(vma).keep_guards());
-        }
-        // A slot that was found empty may have been emptied by somebody who has not flushed yet (hazard C-4), and an access
-        // through what a TLB still holds would pass the guard.
         let tlb = SpaceTlb { space: self };
-        Gather::<_, 1>::new(&tlb, &self.gathers).finish();
+        let mut gather = Gather::new(&tlb, &self.gathers);
+        let mut installer = Installer {
+            platform: self.platform(),
+            shared: vma.flags().contains(VmFlags::MAYSHARE),
+            gather: &mut gather,
+            rss: Rss::default(),
+        };
+        let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut installer);
+        self.counters.count_rss(&installer.rss);
+        // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who has not flushed yet
+        // (hazard C-4), and an access through what a TLB still holds would pass the guard.
+        gather.finish();
+        let walked = walked?;
+        debug_assert_eq!(walked, Walked::All, "large leaves are split");
         Ok(())
     }
 
@@ -57,26 +67,59 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Fills empty slots with guards; stops at a table that holds something else.
-struct Installer;
+/// Puts a guard into every slot.
+struct Installer<'i, 'g, 't, P: Platform> {
+    platform: &'i P,
+    /// Stores reach a file: an entry's dirty bit must not be lost.
+    shared: bool,
+    gather: &'i mut Gather<'g, SpaceTlb<'t, P>>,
+    /// Resident pages taken, negative.
+    rss: Rss,
+}
 
-impl<F: Format, M: TableMemory> Visitor<F, M> for Installer {
+impl<P: Platform> Installer<'_, '_, '_, P> {
+    /// What a guard has taken the place of.
+    fn let_go(&mut self, old: Pte<P::Format>) {
+        let (pfn, flags) = match old.kind(Level::Pte) {
+            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => (pfn, flags),
+            Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MOVING, -1),
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
+        };
+        let (frame, mut what) = (self.platform.frame(pfn), Unmapped::new(pfn, Level::Pte));
+        if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
+            // As in a zap: before the flush for who writes the page back, and after it again.
+            frame.set_dirty();
+            what = what.dirty();
+        }
+        self.rss.add(RssKind::of(frame), -1);
+        frame.sub_map();
+        self.gather.unmapped(what);
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, '_, P> {
     const ABSENT: Absent = Absent::Make;
+    const LARGE: Large = Large::Split;
 
-    fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
+    fn unlocked(&mut self) {
+        self.gather.make_room(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let mut at = range.start().get();
         while at < range.end().get() {
-            match table.install(VirtAddr::new(at), guard()) {
-                Ok(()) => {}
-                Err(found) if found == guard() => {}
-                Err(_) => return ControlFlow::Break(()),
+            let address = VirtAddr::new(at);
+            if table.get(address) != guard() {
+                let old = table.replace(address, guard(), self.gather);
+                self.let_go(old);
             }
             at += PAGE_SIZE;
         }
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // Nothing puts a marker above the lowest level.
         ControlFlow::Break(())
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use freehold::{
     fault::FaultError,
-    object::Special,
+    object::{Frames, Special},
     space::{Advice, Counts},
     vma::flags::VmFlags,
 };
@@ -23,7 +23,7 @@ pub struct Scene {
     pub process: Process,
     pub cpu: Vcpu,
     pub file: Counted<File<Machine>>,
-    pub vdso: Counted<Special>,
+    pub vdso: Counted<Special<Machine>>,
     /// Keeps frames and VMAs out of the engine's stores.
     hog: Process,
     /// A copy from before the call, which must not notice anything.
@@ -64,7 +64,7 @@ impl Scene {
         let mut cpu = world.machine.cpu(0);
         let file = world.file(16);
         map_all(&process, &mut cpu, &file);
-        let vdso = Counted::try_new(Special::new("[vdso]", &[]).unwrap()).unwrap();
+        let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let child = forked.then(|| Process::of(process.fork().unwrap()));
         let hog = world.process(Locking::default());
         let mut scene = Scene { world, process, cpu, file, vdso, hog, child };

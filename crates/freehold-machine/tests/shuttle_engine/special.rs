@@ -1,0 +1,299 @@
+//! Mappings by an embedder's hooks: frames that are taken back beside who asks for them, hooks that fail beside siblings, and
+//! VMAs that are closed once however they end.
+
+use crate::{
+    explore::{explore, thread},
+    files::Opened,
+    scene::{PAGE, RW, Scene, Vcpu, beyond, page},
+};
+use freehold::{
+    Pfn,
+    counted::Counted,
+    error::MmapError,
+    object::{Driver, File, FileAccess, HookFault, MapRequest, Mapping, Special, VmOps, VmaInfo, Zeroes},
+    platform::Platform,
+    space::MapFlags,
+};
+use freehold_machine::{Machine, Mmu, Process};
+use freehold_pagetable::X86_4;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
+
+const PAGES: u64 = 2;
+const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
+/// What lies in frames that were taken back.
+const GONE: u64 = u64::MAX;
+
+/// A device of two banks of memory, of which one is in use. It waits for nothing, so the checker has no business with it.
+struct Board {
+    machine: Machine,
+    frames: [Pfn; 2 * PAGES as usize],
+    /// Which bank is in use.
+    bank: AtomicU64,
+    /// Everything is mapped at once.
+    whole: bool,
+    /// The next hook that gives a frame fails.
+    fails: AtomicBool,
+    /// VMAs.
+    open: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Handle(Arc<Board>);
+
+struct Mapped(Arc<Board>);
+
+impl Board {
+    fn new(scene: &Scene, whole: bool) -> Handle {
+        let mut frames = [Pfn::new(0); 2 * PAGES as usize];
+        assert_eq!(scene.machine.alloc_frames(&mut frames), frames.len());
+        let board = Board {
+            machine: scene.machine.clone(),
+            frames,
+            bank: AtomicU64::new(0),
+            whole,
+            fails: AtomicBool::new(false),
+            open: AtomicU64::new(0),
+        };
+        for frame in frames {
+            board.machine.zero_frame(frame);
+        }
+        board.write(0, |page| page + 1);
+        board.write(1, |_| GONE);
+        Handle(Arc::new(board))
+    }
+
+    fn frame(&self, bank: u64, page: u64) -> Pfn {
+        self.frames[(bank * PAGES + page) as usize]
+    }
+
+    fn write(&self, bank: u64, value: impl Fn(u64) -> u64) {
+        for page in 0..PAGES {
+            self.machine.write_frame(self.frame(bank, page), 0, &value(page).to_le_bytes());
+        }
+    }
+}
+
+impl Handle {
+    fn file(&self, scene: &Scene) -> Opened {
+        let mapping = Mapping::new(&scene.engine, Zeroes, 0, true).unwrap();
+        File::with_driver(&mapping, self.clone(), FileAccess::READ_WRITE, "board").unwrap()
+    }
+
+    /// Goes over to the other bank; when this returns nobody reaches the old one.
+    fn switch(&self, file: &Opened) {
+        let old = self.0.bank.load(SeqCst);
+        self.0.write(1 - old, |page| page + 1);
+        self.0.bank.store(1 - old, SeqCst);
+        file.mapping().revoke(0..PAGES, true);
+        self.0.write(old, |_| GONE);
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        assert_eq!(*self.open.get_mut(), 0, "VMAs that were never closed");
+        // SAFETY: they came from the machine; nothing maps them, for every mapping keeps the board.
+        unsafe { self.machine.free_frames(&self.frames) };
+    }
+}
+
+impl Driver<Machine> for Handle {
+    fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
+        let bank = self.0.bank.load(SeqCst);
+        for page in 0..if self.0.whole { PAGES } else { 0 } {
+            request.map_frames(page, self.0.frame(bank, page), 1)?;
+            if self.0.fails.swap(false, SeqCst) {
+                return Err(MmapError::NotReady);
+            }
+        }
+        Ok(Special::of_file(Mapped(self.0.clone()), request.file().mapping())?)
+    }
+}
+
+impl VmOps<Machine> for Mapped {
+    fn open(&self, _: &Mmu<X86_4>, _: &VmaInfo) {
+        self.0.open.fetch_add(1, SeqCst);
+    }
+
+    fn close(&self, _: &Mmu<X86_4>, _: &VmaInfo) {
+        assert!(self.0.open.fetch_sub(1, SeqCst) > 0, "closed more often than opened");
+    }
+
+    fn may_split(&self, _: &VmaInfo, _: u64) -> bool {
+        true
+    }
+
+    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
+        if self.0.fails.swap(false, SeqCst) {
+            return Err(HookFault::Bus);
+        }
+        Ok(self.0.frame(self.0.bank.load(SeqCst), pgoff))
+    }
+}
+
+fn map(process: &Process, file: &Opened) -> Result<u64, MmapError> {
+    process.mmap(page(0), PAGES * PAGE, RW, SHARED, Some(file), 0)
+}
+
+/// Looks at every page; what is not there must say so as expected.
+fn look(process: &Process, cpu: &mut Vcpu) {
+    for number in 0..PAGES {
+        match process.load::<u64>(cpu, page(number)) {
+            Ok(found) => assert_eq!(found, number + 1, "page {number}"),
+            Err(error) => assert!(matches!(error, freehold::fault::FaultError::Segv { .. }), "{error:?}"),
+        }
+    }
+}
+
+fn end(scene: Scene, board: Handle) {
+    scene.process.munmap(page(0), 64 * PAGE).unwrap();
+    assert_eq!(board.0.open.load(SeqCst), 0);
+    drop(board);
+    scene.end();
+}
+
+fn taken_back(name: &'static str, whole: bool) {
+    explore(name, 60, move |locking| {
+        let scene = Scene::new(locking);
+        let board = Board::new(&scene, whole);
+        let file = board.file(&scene);
+        if !whole {
+            map(&scene.process, &file).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                if whole {
+                    map(&scene.process, &file).unwrap();
+                }
+                look(&scene.process, &mut cpu);
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                look(&scene.process, &mut cpu);
+                let child = Process::of(scene.process.fork().unwrap());
+                look(&child, &mut cpu);
+                child.check();
+            });
+            board.switch(&file);
+        });
+        look(&scene.process, &mut scene.machine.cpu(2));
+        file.mapping().check();
+        drop(file);
+        end(scene, board);
+    });
+}
+
+#[test]
+fn frames_are_taken_back_beside_faults_and_fork() {
+    taken_back("revocation beside faults and fork", false);
+}
+
+#[test]
+fn frames_are_taken_back_beside_a_mapping_of_all_of_them() {
+    taken_back("revocation beside a whole mapping, faults and fork", true);
+}
+
+/// As few steps as can be, so that the gap between the check of an answer and its entry is met.
+#[test]
+fn a_frame_is_taken_back_beside_one_fault() {
+    explore("revocation beside one fault", 100, |locking| {
+        let scene = Scene::new(locking);
+        let board = Board::new(&scene, false);
+        let file = board.file(&scene);
+        map(&scene.process, &file).unwrap();
+        look(&scene.process, &mut scene.machine.cpu(2));
+        file.mapping().revoke(0..PAGES, true);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(scene.process.load::<u64>(&mut cpu, page(0)), Ok(1));
+            });
+            board.switch(&file);
+        });
+        look(&scene.process, &mut scene.machine.cpu(2));
+        drop(file);
+        end(scene, board);
+    });
+}
+
+/// C-31: a hook fails for one thread; its sibling gets the page, and nothing is left of the failure.
+#[test]
+fn c31_a_hook_fails_beside_a_sibling() {
+    explore("a fault hook fails beside a sibling's fault", 40, |locking| {
+        let scene = Scene::new(locking);
+        let board = Board::new(&scene, false);
+        let file = board.file(&scene);
+        map(&scene.process, &file).unwrap();
+        board.0.fails.store(true, SeqCst);
+        let results: Vec<_> = thread::scope(|scope| {
+            let fault = |number| {
+                let scene = &scene;
+                scope.spawn(move || scene.process.load::<u64>(&mut scene.machine.cpu(number), page(0)))
+            };
+            let threads = [fault(0), fault(1)];
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let failed = results.iter().filter(|result| **result == beyond(page(0))).count();
+        let served = results.iter().filter(|result| **result == Ok(1)).count();
+        assert_eq!((failed, served), (1, 1));
+        assert_eq!(scene.process.load(&mut scene.machine.cpu(2), page(0)), Ok(1u64));
+        drop(file);
+        end(scene, board);
+    });
+}
+
+/// C-31 a: an mmap hook gives up half-way, over something that is in use: that stays.
+#[test]
+fn c31_an_mmap_hook_fails_beside_a_sibling() {
+    explore("an mmap hook fails beside a sibling's stores", 40, |locking| {
+        let scene = Scene::new(locking);
+        let board = Board::new(&scene, true);
+        let file = board.file(&scene);
+        scene.fill(0..PAGES);
+        board.0.fails.store(true, SeqCst);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for number in 0..PAGES {
+                    scene.process.store(&mut cpu, page(number), 50 + number).unwrap();
+                }
+            });
+            assert_eq!(map(&scene.process, &file), Err(MmapError::NotReady));
+        });
+        let mut cpu = scene.machine.cpu(1);
+        for number in 0..PAGES {
+            assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(50 + number));
+        }
+        assert_eq!(board.0.open.load(SeqCst), 0);
+        drop((cpu, file));
+        end(scene, board);
+    });
+}
+
+/// C-30, C-31: munmap of a part, fork, and a mapping over the rest: each VMA is closed once, and the board goes once.
+#[test]
+fn c30_each_vma_is_closed_once() {
+    explore("munmap beside fork and a mapping over it", 60, |locking| {
+        let scene = Scene::new(locking);
+        let board = Board::new(&scene, true);
+        let file = board.file(&scene);
+        map(&scene.process, &file).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                look(&child, &mut scene.machine.cpu(0));
+                child.munmap(page(1), PAGE).unwrap();
+            });
+            scope.spawn(|| scene.process.munmap(page(0), PAGE).unwrap());
+            map(&scene.process, &file).unwrap();
+        });
+        drop(file);
+        let open = scene.process.maps(0).count() as u64;
+        assert_eq!(board.0.open.load(SeqCst), open);
+        end(scene, board);
+    });
+}

@@ -1,0 +1,75 @@
+//! Faults on special mappings: a hook is asked for the frame, and then for the right to write to it.
+//!
+//! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why that cannot be missed.
+
+use super::{FaultError, SegvCode, Step, cow::WRITTEN, vma_pte_flags};
+use crate::{
+    VirtAddr,
+    object::{HookFault, Special, VmaInfo},
+    platform::Platform,
+    space::AddressSpace,
+    vma::Vma,
+};
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable};
+
+impl HookFault {
+    fn at<P: Platform>(self, page: u64) -> Step<P> {
+        match self {
+            HookFault::Bus => Step::Failed(FaultError::Bus { addr: page }),
+            HookFault::Segv => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr }),
+            HookFault::OutOfMemory => Step::OUT_OF_MEMORY,
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Maps the frame that the hook names: for writing where stores are shared and nobody wants to hear of the first one. A
+    /// private store copies it. `table` is the one for `page`.
+    pub(super) fn special_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        write: bool,
+        special: &Special<P>,
+        table: PteTable<'_, P::Format, P>,
+    ) -> Step<P> {
+        let asked = special.ask();
+        let found = special.ops().fault(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page), write);
+        let pfn = match found {
+            Ok(pfn) => pfn,
+            Err(error) => return error.at(page),
+        };
+        let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
+        let rcu = P::rcu_read();
+        if !asked.holds(&rcu) {
+            return Step::Retry;
+        }
+        // If the slot is not empty any more, somebody else was faster.
+        let _ = table.lock().install(VirtAddr::new(page), Pte::page(pfn, rights));
+        Step::Done
+    }
+
+    /// The first store through an entry of a shared special mapping.
+    pub(super) fn special_mkwrite(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        special: &Special<P>,
+        table: PteTable<'_, P::Format, P>,
+    ) -> Step<P> {
+        let asked = special.ask();
+        if let Err(error) = special.ops().mkwrite(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page)) {
+            return error.at(page);
+        }
+        let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));
+        let mut guard = table.lock();
+        match guard.get(address).kind(Level::Pte) {
+            // The frame is the one that it was: another would have been revoked before.
+            Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {
+                guard.grant(address, WRITTEN);
+                Step::Done
+            }
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Step::Retry,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Protection keys: a second set of rights to pages, which a thread changes for itself without a call.
+//!
+//! A key is a number that pages have, in their VMA's flags and in their entries, besides the rights that everybody has to them.
+//! What a thread may do with the pages of each key is said by a register of its processor, which the platform knows and each fault
+//! reports ([`Access::pkru`](crate::fault::Access)). Here is which keys are in use; who uses a key that is not does so at his own
+//! risk, as on Linux: freeing one changes no page.
+//!
+//! Key 0 is what pages have by themselves. One key more may be taken for memory that may be executed and not read, which x86 cannot
+//! say otherwise: the first time that somebody asks for `EXEC` alone, and then for good.
+
+use super::{AddressSpace, locking::WriteGuard};
+use crate::{error::PkeyError, platform::Platform, vma::flags::VmFlags};
+use bitflags::bitflags;
+use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// How many there are.
+const KEYS: u8 = 16;
+
+bitflags! {
+    /// What a thread denies itself of the pages of a key, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PkeyRights: u32 {
+        /// PKEY_DISABLE_ACCESS: loads and stores.
+        const DISABLE_ACCESS = 1;
+        /// PKEY_DISABLE_WRITE: stores.
+        const DISABLE_WRITE = 2;
+    }
+}
+
+/// The keys in use by one address space.
+///
+/// All is written under its mmap lock held for writing, and read under that; relaxed, since the lock orders it.
+pub(crate) struct Pkeys {
+    /// A bit for each key that is allocated, that for executing included.
+    allocated: AtomicU32,
+    /// The key of memory that may only be executed; 0: none yet.
+    execute_only: AtomicU32,
+}
+
+impl Pkeys {
+    pub fn new() -> Self {
+        Pkeys { allocated: AtomicU32::new(1), execute_only: AtomicU32::new(0) }
+    }
+
+    /// As they are in the parent of a fork.
+    pub fn inherit<P: Platform>(&self, _own: &WriteGuard<'_, P>, parent: &WriteGuard<'_, P>) {
+        let parent = &parent.space.pkeys;
+        self.allocated.store(parent.allocated.load(Relaxed), Relaxed);
+        self.execute_only.store(parent.execute_only.load(Relaxed), Relaxed);
+    }
+
+    /// Whether a program has allocated `pkey`, or it is key 0. The key for executing is not a program's.
+    pub fn is_allocated<P: Platform>(&self, _: &WriteGuard<'_, P>, pkey: u8) -> bool {
+        let execute_only = self.execute_only.load(Relaxed);
+        pkey < KEYS
+            && self.allocated.load(Relaxed) & (1 << pkey) != 0
+            && (execute_only == 0 || u32::from(pkey) != execute_only)
+    }
+
+    fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
+        let allocated = self.allocated.load(Relaxed);
+        let pkey = allocated.trailing_ones() as u8;
+        if pkey >= KEYS || !guard.space.platform().has_pkeys() {
+            return None;
+        }
+        self.allocated.store(allocated | 1 << pkey, Relaxed);
+        Some(pkey)
+    }
+
+    fn execute_only<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
+        let known = self.execute_only.load(Relaxed) as u8;
+        let pkey = if known == 0 { self.allocate(guard).filter(|pkey| *pkey != 0)? } else { known };
+        self.execute_only.store(u32::from(pkey), Relaxed);
+        Some(pkey)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Allocates a protection key, and sets the calling thread's rights for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`PkeyError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
+        if !PkeyRights::all().contains(rights) {
+            return Err(PkeyError::Invalid);
+        }
+        let guard = self.write_killable()?;
+        let pkey = self.pkeys.allocate(&guard).ok_or(PkeyError::NoneLeft)?;
+        self.platform().set_pkey_rights(pkey, rights);
+        Ok(pkey)
+    }
+
+    /// Gives a protection key back. Pages that have it keep it.
+    ///
+    /// # Errors
+    ///
+    /// See [`PkeyError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn pkey_free(&self, pkey: u8) -> Result<(), PkeyError> {
+        let guard = self.write_killable()?;
+        if !self.pkeys.is_allocated(&guard, pkey) {
+            return Err(PkeyError::Invalid);
+        }
+        self.pkeys.allocated.store(self.pkeys.allocated.load(Relaxed) & !(1 << pkey), Relaxed);
+        Ok(())
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked for; else that for
+    /// executing, where this is all that is allowed; else what they have, unless they have it for that reason.
+    pub(super) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
+        if let Some(pkey) = asked {
+            return pkey;
+        }
+        let pkeys = &self.space.pkeys;
+        if access == VmFlags::EXEC
+            && let Some(pkey) = pkeys.execute_only(self)
+        {
+            self.space.platform().set_pkey_rights(pkey, PkeyRights::DISABLE_ACCESS);
+            return pkey;
+        }
+        let was_execute_only = (old & VmFlags::ACCESS) == VmFlags::EXEC
+            && old.pkey() != 0
+            && u32::from(old.pkey()) == pkeys.execute_only.load(Relaxed);
+        if was_execute_only && access != VmFlags::EXEC { 0 } else { old.pkey() }
+    }
+}

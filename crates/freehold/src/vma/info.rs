@@ -1,0 +1,33 @@
+//! What is told of a VMA to who has no lock on it.
+
+use super::{Vma, flags::VmFlags};
+use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
+use core::ops::Range;
+
+/// A copy of what describes a VMA, as it was at one moment: for hooks, and for who looked without a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmaInfo {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Page offset of its start in what it maps.
+    pub pgoff: u64,
+    /// Rights and properties.
+    pub flags: VmFlags,
+}
+
+impl VmaInfo {
+    pub(crate) fn of<P: Platform>(vma: &Vma<P>) -> Self {
+        VmaInfo { range: vma.range(), pgoff: vma.pgoff(), flags: vma.flags() }
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> u64 {
+        (self.range.end - self.range.start) >> PAGE_SHIFT
+    }
+
+    /// Where in what it maps an address of its range is, in bytes.
+    pub fn offset_of(&self, addr: u64) -> u64 {
+        let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start) >> PAGE_SHIFT);
+        (page << PAGE_SHIFT) + addr % PAGE_SIZE
+    }
+}

@@ -1,0 +1,189 @@
+//! Guard pages (D.8), and mappings that are sealed (D.9).
+
+mod support;
+
+use freehold::{
+    access::Manner,
+    error::{AccessError, MadviseError, MmapError, MprotectError, MremapError, MsealError, MunmapError},
+    fault::{FaultError, SegvCode},
+    object::{Mapping, Zeroes},
+    space::{Advice, LockFlags, RemapFlags},
+};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use support::*;
+
+fn guarded<T>(addr: u64) -> Result<T, FaultError> {
+    Err(FaultError::Segv { addr, code: SegvCode::Maperr })
+}
+
+fn install(process: &Process, at: u64, pages: u64) -> Result<(), MadviseError> {
+    process.madvise(at, pages * PAGE, Advice::GuardInstall)
+}
+
+/// Guards take the place of whatever is there: nothing, zeroes, a page, a page of a file, written or not, guards.
+#[test]
+fn a_guard_takes_any_place() {
+    everywhere(|world, process, cpu| {
+        let memory = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
+        let file = File::new(&memory, FileAccess::READ_WRITE, "/memory").unwrap();
+        anon(process, BASE, 4);
+        process.load::<u64>(cpu, BASE + PAGE).unwrap();
+        fill(process, cpu, BASE + 2 * PAGE, 2, 7);
+        let (private, shared) = (BASE + 16 * PAGE, BASE + 32 * PAGE);
+        for (at, kind) in [(private, MapFlags::PRIVATE), (shared, MapFlags::SHARED)] {
+            process.mmap(at, 4 * PAGE, RW, kind | MapFlags::FIXED, Some(&file), 0).unwrap();
+            process.load::<u64>(cpu, at).unwrap();
+            process.store(cpu, at + PAGE, 5u64).unwrap();
+        }
+        for at in [BASE, private, shared] {
+            for _ in 0..2 {
+                install(process, at, 4).unwrap();
+            }
+            for page in 0..4 {
+                let at = at + page * PAGE;
+                assert_eq!(process.load::<u64>(cpu, at), guarded(at));
+                assert_eq!(process.store(cpu, at, 1u64), guarded(at));
+                assert_eq!(
+                    process.read_memory(at, &mut [0; 8], Manner::Forced),
+                    Err(AccessError::BadAddress)
+                );
+            }
+            process.madvise(at, PAGE, Advice::DontNeed).unwrap();
+            process.madvise(at, PAGE, Advice::DontNeedLocked).unwrap();
+            assert_eq!(process.load::<u64>(cpu, at), guarded(at), "discarding keeps guards");
+            assert!(process.madvise(at, PAGE, Advice::PopulateRead).is_err());
+        }
+        assert_eq!(process.rss().total(), 0);
+        process.check();
+        // What was stored through the shared mapping is in the file.
+        for at in [BASE, private, shared] {
+            process.madvise(at, 4 * PAGE, Advice::GuardRemove).unwrap();
+        }
+        let second = |process: &Process, cpu: &mut Vcpu, at| process.load::<u64>(cpu, at + PAGE).unwrap();
+        assert_eq!([BASE, private, shared].map(|at| second(process, cpu, at)), [0, 5, 5]);
+    });
+}
+
+#[test]
+fn guards_are_copied_moved_and_dropped() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 7);
+        install(process, BASE + PAGE, 2).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let to = BASE + 16 * PAGE;
+        process.mremap(BASE, 4 * PAGE, 4 * PAGE, fixed, to).unwrap();
+        for (process, at) in [(&child, BASE), (process, to)] {
+            assert_eq!(process.load(cpu, at), Ok(7u64));
+            assert_eq!(process.load::<u64>(cpu, at + PAGE), guarded(at + PAGE));
+            process.mprotect(at, 4 * PAGE, R).unwrap();
+            assert_eq!(process.load::<u64>(cpu, at + 2 * PAGE), guarded(at + 2 * PAGE));
+            assert_eq!(process.load(cpu, at + 3 * PAGE), Ok(10u64));
+        }
+        process.munmap(to, 4 * PAGE).unwrap();
+        anon(process, to, 4);
+        assert_eq!(process.load(cpu, to + PAGE), Ok(0u64));
+        child.check();
+    });
+}
+
+#[test]
+fn what_takes_no_guards() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 4);
+        install(process, BASE, 1).unwrap();
+        process.mlock2(BASE, 2 * PAGE, LockFlags::ONFAULT).unwrap();
+        assert_eq!(install(process, BASE, 2), Err(MadviseError::Invalid), "locked");
+        process.madvise(BASE, 2 * PAGE, Advice::GuardRemove).unwrap();
+        assert_eq!(process.load(cpu, BASE), Ok(0u64));
+        // Holes are passed over, and told.
+        assert_eq!(install(process, BASE + 3 * PAGE, 2), Err(MadviseError::NotMapped));
+        assert_eq!(process.load::<u64>(cpu, BASE + 3 * PAGE), guarded(BASE + 3 * PAGE));
+    });
+}
+
+/// While threads fault the same pages in all the time, the call ends, and after it there is not a page left.
+#[test]
+fn guards_are_down_when_the_call_returns() {
+    const PAGES: u64 = 8;
+    const ROUNDS: u64 = 100;
+    everywhere(|world, process, _| {
+        anon(process, BASE, PAGES);
+        let (over, down) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for number in 1..3 {
+                let (over, down) = (&over, &down);
+                scope.spawn(move || {
+                    let mut cpu = world.machine.cpu(number);
+                    let mut page = 0;
+                    while !over.load(SeqCst) {
+                        page = (page + 1) % PAGES;
+                        let before = down.load(SeqCst);
+                        let stored = process.store(&mut cpu, BASE + page * PAGE, page);
+                        assert!(stored.is_err() || !before || !down.load(SeqCst), "a store passed a guard");
+                    }
+                });
+            }
+            for _ in 0..ROUNDS {
+                install(process, BASE, PAGES).unwrap();
+                down.store(true, SeqCst);
+                std::thread::yield_now();
+                assert_eq!(process.rss().total(), 0);
+                down.store(false, SeqCst);
+                process.madvise(BASE, PAGES * PAGE, Advice::GuardRemove).unwrap();
+            }
+            over.store(true, SeqCst);
+        });
+    });
+}
+
+/// D.9: what a seal stops, and what it does not.
+#[test]
+fn a_seal_stops_what_takes_away_or_changes() {
+    everywhere(|_, process, cpu| {
+        anon(process, BASE, 6);
+        fill(process, cpu, BASE, 6, 1);
+        process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
+        assert_eq!(process.mseal(BASE + 1, PAGE), Err(MsealError::Invalid));
+        assert_eq!(
+            process.mseal(BASE + PAGE, 8 * PAGE),
+            Err(MsealError::NotMapped),
+            "nothing is sealed then"
+        );
+        process.mprotect(BASE + PAGE, PAGE, RW).unwrap();
+        for _ in 0..2 {
+            process.mseal(BASE + PAGE, 3 * PAGE).unwrap();
+        }
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let (at, to) = (BASE + 2 * PAGE, BASE + 32 * PAGE);
+        assert_eq!(process.munmap(at, PAGE), Err(MunmapError::Sealed));
+        assert_eq!(process.munmap(BASE, 6 * PAGE), Err(MunmapError::Sealed));
+        assert_eq!(process.mprotect(at, PAGE, RW), Err(MprotectError::Sealed));
+        assert_eq!(process.pkey_mprotect(at, PAGE, RW, 0), Err(MprotectError::Sealed));
+        assert_eq!(process.mremap(at, PAGE, PAGE, fixed, to), Err(MremapError::NotPermitted));
+        assert_eq!(
+            process.mremap(at, PAGE, 2 * PAGE, RemapFlags::MAYMOVE, 0),
+            Err(MremapError::NotPermitted)
+        );
+        let over = process.mmap(at, PAGE, RW, ANON | MapFlags::FIXED, None, 0);
+        assert_eq!(over, Err(MmapError::NotPermitted));
+        anon(process, to, 1);
+        assert_eq!(process.mremap(to, PAGE, PAGE, fixed, at), Err(MremapError::NotPermitted));
+        for advice in
+            [Advice::DontNeed, Advice::Free, Advice::GuardInstall, Advice::WipeOnFork, Advice::DontFork]
+        {
+            assert_eq!(process.madvise(at, PAGE, advice), Err(MadviseError::Sealed), "{advice:?}");
+        }
+        assert_filled(process, cpu, BASE, 6, 1);
+        // What a store could do as well, and what changes no contents.
+        process.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load(cpu, BASE + PAGE), Ok(0u64));
+        process.madvise(at, PAGE, Advice::Normal).unwrap();
+        process.mlock(at, PAGE).unwrap();
+        process.munlock(at, PAGE).unwrap();
+        process.madvise(at, PAGE, Advice::GuardRemove).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.munmap(at, PAGE), Err(MunmapError::Sealed), "a child's as well");
+    });
+}

@@ -1,0 +1,333 @@
+//! Protection keys: which there are, what they deny to whom, and where they stay.
+
+mod support;
+
+use freehold::{
+    access::Manner,
+    engine::HugePages,
+    error::{MprotectError, PkeyError},
+    fault::{FaultError, SegvCode},
+    platform::PkeyRights,
+    space::{Advice, RemapFlags},
+};
+use freehold_machine::{Cpu, FailingAllocator};
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+const X: Prot = Prot::EXEC;
+const NONE: PkeyRights = PkeyRights::empty();
+
+fn keyed_world(config: Config) -> World {
+    let machine = Machine::new(MachineConfig::backed(16 << 20).pkeys()).unwrap();
+    let engine = Engine::new(machine.clone(), config).unwrap();
+    World { machine, engine: Some(engine) }
+}
+
+fn keyed(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    Locking::ALL.into_iter().for_each(|locking| keyed_world(Config::default()).live(locking, &scenario));
+}
+
+fn denied<T>(addr: u64, key: u8) -> Result<T, FaultError> {
+    Err(FaultError::Segv { addr, code: SegvCode::Pkuerr(key) })
+}
+
+fn forbidden<T>(addr: u64) -> Result<T, FaultError> {
+    Err(FaultError::Segv { addr, code: SegvCode::Accerr })
+}
+
+/// What a processor's register says of a key.
+fn set_rights(cpu: &mut Vcpu, key: u8, rights: PkeyRights) {
+    let shift = 2 * u32::from(key);
+    let pkru = cpu.pkru() & !(3 << shift) | rights.bits() << shift;
+    cpu.set_pkru(pkru);
+}
+
+fn key_at(process: &Process, addr: u64) -> u8 {
+    process.find_vma(addr).unwrap().flags().pkey()
+}
+
+#[test]
+fn keys_are_handed_out_once() {
+    keyed(|_, process, _| {
+        for key in 1..16 {
+            assert_eq!(process.pkey_alloc(NONE), Ok(key));
+        }
+        assert_eq!(process.pkey_alloc(NONE), Err(PkeyError::NoneLeft));
+        assert_eq!(process.pkey_free(7), Ok(()));
+        for wrong in [7, 16, 255] {
+            assert_eq!(process.pkey_free(wrong), Err(PkeyError::Invalid), "{wrong}");
+        }
+        let unknown = PkeyRights::from_bits_retain(4);
+        assert_eq!(process.pkey_alloc(unknown), Err(PkeyError::Invalid));
+        assert_eq!(process.pkey_alloc(PkeyRights::all()), Ok(7));
+    });
+    // A machine without keys has none; a call that names none is mprotect.
+    everywhere(|_, process, _| {
+        assert_eq!(process.pkey_alloc(NONE), Err(PkeyError::NoneLeft));
+        anon(process, BASE, 1);
+        assert_eq!(process.pkey_mprotect(BASE, PAGE, R, 1), Err(MprotectError::Invalid));
+        assert_eq!(process.pkey_mprotect(BASE, PAGE, R, 0), Ok(()));
+        process.mprotect(BASE, PAGE, X).unwrap();
+        assert_eq!(key_at(process, BASE), 0);
+        assert!(!process.smaps(0).any(|smap| smap.to_string().contains("ProtectionKey")));
+    });
+}
+
+/// D.6: the order of checks.
+#[test]
+fn a_key_that_is_not_allocated_is_refused_last() {
+    keyed(|_, process, _| {
+        anon(process, BASE, 2);
+        let protect = |at, len, prot| process.pkey_mprotect(at, len, prot, 5);
+        assert_eq!(protect(BASE + 1, PAGE, R), Err(MprotectError::Invalid));
+        assert_eq!(protect(BASE, 0, R), Ok(()));
+        assert_eq!(protect(BASE, u64::MAX - PAGE, R), Err(MprotectError::NotMapped));
+        assert_eq!(protect(BASE, PAGE, R), Err(MprotectError::Invalid));
+        assert_eq!(protect(BASE + 64 * PAGE, PAGE, R), Err(MprotectError::Invalid), "before the look-up");
+        assert_eq!(process.pkey_mprotect(BASE + 64 * PAGE, PAGE, R, 0), Err(MprotectError::NotMapped));
+    });
+}
+
+/// What a register denies, whatever the table says and whatever the TLB remembers.
+#[test]
+fn a_register_denies_what_its_key_has() {
+    keyed(|world, process, cpu| {
+        let key = cpu.call(|| process.pkey_alloc(PkeyRights::DISABLE_WRITE)).unwrap();
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 10);
+        process.pkey_mprotect(BASE, 2 * PAGE, RW, key).unwrap();
+        assert_eq!(layout(process), [(0, 2), (2, 4)]);
+        assert_eq!(process.load(cpu, BASE), Ok(10u64));
+        assert_eq!(process.store(cpu, BASE, 1u64), denied(BASE, key));
+        assert_eq!(process.store(cpu, BASE + 2 * PAGE, 1u64), Ok(()));
+        set_rights(cpu, key, PkeyRights::DISABLE_ACCESS);
+        assert_eq!(process.load::<u64>(cpu, BASE + 8), denied(BASE + 8, key));
+        // Another thread has rights of its own: none, before it changes them.
+        let mut other: Cpu<_> = world.machine.cpu(1);
+        assert_eq!(process.load::<u64>(&mut other, BASE), denied(BASE, key));
+        set_rights(&mut other, key, NONE);
+        assert_eq!(process.store(&mut other, BASE, 3u64), Ok(()));
+        set_rights(&mut other, key, PkeyRights::DISABLE_WRITE);
+        assert_eq!(process.store(&mut other, BASE, 4u64), denied(BASE, key));
+        assert_eq!(process.load(&mut other, BASE), Ok(3u64));
+        // The key comes before the rights of the VMA; what it permits, those may still forbid.
+        process.pkey_mprotect(BASE, 2 * PAGE, R, key).unwrap();
+        assert_eq!(process.store(&mut other, BASE, 4u64), denied(BASE, key));
+        set_rights(&mut other, key, NONE);
+        assert_eq!(process.store(&mut other, BASE, 4u64), forbidden(BASE));
+        // Page faults, too, of pages that were never there.
+        process.pkey_mprotect(BASE, 2 * PAGE, RW, key).unwrap();
+        process.madvise(BASE, 2 * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
+        assert_eq!(process.load(&mut other, BASE), Ok(0u64));
+        assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
+        drop(other);
+    });
+}
+
+/// Taking a key away or giving one takes effect at once, in TLBs too, also where no right but the key's changes.
+#[test]
+fn a_new_key_counts_at_once() {
+    keyed(|world, process, cpu| {
+        let [closed, open] = [0; 2].map(|_| process.pkey_alloc(NONE).unwrap());
+        set_rights(cpu, open, NONE);
+        let mut other = world.machine.cpu(1);
+        set_rights(&mut other, open, NONE);
+        anon(process, BASE, 1);
+        fill(process, cpu, BASE, 1, 10);
+        assert_eq!(process.load(&mut other, BASE), Ok(10u64));
+        for cpu in [cpu, &mut other] {
+            for _ in 0..2 {
+                process.pkey_mprotect(BASE, PAGE, RW, closed).unwrap();
+                assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, closed));
+                process.pkey_mprotect(BASE, PAGE, RW, open).unwrap();
+                assert_eq!(process.load(cpu, BASE), Ok(10u64));
+            }
+        }
+        // mprotect keeps the key.
+        process.mprotect(BASE, PAGE, R).unwrap();
+        assert_eq!(key_at(process, BASE), open);
+        drop(other);
+    });
+}
+
+/// Fork, mremap, copies, files, splits: pages keep their VMA's key, and VMAs merge only with the same one.
+#[test]
+fn pages_keep_their_key() {
+    keyed(|world, process, cpu| {
+        let key = process.pkey_alloc(NONE).unwrap();
+        let file = world.file(4);
+        let map = |at, flags, file, prot| {
+            process.mmap(at, 2 * PAGE, prot, flags | MapFlags::FIXED, file, 0).unwrap()
+        };
+        let at = [0, 16, 32].map(|page| BASE + page * PAGE);
+        map(at[0], ANON, None, RW);
+        map(at[1], MapFlags::PRIVATE, Some(&file), RW);
+        map(at[2], MapFlags::SHARED, Some(&file), RW);
+        for at in at {
+            process.pkey_mprotect(at, 2 * PAGE, RW, key).unwrap();
+            assert_eq!(process.load::<u64>(cpu, at), denied(at, key));
+        }
+        let deny = |process: &Process, cpu: &mut Vcpu, at: u64| {
+            set_rights(cpu, key, PkeyRights::DISABLE_ACCESS);
+            for page in [at, at + PAGE] {
+                assert_eq!(process.load::<u64>(cpu, page), denied(page, key), "{page:#x}");
+            }
+            set_rights(cpu, key, NONE);
+        };
+        set_rights(cpu, key, NONE);
+        for at in at {
+            process.store(cpu, at, 5u64).unwrap();
+            assert!(process.load::<u64>(cpu, at + PAGE).is_ok());
+            deny(process, cpu, at);
+        }
+        let child = Process::of(process.fork().unwrap());
+        for at in at {
+            deny(&child, cpu, at);
+            // A copy of its own, the last user's page, and one that is fetched anew.
+            child.store(cpu, at, 6u64).unwrap();
+            process.store(cpu, at, 7u64).unwrap();
+            child.store(cpu, at + PAGE, 8u64).unwrap();
+            deny(&child, cpu, at);
+            deny(process, cpu, at);
+        }
+        assert_eq!(child.pkey_alloc(NONE), Ok(key + 1), "the child knows what is in use");
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let moved = process.mremap(at[0], 2 * PAGE, 2 * PAGE, fixed, BASE + 64 * PAGE).unwrap();
+        deny(process, cpu, moved);
+        let frame = process.frame_at(moved).unwrap();
+        let new = world.engine().migrate(frame).unwrap();
+        assert_eq!((process.frame_at(moved), key_at(process, moved)), (Some(new), key));
+        deny(process, cpu, moved);
+        assert_eq!(process.load(cpu, moved), Ok(7u64));
+        // A neighbour of another key stays a VMA of its own.
+        anon(process, BASE, 4);
+        process.pkey_mprotect(BASE + PAGE, 2 * PAGE, RW, key).unwrap();
+        assert_eq!(layout(process)[..3], [(0, 1), (1, 3), (3, 4)]);
+        process.pkey_mprotect(BASE, PAGE, RW, key).unwrap();
+        assert_eq!(layout(process)[..2], [(0, 3), (3, 4)]);
+        process.pkey_mprotect(BASE, 4 * PAGE, RW, 0).unwrap();
+        assert_eq!(layout(process)[0], (0, 4));
+        let text = process.smaps(moved).next().unwrap().to_string();
+        assert!(text.contains(&format!("ProtectionKey:  {key:>8}\nVmFlags:")), "{text}");
+        child.check();
+    });
+}
+
+/// A huge page has a key as well, and its parts have it after a split.
+#[test]
+fn huge_pages_keep_their_key() {
+    const HUGE: u64 = 2 << 20;
+    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    keyed_world(config).live(Locking::default(), |_, process, cpu| {
+        let key = process.pkey_alloc(NONE).unwrap();
+        anon(process, BASE, 1024);
+        process.store(cpu, BASE, 1u64).unwrap();
+        process.pkey_mprotect(BASE, 2 * HUGE, RW, key).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
+        set_rights(cpu, key, NONE);
+        assert_eq!(process.load(cpu, BASE + HUGE), Ok(0u64));
+        process.store(cpu, BASE + HUGE, 2u64).unwrap();
+        process.munmap(BASE + PAGE, PAGE).unwrap();
+        set_rights(cpu, key, PkeyRights::DISABLE_WRITE);
+        for at in [BASE, BASE + 5 * PAGE, BASE + HUGE] {
+            assert_eq!(process.store(cpu, at, 1u64), denied(at, key));
+            assert!(process.load::<u64>(cpu, at).is_ok());
+        }
+    });
+}
+
+/// Who reads on behalf of somebody else has no register that says anything.
+#[test]
+fn access_from_outside_asks_no_key() {
+    keyed(|_, process, cpu| {
+        let key = process.pkey_alloc(NONE).unwrap();
+        anon(process, BASE, 1);
+        fill(process, cpu, BASE, 1, 10);
+        process.pkey_mprotect(BASE, PAGE, RW, key).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(process.read_memory(BASE, &mut bytes, Manner::Plain), Ok(8));
+        assert_eq!(u64::from_le_bytes(bytes), 10);
+        assert_eq!(process.write_memory(BASE, &20u64.to_le_bytes(), Manner::Plain), Ok(8));
+        assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
+        set_rights(cpu, key, NONE);
+        assert_eq!(process.load(cpu, BASE), Ok(20u64));
+    });
+}
+
+/// Memory that may be executed and not read: by a key that no program was given.
+#[test]
+fn executing_alone_takes_a_key() {
+    keyed(|world, process, cpu| {
+        let first = process.pkey_alloc(NONE).unwrap();
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 10);
+        // That thread has given itself all rights; executing alone takes those to its key away.
+        cpu.set_pkru(0);
+        cpu.call(|| process.mprotect(BASE, 2 * PAGE, X)).unwrap();
+        let key = key_at(process, BASE);
+        assert_eq!((key, cpu.pkru() >> (2 * key) & 3), (first + 1, 1));
+        assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
+        assert_eq!(process.touch(cpu, BASE, freehold::fault::Access::EXEC), Ok(()));
+        let mut other = world.machine.cpu(1);
+        assert_eq!(process.load::<u64>(&mut other, BASE), denied(BASE, key));
+        // It is the same for all such memory, and nobody can free it or ask for it.
+        let mapped = process.mmap(BASE + 16 * PAGE, PAGE, X, ANON | MapFlags::FIXED, None, 0).unwrap();
+        assert_eq!(key_at(process, mapped), key);
+        assert_eq!(process.pkey_free(key), Err(PkeyError::Invalid));
+        assert_eq!(process.pkey_mprotect(BASE, PAGE, X, key), Err(MprotectError::Invalid));
+        assert_eq!(process.pkey_alloc(NONE), Ok(key + 1));
+        // A key that was asked for stays; and readable again means readable.
+        process.pkey_mprotect(BASE, PAGE, X, first).unwrap();
+        assert_eq!(key_at(process, BASE), first);
+        process.mprotect(BASE + PAGE, PAGE, R).unwrap();
+        assert_eq!((key_at(process, BASE + PAGE), process.load(cpu, BASE + PAGE)), (0, Ok(11u64)));
+        let child = Process::of(process.fork().unwrap());
+        child.mprotect(BASE + 3 * PAGE, PAGE, X).unwrap();
+        assert_eq!(key_at(&child, BASE + 3 * PAGE), key);
+        drop(other);
+    });
+}
+
+/// On threads: a page whose key changes while others use it is never had without the right to it.
+#[test]
+fn nobody_gets_past_a_key() {
+    const ROUNDS: u64 = 200;
+    keyed(|world, process, _| {
+        let [closed, open] = [0; 2].map(|_| process.pkey_alloc(NONE).unwrap());
+        anon(process, BASE, 2);
+        std::thread::scope(|scope| {
+            for number in 1..3 {
+                scope.spawn(move || {
+                    let mut cpu = world.machine.cpu(number);
+                    set_rights(&mut cpu, open, NONE);
+                    for round in 0..4 * ROUNDS {
+                        let at = BASE + round % 2 * PAGE;
+                        match process.store(&mut cpu, at + number as u64 * 8, round) {
+                            Ok(()) => {}
+                            error => assert_eq!(error, denied(at + number as u64 * 8, closed)),
+                        }
+                    }
+                });
+            }
+            let mut cpu = world.machine.cpu(3);
+            set_rights(&mut cpu, closed, NONE);
+            for round in 0..ROUNDS {
+                process.pkey_mprotect(BASE, 2 * PAGE, RW, closed).unwrap();
+                // Nobody but this thread may store now.
+                let sum = |cpu: &mut Vcpu| -> u64 {
+                    (1..3).map(|n| process.load::<u64>(cpu, BASE + n * 8).unwrap()).sum()
+                };
+                let before = sum(&mut cpu);
+                if round % 2 == 0 {
+                    process.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap();
+                }
+                std::thread::yield_now();
+                assert_eq!(sum(&mut cpu), before, "somebody stored without the right to");
+                process.pkey_mprotect(BASE, 2 * PAGE, RW, open).unwrap();
+            }
+        });
+    });
+}

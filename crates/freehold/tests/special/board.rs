@@ -1,0 +1,264 @@
+//! A board with some memory of its own, and a driver that does what it is told and counts.
+
+use super::support::*;
+use freehold::{
+    error::{MmapError, MremapError},
+    object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
+    vma::flags::VmFlags,
+};
+use freehold_machine::Mmu;
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicI64, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// What the driver does.
+#[derive(Clone, Default)]
+pub struct Manner {
+    /// Maps every page at once, but fails before this one.
+    pub whole: Option<u64>,
+    /// Flags to set.
+    pub add: VmFlags,
+    /// Flags to take away.
+    pub take: VmFlags,
+    /// VMAs may be cut.
+    pub splits: bool,
+    /// Moves are refused.
+    pub stays: bool,
+    /// Pages that faults do not get.
+    pub gone: BTreeSet<u64>,
+    /// It wants to hear of first writes.
+    pub notified: bool,
+    /// It gives the same object for every mapping.
+    pub one_for_all: bool,
+    /// Frames are that many further on, as if they had been exchanged.
+    pub exchanged: u64,
+}
+
+/// What has happened.
+#[derive(Default)]
+pub struct Counts {
+    pub opened: AtomicU64,
+    pub closed: AtomicU64,
+    /// Private data made, and dropped.
+    pub made: AtomicU64,
+    pub dropped: AtomicU64,
+    pub faults: AtomicU64,
+    pub writes: AtomicU64,
+    /// Where it moved to last.
+    pub moved_to: AtomicU64,
+}
+
+type Hook = Box<dyn Fn() + Send + Sync>;
+
+pub struct Board {
+    machine: Machine,
+    frames: Vec<Pfn>,
+    pub counts: Counts,
+    manner: Mutex<Manner>,
+    /// Runs once, inside the next hook of this name.
+    inside: Mutex<Option<(&'static str, Hook)>>,
+    shared: Mutex<Option<Counted<Special<Machine>>>>,
+}
+
+/// The driver of an open file.
+pub struct OpenBoard(pub Arc<Board>);
+
+/// One mapping.
+struct Mapped {
+    board: Arc<Board>,
+    /// VMAs that map it.
+    open: AtomicI64,
+}
+
+/// Pages of the board that can be mapped; there are twice as many frames.
+pub const PAGES: u64 = 8;
+
+impl Board {
+    pub fn number(page: u64) -> u64 {
+        page * 100 + 5
+    }
+
+    pub fn new(machine: &Machine) -> Arc<Self> {
+        Self::sized(machine, PAGES)
+    }
+
+    pub fn sized(machine: &Machine, pages: u64) -> Arc<Self> {
+        let mut frames = vec![Pfn::new(0); 2 * pages as usize];
+        // One allocation, so the frames follow each other.
+        assert_eq!(machine.alloc_frames(&mut frames), frames.len());
+        for (page, &frame) in (0..).zip(&frames) {
+            machine.zero_frame(frame);
+            machine.write_frame(frame, 0, &Board::number(page).to_le_bytes());
+        }
+        Arc::new(Board {
+            machine: machine.clone(),
+            frames,
+            counts: Counts::default(),
+            manner: Mutex::default(),
+            inside: Mutex::default(),
+            shared: Mutex::default(),
+        })
+    }
+
+    /// An open file of it, and the file that knows who maps it.
+    pub fn open(self: &Arc<Self>, world: &World) -> Counted<File<Machine>> {
+        self.open_as(world, FileAccess::READ_WRITE)
+    }
+
+    pub fn open_as(self: &Arc<Self>, world: &World, access: FileAccess) -> Counted<File<Machine>> {
+        let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        File::with_driver(&mapping, OpenBoard(self.clone()), access, "/dev/board").unwrap()
+    }
+
+    pub fn manner(&self) -> MutexGuard<'_, Manner> {
+        self.manner.lock().unwrap()
+    }
+
+    pub fn inside(&self, hook: &'static str, f: impl Fn() + Send + Sync + 'static) {
+        *self.inside.lock().unwrap() = Some((hook, Box::new(f)));
+    }
+
+    fn enter(&self, hook: &'static str) {
+        let mut inside = self.inside.lock().unwrap();
+        if inside.as_ref().is_some_and(|(name, _)| *name == hook) {
+            let (_, f) = inside.take().unwrap();
+            drop(inside);
+            f();
+        }
+    }
+
+    pub fn frame(&self, page: u64) -> Pfn {
+        self.frames[page as usize]
+    }
+
+    pub fn word(&self, page: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.machine.read_frame(self.frame(page), 0, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    pub fn open_vmas(&self) -> u64 {
+        self.counts.opened.load(SeqCst) - self.counts.closed.load(SeqCst)
+    }
+
+    /// No VMA maps it, and nothing of it is left.
+    #[track_caller]
+    pub fn assert_closed(&self) {
+        self.shared.lock().unwrap().take();
+        assert_eq!(self.open_vmas(), 0, "VMAs that were opened and not closed");
+        let (made, dropped) = (self.counts.made.load(SeqCst), self.counts.dropped.load(SeqCst));
+        assert_eq!(made, dropped, "private data left behind");
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: they came from the machine; nothing maps them, for every mapping keeps the board.
+        unsafe { self.machine.free_frames(&self.frames) };
+    }
+}
+
+impl Driver<Machine> for OpenBoard {
+    fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
+        let board = &self.0;
+        board.enter("mmap");
+        let manner = board.manner().clone();
+        if manner.one_for_all
+            && let Some(shared) = &*board.shared.lock().unwrap()
+        {
+            return Ok(shared.clone());
+        }
+        let ops = Mapped { board: board.clone(), open: AtomicI64::new(0) };
+        board.counts.made.fetch_add(1, SeqCst);
+        let special = Special::of_file(ops, request.file().mapping())?;
+        request.set_flags((request.vma().flags | manner.add) - manner.take)?;
+        if let Some(fails_at) = manner.whole {
+            for page in 0..request.vma().pages() {
+                if page == fails_at {
+                    return Err(MmapError::NotReady);
+                }
+                let first = board.frame(request.vma().pgoff + page + manner.exchanged);
+                request.map_frames(page, first, 1)?;
+            }
+        }
+        if manner.one_for_all {
+            *board.shared.lock().unwrap() = Some(special.clone());
+        }
+        board.enter("mapped");
+        Ok(special)
+    }
+}
+
+impl VmOps<Machine> for Mapped {
+    fn name(&self) -> &str {
+        "/dev/board"
+    }
+
+    fn open(&self, _: &Mmu<X86_4>, vma: &VmaInfo) {
+        assert!(!vma.range.is_empty());
+        self.board.counts.opened.fetch_add(1, SeqCst);
+        self.open.fetch_add(1, SeqCst);
+        self.board.enter("open");
+    }
+
+    fn close(&self, _: &Mmu<X86_4>, vma: &VmaInfo) {
+        assert!(!vma.range.is_empty());
+        self.board.counts.closed.fetch_add(1, SeqCst);
+        assert!(self.open.fetch_sub(1, SeqCst) > 0, "closed more often than opened");
+        self.board.enter("close");
+    }
+
+    fn may_split(&self, vma: &VmaInfo, at: u64) -> bool {
+        assert!(vma.range.start < at && at < vma.range.end);
+        self.board.manner().splits
+    }
+
+    fn mremap(&self, _: &Mmu<X86_4>, vma: &VmaInfo, to: Range<u64>) -> Result<(), MremapError> {
+        assert!(vma.range.is_empty() || vma.range.end - vma.range.start == to.end - to.start);
+        if self.board.manner().stays {
+            return Err(MremapError::NotMapped);
+        }
+        self.board.counts.moved_to.store(to.start, SeqCst);
+        Ok(())
+    }
+
+    fn fault(&self, _: &Mmu<X86_4>, vma: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
+        assert!((vma.pgoff..vma.pgoff + vma.pages()).contains(&pgoff));
+        self.board.counts.faults.fetch_add(1, SeqCst);
+        let manner = self.board.manner().clone();
+        let found = if pgoff >= PAGES || manner.gone.contains(&pgoff) {
+            Err(HookFault::Bus)
+        } else {
+            Ok(self.board.frame(pgoff + manner.exchanged))
+        };
+        self.board.enter("fault");
+        found
+    }
+
+    fn notifies_writes(&self) -> bool {
+        self.board.manner().notified
+    }
+
+    fn mkwrite(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64) -> Result<(), HookFault> {
+        self.board.counts.writes.fetch_add(1, SeqCst);
+        let gone = self.board.manner().gone.contains(&pgoff);
+        self.board.enter("mkwrite");
+        if gone { Err(HookFault::Segv) } else { Ok(()) }
+    }
+
+    fn caching(&self) -> Caching {
+        Caching::Uncached
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.board.counts.dropped.fetch_add(1, SeqCst);
+        assert_eq!(*self.open.get_mut(), 0, "dropped while VMAs map it");
+    }
+}

@@ -1,0 +1,197 @@
+//! C-31: hooks that fail, call back, or are called for what never was; C-30: private data that is freed twice.
+
+use super::*;
+use freehold::{
+    error::MmapError,
+    object::{Driver, MapRequest, Special, VmOps},
+    space::RemapFlags,
+    vma::flags::VmFlags,
+};
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+/// A process that a hook comes back to, once.
+fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>)) {
+    everywhere(|world, process, cpu| {
+        let board = Board::new(&world.machine);
+        *board.manner() = Manner { splits: true, notified: true, ..Manner::default() };
+        let file = board.open(world);
+        let own = process.clone();
+        board.inside(hook, move || own.munmap(BASE, PAGE).unwrap());
+        // Of an open board only: what is mapped may have to be opened first.
+        process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+        scene(process, cpu, &board);
+    });
+}
+
+/// C-31 c: the vmcore hook unmapped its own range, and the caller went on with what it knew of it.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
+fn an_mmap_hook_that_unmaps_is_caught() {
+    meddled("mmap", |_, _, _| ());
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
+fn an_open_hook_that_unmaps_is_caught() {
+    meddled("open", |_, _, _| ());
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap while holding")]
+fn a_fault_hook_that_unmaps_is_caught() {
+    meddled("fault", |process, cpu, _| drop(process.load::<u64>(cpu, BASE)));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap while holding")]
+fn a_write_hook_that_unmaps_is_caught() {
+    meddled("mkwrite", |process, cpu, _| drop(process.store(cpu, BASE, 1u64)));
+}
+
+/// No lock is held when a VMA is closed, so a close hook may do what it likes: here it unmaps the rest.
+#[test]
+fn a_close_hook_may_unmap() {
+    meddled("close", |process, _, board| {
+        process.munmap(BASE + PAGE, PAGE).unwrap();
+        assert_eq!((process.counts().map_count, board.open_vmas()), (0, 0));
+    });
+    // When the VMA is replaced, and when it has moved.
+    meddled("close", |process, _, board| {
+        anon(process, BASE + PAGE, 1);
+        assert_eq!((layout(process), board.open_vmas()), (vec![(1, 2)], 0));
+    });
+    meddled("close", |process, _, board| {
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        process.mremap(BASE + PAGE, PAGE, PAGE, fixed, BASE + 8 * PAGE).unwrap();
+        assert_eq!((layout(process), board.open_vmas()), (vec![(8, 9)], 1));
+    });
+}
+
+/// What an open hook is told of is in nobody's way yet, and complete: it is closed however the call ends.
+#[test]
+fn opens_and_closes_are_told_in_pairs() {
+    everywhere(|world, process, cpu| {
+        let board = Board::new(&world.machine);
+        *board.manner() = Manner { splits: true, ..Manner::default() };
+        let file = board.open(world);
+        process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+        assert_eq!(board.open_vmas(), 1);
+        process.munmap(BASE + 2 * PAGE, PAGE).unwrap();
+        assert_eq!(board.open_vmas(), 2);
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(board.open_vmas(), 4);
+        assert_eq!(child.load(cpu, BASE + 7 * PAGE), Ok(Board::number(7)));
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        // The target is cut out of a VMA, and the source becomes one and goes.
+        process.mremap(BASE, PAGE, PAGE, fixed, BASE + 4 * PAGE).unwrap();
+        assert_eq!(layout(process), [(1, 2), (3, 4), (4, 5), (5, 8)]);
+        assert_eq!(board.open_vmas(), 6);
+        // An old range of length zero duplicates what is shared.
+        let twin = process.mremap(BASE + 5 * PAGE, 0, 2 * PAGE, fixed, BASE + 16 * PAGE).unwrap();
+        assert_eq!((process.load(cpu, twin), board.open_vmas()), (Ok(Board::number(5)), 7));
+        drop(child);
+        assert_eq!(board.open_vmas(), 5);
+        process.munmap(BASE, 64 * PAGE).unwrap();
+        drop(file);
+        board.assert_closed();
+        assert_eq!(board.counts.made.load(SeqCst), 1, "one mapping, one private data");
+    });
+}
+
+/// C-30, the double free: many VMAs of one mapping, in several processes, ended in any order.
+#[test]
+fn private_data_goes_once() {
+    everywhere(|world, process, _| {
+        let board = Board::new(&world.machine);
+        *board.manner() = Manner { splits: true, whole: Some(u64::MAX), ..Manner::default() };
+        let file = board.open(world);
+        process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+        drop(file);
+        let children: Vec<_> = (0..3).map(|_| Process::of(process.fork().unwrap())).collect();
+        for (n, child) in (0..).zip(&children) {
+            child.munmap(BASE + 2 * n * PAGE, PAGE).unwrap();
+        }
+        process.munmap(BASE, 8 * PAGE).unwrap();
+        assert_eq!(board.counts.dropped.load(SeqCst), 0);
+        drop(children);
+        board.assert_closed();
+    });
+}
+
+/// C-31 d: a hook that answers with a mapping of another file, which nobody could then find by this one.
+#[test]
+fn a_hook_cannot_exchange_the_file() {
+    struct Stranger(Counted<Mapping<Machine>>);
+    struct Nothing;
+    impl VmOps<Machine> for Nothing {}
+    impl Driver<Machine> for Stranger {
+        fn mmap(&self, _: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
+            Ok(Special::of_file(Nothing, &self.0)?)
+        }
+    }
+    struct Nobody;
+    impl Driver<Machine> for Nobody {
+        fn mmap(&self, _: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
+            Ok(Special::new(Nothing)?)
+        }
+    }
+    everywhere(|world, process, _| {
+        let mapping = || Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        let access = FileAccess::READ_WRITE;
+        let stranger = File::with_driver(&mapping(), Stranger(mapping()), access, "stranger").unwrap();
+        let nobody = File::with_driver(&mapping(), Nobody, access, "nobody").unwrap();
+        for file in [&stranger, &nobody] {
+            assert_eq!(process.mmap(BASE, PAGE, R, SHARED, Some(file), 0), Err(MmapError::Invalid));
+            assert_eq!(process.counts().map_count, 0);
+        }
+    });
+}
+
+/// What a driver may ask for, and what it gets for asking anything else; a request for private memory is whole or left to
+/// faults.
+#[test]
+fn a_request_is_within_limits() {
+    struct Greedy(Pfn);
+    struct Nothing;
+    impl VmOps<Machine> for Nothing {}
+    impl Driver<Machine> for Greedy {
+        fn mmap(
+            &self,
+            request: &mut MapRequest<'_, Machine>,
+        ) -> Result<Counted<Special<Machine>>, MmapError> {
+            assert_eq!((request.vma().range.clone(), request.vma().pgoff), (BASE..BASE + 4 * PAGE, 3));
+            for (page, pages) in [(0, 0), (0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX)] {
+                assert_eq!(request.map_frames(page, self.0, pages), Err(MmapError::Invalid));
+            }
+            let before = request.vma().clone();
+            for wrong in [VmFlags::SHARED, VmFlags::WRITE, VmFlags::LOCKED, VmFlags::SEALED] {
+                assert_eq!(request.set_flags(before.flags ^ wrong), Err(MmapError::Invalid));
+            }
+            assert_eq!(*request.vma(), before);
+            request.map_frames(1, self.0, 2)?;
+            assert_eq!(request.map_frames(2, self.0, 1), Err(MmapError::Invalid), "twice");
+            assert_eq!(request.map_frames(0, self.0, 1), Err(MmapError::Invalid), "backwards");
+            Ok(Special::of_file(Nothing, request.file().mapping())?)
+        }
+    }
+    everywhere(|world, process, cpu| {
+        let board = Board::new(&world.machine);
+        let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        let greedy = Greedy(board.frame(6));
+        let file = File::with_driver(&mapping, greedy, FileAccess::READ_WRITE, "greedy").unwrap();
+        let map = |kind, prot| process.mmap(BASE, 4 * PAGE, prot, kind, Some(&file), 3 * PAGE);
+        assert_eq!(map(PRIVATE, RW), Err(MmapError::Invalid), "a part of private memory");
+        assert_eq!(process.counts().map_count, 0);
+        map(SHARED, RW).unwrap();
+        for (page, found) in [(0, None), (1, Some(6)), (2, Some(7)), (3, None)] {
+            let at = BASE + page * PAGE;
+            let expected = found.map(Board::number).ok_or(freehold::fault::FaultError::Bus { addr: at });
+            assert_eq!(process.load(cpu, at), expected);
+        }
+        process.munmap(BASE, 4 * PAGE).unwrap();
+    });
+}

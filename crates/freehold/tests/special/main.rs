@@ -1,0 +1,24 @@
+//! Mappings by an embedder's own rules: a device's memory, a crash dump, the vdso. Numbers such as C-31 are those of the list of
+//! hazards.
+
+mod board;
+mod hooks;
+mod mapping;
+mod memory_ends;
+mod random;
+mod revoke;
+#[path = "../support/mod.rs"]
+mod support;
+mod vdso;
+mod vmcore;
+
+use board::*;
+use freehold_machine::FailingAllocator;
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+/// What a device is mapped with, unless a test says otherwise.
+pub const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
+pub const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);

@@ -1,0 +1,294 @@
+//! What programs see of a device's memory.
+
+use super::*;
+use freehold::{
+    access::Manner as As,
+    error::{AccessError, MadviseError, MmapError, MremapError},
+    fault::FaultError,
+    space::{Advice, LockAllFlags, RemapFlags},
+    vma::flags::VmFlags,
+};
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+const WHOLE: Option<u64> = Some(u64::MAX);
+
+fn bus<T>(addr: u64) -> Result<T, FaultError> {
+    Err(FaultError::Bus { addr })
+}
+
+/// A board with a manner, in a process of every design.
+fn on_board(
+    manner: Manner,
+    scenario: impl Fn(&World, &Process, &mut Vcpu, &Arc<Board>, &Counted<File<Machine>>),
+) {
+    everywhere(|world, process, cpu| {
+        let board = Board::new(&world.machine);
+        *board.manner() = manner.clone();
+        let file = board.open(world);
+        scenario(world, process, cpu, &board, &file);
+        process.check();
+        process.munmap(BASE, 64 * PAGE).unwrap();
+        drop(file);
+        board.assert_closed();
+    });
+}
+
+fn whole() -> Manner {
+    Manner { whole: WHOLE, splits: true, ..Manner::default() }
+}
+
+fn by_faults() -> Manner {
+    Manner { splits: true, ..Manner::default() }
+}
+
+fn flags_at(process: &Process, at: u64) -> VmFlags {
+    process.maps(at).next().unwrap().flags
+}
+
+#[test]
+fn mapped_whole_it_is_there_at_once_and_stores_reach_it() {
+    on_board(whole(), |_, process, cpu, board, file| {
+        assert_eq!(process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 2 * PAGE), Ok(BASE));
+        let wanted = VmFlags::IO | VmFlags::PFNMAP | VmFlags::DONTEXPAND | VmFlags::DONTDUMP;
+        assert!(flags_at(process, BASE).contains(wanted));
+        for page in 0..4 {
+            assert_eq!(process.load(cpu, BASE + page * PAGE), Ok(Board::number(2 + page)));
+        }
+        process.store(cpu, BASE + PAGE, 9u64).unwrap();
+        assert_eq!(board.word(3), 9);
+        assert_eq!(board.counts.faults.load(SeqCst), 0, "nothing was left for faults");
+        // Nobody counts the frames.
+        assert_eq!(process.rss().total(), 0);
+        assert_eq!(process.maps(0).next().unwrap().name.as_str(), "/dev/board");
+        assert_eq!(process.maps(0).next().unwrap().offset, 2 * PAGE);
+        process.munmap(BASE + PAGE, PAGE).unwrap();
+        assert_eq!(layout(process), [(0, 1), (2, 4)]);
+        assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(Board::number(4)));
+        assert_eq!(board.open_vmas(), 2);
+    });
+}
+
+#[test]
+fn by_faults_each_page_comes_when_it_is_touched() {
+    on_board(by_faults(), |_, process, cpu, board, file| {
+        process.mmap(BASE, (PAGES + 1) * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        for page in [3, 0, 3] {
+            assert_eq!(process.load(cpu, BASE + page * PAGE), Ok(Board::number(page)));
+        }
+        assert_eq!(board.counts.faults.load(SeqCst), 2);
+        process.store(cpu, BASE + 5 * PAGE, 8u64).unwrap();
+        assert_eq!((board.word(5), board.counts.faults.load(SeqCst)), (8, 3));
+        let beyond = BASE + PAGES * PAGE;
+        assert_eq!(process.load::<u64>(cpu, beyond), bus(beyond));
+    });
+}
+
+/// A private mapping copies what is stored to, whole or by faults, here and in a child.
+#[test]
+fn private_stores_are_copies() {
+    for manner in [whole(), by_faults()] {
+        on_board(manner, |_, process, cpu, board, file| {
+            process.mmap(BASE, 4 * PAGE, RW, PRIVATE, Some(file), 0).unwrap();
+            assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
+            process.store(cpu, BASE + PAGE, 7u64).unwrap();
+            assert_eq!((board.word(1), process.rss().anon), (Board::number(1), 1));
+            let child = Process::of(process.fork().unwrap());
+            child.store(cpu, BASE + PAGE, 8u64).unwrap();
+            child.store(cpu, BASE + 2 * PAGE, 9u64).unwrap();
+            assert_eq!(process.load(cpu, BASE + PAGE), Ok(7u64));
+            assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(Board::number(2)));
+            assert_eq!((child.load(cpu, BASE), child.rss().anon), (Ok(Board::number(0)), 2));
+            assert_eq!(board.word(2), Board::number(2));
+            child.check();
+        });
+    }
+}
+
+/// The driver's flags, within limits: what it may not do fails the call, and nothing is left of it (C-31 d, e).
+#[test]
+fn a_driver_may_take_rights_away_and_mark_its_vmas() {
+    let manner =
+        Manner { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
+    on_board(manner, |_, process, cpu, board, file| {
+        process.mmap(BASE, 2 * PAGE, R, SHARED, Some(file), 0).unwrap();
+        assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
+        assert!(process.mprotect(BASE, PAGE, RW).is_err());
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!((child.counts().map_count, board.open_vmas()), (0, 1));
+        // The right that is asked for cannot go.
+        let mapped = process.mmap(BASE + 4 * PAGE, PAGE, RW, SHARED, Some(file), 0);
+        assert_eq!(mapped, Err(MmapError::Invalid));
+        assert_eq!(layout(process), [(0, 2)]);
+    });
+    for wrong in [VmFlags::LOCKED, VmFlags::GROWSDOWN, VmFlags::SEALED, VmFlags::EXEC, VmFlags::HUGETLB] {
+        on_board(Manner { add: wrong, ..by_faults() }, |_, process, _, board, file| {
+            assert_eq!(process.mmap(BASE, PAGE, R, SHARED, Some(file), 0), Err(MmapError::Invalid));
+            assert_eq!((process.counts().map_count, board.counts.opened.load(SeqCst)), (0, 0));
+        });
+    }
+}
+
+/// Merging comes after the hook, by its flags and private data: two mappings are one only over the same data, and pieces of
+/// one mapping are one again. A VMA with hooks may grow and is not swallowed.
+#[test]
+fn neighbours_merge_by_their_private_data() {
+    for (one_for_all, add, expected) in [
+        (true, VmFlags::empty(), vec![(0, 4)]),
+        (false, VmFlags::empty(), vec![(0, 2), (2, 4)]),
+        (true, VmFlags::MIXEDMAP, vec![(0, 2), (2, 4)]),
+    ] {
+        on_board(Manner { one_for_all, add, ..by_faults() }, |_, process, cpu, board, file| {
+            process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+            process.mmap(BASE + 2 * PAGE, 2 * PAGE, RW, SHARED, Some(file), 2 * PAGE).unwrap();
+            assert_eq!(layout(process), expected);
+            assert_eq!(board.open_vmas(), expected.len() as u64);
+            assert_eq!(process.load(cpu, BASE + 3 * PAGE), Ok(Board::number(3)));
+        });
+    }
+    on_board(by_faults(), |_, process, _, board, file| {
+        process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        process.mprotect(BASE + PAGE, 3 * PAGE, R).unwrap();
+        assert_eq!((layout(process), board.open_vmas()), (vec![(0, 1), (1, 4)], 2));
+        process.mprotect(BASE + PAGE, PAGE, RW).unwrap();
+        assert_eq!((layout(process), board.open_vmas()), (vec![(0, 2), (2, 4)], 2));
+        process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
+        // Somebody counts VMAs: none goes before it is unmapped.
+        assert_eq!((layout(process), board.open_vmas()), (vec![(0, 2), (2, 4)], 2));
+    });
+}
+
+/// First stores are announced, each once, and can be refused; mprotect does not get around it.
+#[test]
+fn a_driver_hears_of_first_stores() {
+    for manner in [whole(), by_faults()] {
+        on_board(Manner { notified: true, ..manner }, |_, process, cpu, board, file| {
+            process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+            let writes = || board.counts.writes.load(SeqCst);
+            assert_eq!((process.load(cpu, BASE), writes()), (Ok(Board::number(0)), 0));
+            for value in 1..3u64 {
+                process.store(cpu, BASE, value).unwrap();
+                assert_eq!((board.word(0), writes()), (value, 1));
+            }
+            process.mprotect(BASE, 4 * PAGE, R).unwrap();
+            process.mprotect(BASE, 4 * PAGE, RW).unwrap();
+            process.store(cpu, BASE + PAGE, 5u64).unwrap();
+            assert_eq!(writes(), 2);
+            board.manner().gone.insert(2);
+            assert_eq!(process.load(cpu, BASE + 3 * PAGE), Ok(Board::number(3)));
+            board.manner().gone.insert(3);
+            assert!(matches!(process.store(cpu, BASE + 3 * PAGE, 1u64), Err(FaultError::Segv { .. })));
+            assert_eq!(board.word(3), Board::number(3));
+        });
+    }
+}
+
+/// D.5: neither grown nor left behind; moved whole, and where the driver allows a cut, in part.
+#[test]
+fn it_moves_and_does_not_grow() {
+    on_board(whole(), |_, process, cpu, board, file| {
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let to = BASE + 16 * PAGE;
+        process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        let remap = |len, flags, to| process.mremap(BASE, 4 * PAGE, len, flags, to);
+        assert_eq!(remap(5 * PAGE, RemapFlags::MAYMOVE, 0), Err(MremapError::NotExpandable));
+        assert_eq!(remap(4 * PAGE, fixed | RemapFlags::DONTUNMAP, to), Err(MremapError::Invalid));
+        board.manner().stays = true;
+        assert_eq!(remap(4 * PAGE, fixed, to), Err(MremapError::NotMapped), "the hook refuses");
+        assert_eq!((layout(process), process.load(cpu, BASE)), (vec![(0, 4)], Ok(Board::number(0))));
+        board.manner().stays = false;
+        assert_eq!(remap(4 * PAGE, fixed, to), Ok(to));
+        assert_eq!(board.counts.moved_to.load(SeqCst), to);
+        assert_eq!(process.load(cpu, to + 3 * PAGE), Ok(Board::number(3)));
+        board.manner().splits = false;
+        assert_eq!(process.mremap(to, PAGE, PAGE, fixed, BASE), Err(MremapError::Invalid));
+        assert_eq!(process.mremap(to, 4 * PAGE, PAGE, RemapFlags::empty(), 0), Err(MremapError::Invalid));
+        assert_eq!((layout(process), board.open_vmas()), (vec![(16, 20)], 1));
+        board.manner().splits = true;
+        assert_eq!(process.mremap(to + PAGE, PAGE, PAGE, fixed, BASE), Ok(BASE));
+        assert_eq!(process.load(cpu, BASE), Ok(Board::number(1)));
+        assert_eq!((layout(process), board.open_vmas()), (vec![(0, 1), (16, 17), (18, 20)], 3));
+    });
+}
+
+/// What an unmodified call may not do to device memory (D.7, D.8), and what it passes over.
+#[test]
+fn advice_locks_and_transfers() {
+    on_board(whole(), |_, process, cpu, board, file| {
+        process.mlockall(LockAllFlags::FUTURE).unwrap();
+        process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        assert_eq!(
+            (process.counts().locked_vm, flags_at(process, BASE) & VmFlags::LOCKED),
+            (0, VmFlags::empty())
+        );
+        process.mlock(BASE, 4 * PAGE).unwrap();
+        assert_eq!(process.counts().locked_vm, 0);
+        for advice in [
+            Advice::DontNeed,
+            Advice::DontNeedLocked,
+            Advice::Free,
+            Advice::Cold,
+            Advice::GuardInstall,
+            Advice::GuardRemove,
+            Advice::DoFork,
+            Advice::DoDump,
+            Advice::PopulateRead,
+        ] {
+            assert_eq!(process.madvise(BASE, PAGE, advice), Err(MadviseError::Invalid), "{advice:?}");
+        }
+        let mut bytes = [0; 8];
+        assert_eq!(process.read_memory(BASE, &mut bytes, As::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE, &bytes, As::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
+        assert_eq!(board.word(0), Board::number(0));
+        process.munlockall().unwrap();
+    });
+    // Without flags that say so, it is no memory for others all the same: it may be taken back while they have it.
+    on_board(by_faults(), |_, process, cpu, board, file| {
+        process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        process.store(cpu, BASE, 3u64).unwrap();
+        assert_eq!(process.read_memory(BASE, &mut [0; 8], As::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE, &[0; 8], As::Plain), Err(AccessError::BadAddress));
+        process.madvise(BASE, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load(cpu, BASE), Ok(3u64));
+        assert_eq!(board.counts.faults.load(SeqCst), 2);
+    });
+}
+
+/// C-30: every call that would cut a VMA whose hook does not want that.
+#[test]
+fn what_must_not_be_cut_is_not() {
+    on_board(Manner { splits: false, ..whole() }, |_, process, cpu, board, file| {
+        process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+        for (first, pages) in [(0, 1), (1, 2), (3, 1)] {
+            let (at, len) = (BASE + first * PAGE, pages * PAGE);
+            assert!(process.munmap(at, len).is_err());
+            assert!(process.mprotect(at, len, R).is_err());
+            assert!(process.mseal(at, len).is_err());
+            assert!(process.madvise(at, len, Advice::DontFork).is_err());
+            assert!(process.set_policy(at..at + len, 3).is_err());
+            assert!(process.mmap(at, len, RW, ANON | MapFlags::FIXED, None, 0).is_err());
+            assert!(process.mmap(at, len, RW, SHARED, Some(file), 0).is_err());
+            let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+            assert!(process.mremap(at, len, len, fixed, BASE + 16 * PAGE).is_err());
+            assert_eq!((layout(process), board.open_vmas()), (vec![(0, 4)], 1), "{first} {pages}");
+        }
+        for page in 0..4 {
+            assert_eq!(process.load(cpu, BASE + page * PAGE), Ok(Board::number(page)));
+        }
+        process.mprotect(BASE, 4 * PAGE, R).unwrap();
+        assert!(process.store(cpu, BASE, 1u64).is_err());
+    });
+}
+
+/// Whoever may not write the file may not map it so, and a driver is not asked about it.
+#[test]
+fn a_descriptor_says_what_may_be_mapped() {
+    everywhere(|world, process, _| {
+        let board = Board::new(&world.machine);
+        let file = board.open_as(world, FileAccess::READ);
+        assert_eq!(process.mmap(BASE, PAGE, RW, SHARED, Some(&file), 0), Err(MmapError::AccessDenied));
+        assert_eq!(board.counts.made.load(SeqCst), 0);
+        process.mmap(BASE, PAGE, R, SHARED, Some(&file), 0).unwrap();
+        assert!(process.mprotect(BASE, PAGE, RW).is_err());
+    });
+}

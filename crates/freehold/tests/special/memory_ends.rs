@@ -1,0 +1,144 @@
+//! Memory runs out where devices are mapped, cut, moved, shared, and copied (C-10, C-31, C-47, C-64): every allocation of every
+//! call fails once, alone or with all that follow.
+//!
+//! Afterwards everything is as it was, but for VMAs that may stay cut and for what a mapping was to replace; each VMA that is there
+//! is open, and no other; and the same call succeeds.
+
+use super::{
+    support::failure::{Failure, use_up_frames, use_up_vmas},
+    *,
+};
+use freehold::{error::Errno, space::RemapFlags};
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+/// Where moves and mappings go: pages at the end of a table's span, so that two tables are needed.
+const TARGET: u64 = BASE + (64 << 30) - 2 * PAGE;
+
+struct Scene {
+    world: World,
+    process: Process,
+    cpu: Vcpu,
+    board: Arc<Board>,
+    file: Counted<File<Machine>>,
+    hog: Process,
+}
+
+impl Scene {
+    fn new(locking: Locking) -> Self {
+        let world = World::new();
+        let process = world.process(locking);
+        let mut cpu = world.machine.cpu(0);
+        let board = Board::new(&world.machine);
+        let file = board.open(&world);
+        board.manner().splits = true;
+        process.mmap(BASE, 6 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+        board.manner().whole = Some(u64::MAX);
+        process.mmap(BASE + 8 * PAGE, 4 * PAGE, RW, PRIVATE, Some(&file), 0).unwrap();
+        process.store(&mut cpu, BASE + 9 * PAGE, 77u64).unwrap();
+        assert_eq!(process.load(&mut cpu, BASE), Ok(Board::number(0)));
+        let hog = world.process(locking);
+        use_up_frames(&world, &hog, &mut cpu, BASE, 0);
+        use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
+        Scene { world, process, cpu, board, file, hog }
+    }
+
+    fn contents(&mut self) -> Vec<Option<u64>> {
+        let pages = (0..12).map(|page| BASE + page * PAGE).chain((0..4).map(|page| TARGET + page * PAGE));
+        pages.map(|at| self.process.load(&mut self.cpu, at).ok()).collect()
+    }
+
+    fn check(&self, what: &str) {
+        assert!(self.process.try_read().is_some(), "{what}: a lock is still held");
+        self.process.check();
+        self.file.mapping().check();
+        let vmas = self.process.counts().map_count;
+        assert_eq!(self.board.open_vmas(), vmas, "{what}: VMAs that are open, and that are there");
+    }
+
+    fn end(self) {
+        let Scene { world, process, cpu, board, file, hog } = self;
+        drop((process, hog, cpu, file));
+        board.assert_closed();
+        drop(board);
+        world.end();
+    }
+}
+
+struct Call {
+    name: &'static str,
+    run: fn(&mut Scene) -> Result<(), Errno>,
+}
+
+const CALLS: [Call; 9] = [
+    Call { name: "mapped whole", run: |s| map(s, true, TARGET) },
+    Call { name: "mapped by faults", run: |s| map(s, false, TARGET) },
+    Call { name: "mapped whole over something", run: |s| map(s, true, BASE + PAGE) },
+    Call { name: "cut", run: |s| s.process.munmap(BASE + PAGE, PAGE).map_err(|error| error.errno()) },
+    Call {
+        name: "protected",
+        run: |s| s.process.mprotect(BASE + PAGE, PAGE, R).map_err(|error| error.errno()),
+    },
+    Call { name: "moved", run: |s| remap(s, BASE, 4) },
+    Call { name: "copies moved", run: |s| remap(s, BASE + 8 * PAGE, 4) },
+    Call { name: "forked", run: |s| s.process.fork().map(drop).map_err(|error| error.errno()) },
+    Call {
+        name: "stored to",
+        run: |s| s.process.store(&mut s.cpu, BASE + 10 * PAGE, 1u64).map_err(|_| Errno::ENOMEM),
+    },
+];
+
+fn map(s: &Scene, whole: bool, at: u64) -> Result<(), Errno> {
+    s.board.manner().whole = whole.then_some(u64::MAX);
+    let mapped = s.process.mmap(at, 4 * PAGE, RW, SHARED, Some(&s.file), PAGE);
+    mapped.map(drop).map_err(|error| error.errno())
+}
+
+fn remap(s: &Scene, from: u64, pages: u64) -> Result<(), Errno> {
+    let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    let moved = s.process.mremap(from, pages * PAGE, pages * PAGE, fixed, TARGET);
+    moved.map(drop).map_err(|error| error.errno())
+}
+
+fn failing(call: &Call, locking: Locking, failure: Failure, nth: u64) -> u64 {
+    let what = format!("{}, {locking:?}, {failure:?} {nth}", call.name);
+    let mut scene = Scene::new(locking);
+    let before = scene.contents();
+    let made = scene.board.counts.made.load(SeqCst);
+    failure.arm(nth);
+    let result = (call.run)(&mut scene);
+    let failures = failure.stop();
+    scene.check(&what);
+    if let Err(error) = result {
+        assert_eq!(error, Errno::ENOMEM, "{what}");
+        let left = scene.board.counts.made.load(SeqCst) - scene.board.counts.dropped.load(SeqCst);
+        assert!(left <= made, "{what}: private data is left of a mapping that failed");
+        // What was to be replaced may be gone, as on Linux; nothing else.
+        let gone = if call.name.ends_with("over something") { 1..5 } else { 0..0 };
+        for (page, (before, after)) in before.iter().zip(scene.contents()).enumerate() {
+            let may_go = gone.contains(&page) && after.is_none();
+            assert!(*before == after || may_go, "{what}: page {page} was {before:?} and is {after:?}");
+        }
+        assert_eq!((call.run)(&mut scene), Ok(()), "{what}: once there is memory again");
+        scene.check(&what);
+    }
+    scene.end();
+    failures
+}
+
+#[test]
+fn memory_ends() {
+    let mut met = 0;
+    for call in &CALLS {
+        for locking in [Locking::ALL[0], Locking::default()] {
+            for failure in Failure::ALL {
+                for nth in 1.. {
+                    match failing(call, locking, failure, nth) {
+                        0 => break,
+                        _ => met += 1,
+                    }
+                }
+            }
+        }
+    }
+    assert!(met > 100, "only {met} allocations failed");
+}

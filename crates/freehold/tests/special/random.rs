@@ -1,0 +1,137 @@
+//! Random calls on mappings of a device, by a process and its children: each VMA that is there was opened, and nothing else
+//! is (C-31, C-33); what is mapped shows what it should (C-30).
+
+use super::*;
+use freehold::space::{Advice, LockFlags, RemapFlags};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Pages of the playground.
+const SIZE: u64 = 40;
+const ROUNDS: u64 = 150;
+
+/// The page of the board behind each page of the playground; of others there is nothing said.
+type Known = BTreeMap<u64, u64>;
+
+fn forget(known: &mut Known, first: u64, pages: u64) {
+    (first..first + pages).for_each(|page| drop(known.remove(&page)));
+}
+
+struct Player<'w> {
+    process: Process,
+    known: Known,
+    board: &'w Arc<Board>,
+    file: &'w Counted<File<Machine>>,
+}
+
+impl Player<'_> {
+    fn vmas(&self) -> u64 {
+        self.process.maps(0).filter(|line| line.name.as_str() == "/dev/board").count() as u64
+    }
+
+    fn play(&mut self, dice: &mut Dice) {
+        let (first, pages) = (dice.roll(SIZE - 8), 1 + dice.roll(8));
+        let (at, len, process) = (BASE + first * PAGE, pages * PAGE, &self.process);
+        match dice.roll(12) {
+            0..3 => {
+                let whole = dice.roll(3);
+                {
+                    let mut manner = self.board.manner();
+                    manner.whole = [None, Some(u64::MAX), Some(dice.roll(9))][whole as usize];
+                    manner.splits = dice.roll(4) > 0;
+                    manner.one_for_all = dice.roll(2) > 0 && whole == 0;
+                }
+                let kind = if dice.roll(2) > 0 { SHARED } else { PRIVATE };
+                let offset = dice.roll(PAGES - 1);
+                let pages = pages.min(PAGES - offset);
+                if process.mmap(at, pages * PAGE, R, kind, Some(self.file), offset * PAGE).is_ok() {
+                    (0..pages).for_each(|page| drop(self.known.insert(first + page, offset + page)));
+                }
+            }
+            3 => {
+                if process.munmap(at, len).is_ok() {
+                    forget(&mut self.known, first, pages);
+                }
+            }
+            4 => {
+                if process.mmap(at, len, RW, ANON | MapFlags::FIXED, None, 0).is_ok() {
+                    forget(&mut self.known, first, pages);
+                }
+            }
+            5..7 => {
+                let to = dice.roll(SIZE - 8);
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                let moved = process.mremap(at, len, len, flags, BASE + to * PAGE).is_ok();
+                let found: Vec<_> = (0..pages).map(|page| self.known.get(&(first + page)).copied()).collect();
+                if to.abs_diff(first) >= pages {
+                    // What was in the way may be gone even if the move was refused, and of several VMAs some have moved.
+                    forget(&mut self.known, to, pages);
+                    forget(&mut self.known, first, pages);
+                }
+                for (page, found) in (to..).zip(found).filter(|_| moved) {
+                    found.into_iter().for_each(|found| drop(self.known.insert(page, found)));
+                }
+            }
+            7 => drop(process.mprotect(at, len, if dice.roll(2) > 0 { R } else { Prot::empty() })),
+            8 => drop(process.madvise(
+                at,
+                len,
+                if dice.roll(2) > 0 { Advice::DontFork } else { Advice::DoFork },
+            )),
+            9 => drop(process.set_policy(at..at + len, dice.roll(2))),
+            10 => drop(process.mlock2(at, len, LockFlags::ONFAULT)),
+            _ => self.file.mapping().revoke(dice.roll(PAGES)..PAGES, dice.roll(2) > 0),
+        }
+    }
+
+    fn look(&self, cpu: &mut Vcpu) {
+        for (page, known) in &self.known {
+            if let Ok(found) = self.process.load::<u64>(cpu, BASE + page * PAGE) {
+                assert_eq!(found, Board::number(*known), "page {page}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_vma_is_opened_and_closed_once() {
+    let mut tried = 0;
+    for seed in 0..if cfg!(debug_assertions) { 4 } else { 12 } {
+        everywhere(|world, process, cpu| {
+            let mut dice = Dice::new(seed);
+            let board = Board::new(&world.machine);
+            let file = board.open(world);
+            let first = Player { process: process.clone(), known: Known::new(), board: &board, file: &file };
+            let mut players = vec![first];
+            for _ in 0..ROUNDS {
+                let chosen = dice.roll(players.len() as u64) as usize;
+                match dice.roll(20) {
+                    0 if players.len() < 4 => {
+                        let parent = &players[chosen];
+                        let child = Process::of(parent.process.fork().unwrap());
+                        players.push(Player { process: child, known: parent.known.clone(), ..*parent });
+                    }
+                    1 if chosen > 0 => drop(players.remove(chosen)),
+                    _ => players[chosen].play(&mut dice),
+                }
+                let vmas: u64 = players.iter().map(Player::vmas).sum();
+                assert_eq!(
+                    board.open_vmas(),
+                    vmas,
+                    "seed {seed}: VMAs that are open (left), and that are there"
+                );
+                players.iter().for_each(|player| player.look(cpu));
+            }
+            players.iter().for_each(|player| player.process.check());
+            drop(players);
+            process.munmap(BASE, 64 * PAGE).unwrap_or_else(|_| {
+                // One that must not be cut reaches over the end: everything goes with the process.
+            });
+            if process.counts().map_count == 0 {
+                drop(file);
+                board.assert_closed();
+            }
+        });
+        tried += 1;
+    }
+    assert!(tried > 0);
+}

@@ -1,0 +1,148 @@
+//! A device that takes its frames back: `unmap_mapping_range`.
+
+use super::*;
+use freehold::{fault::FaultError, space::RemapFlags};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
+
+fn bus<T>(addr: u64) -> Result<T, FaultError> {
+    Err(FaultError::Bus { addr })
+}
+
+/// In every process, at every place, what was mapped whole and what came by faults; copies stay or go.
+#[test]
+fn frames_go_from_everybody() {
+    for whole in [Some(u64::MAX), None] {
+        for copies in [false, true] {
+            everywhere(|world, process, cpu| {
+                let board = Board::new(&world.machine);
+                *board.manner() = Manner { whole, splits: true, ..Manner::default() };
+                let file = board.open(world);
+                process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+                let private = BASE + 16 * PAGE;
+                process.mmap(private, 4 * PAGE, RW, PRIVATE, Some(&file), 0).unwrap();
+                process.store(cpu, private + PAGE, 7u64).unwrap();
+                let child = Process::of(process.fork().unwrap());
+                let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                process.mremap(BASE, 4 * PAGE, 4 * PAGE, fixed, BASE + 8 * PAGE).unwrap();
+                let moved = BASE + 8 * PAGE;
+                for at in [moved, private] {
+                    assert_eq!(process.load(cpu, at + 2 * PAGE), Ok(Board::number(2)));
+                }
+                assert_eq!(child.load(cpu, BASE + 2 * PAGE), Ok(Board::number(2)));
+                board.manner().gone.extend([1, 2]);
+                file.mapping().revoke(1..3, copies);
+                for (space, at) in [(process, moved), (&child, BASE), (process, private)] {
+                    for page in [1, 2] {
+                        let at = at + page * PAGE;
+                        let found = space.load::<u64>(cpu, at);
+                        let copy = at == private + PAGE && !copies;
+                        assert_eq!(found, if copy { Ok(7) } else { bus(at) }, "{whole:?} {copies}");
+                    }
+                    assert_eq!(space.load(cpu, at + 3 * PAGE), Ok(Board::number(3)));
+                }
+                // They come back by faults.
+                board.manner().gone.clear();
+                assert_eq!(process.load(cpu, moved + 2 * PAGE), Ok(Board::number(2)));
+                process.store(cpu, moved + 2 * PAGE, 5u64).unwrap();
+                assert_eq!(child.load(cpu, BASE + 2 * PAGE), Ok(5u64));
+                child.check();
+                file.mapping().check();
+                drop((child, file));
+                process.munmap(BASE, 64 * PAGE).unwrap();
+                board.assert_closed();
+            });
+        }
+    }
+}
+
+/// A revocation from inside the hook, after it has answered: the hook is asked again, and its old answer is never mapped.
+#[test]
+fn an_answer_that_is_old_is_not_used() {
+    for hook in ["fault", "mkwrite", "mmap", "mapped"] {
+        everywhere(|world, process, cpu| {
+            let board = Board::new(&world.machine);
+            let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
+            *board.manner() = Manner { whole, splits: true, notified: true, ..Manner::default() };
+            let file = board.open(world);
+            // Something in the way must not come back, nor keep the second try from its place.
+            anon(process, BASE, 4);
+            let (mapping, weak) = (file.mapping().clone(), Arc::downgrade(&board));
+            board.inside(hook, move || {
+                weak.upgrade().unwrap().manner().exchanged = 4;
+                mapping.revoke(0..PAGES, true);
+            });
+            process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
+            process.store(cpu, BASE + PAGE, 9u64).unwrap();
+            assert_eq!((board.word(1), board.word(5)), (Board::number(1), 9), "{hook}");
+            assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(Board::number(6)), "{hook}");
+            process.check();
+            process.munmap(BASE, 4 * PAGE).unwrap();
+            drop(file);
+            board.assert_closed();
+        });
+    }
+}
+
+/// On threads: what a revocation has taken is never seen again, whoever maps, faults, forks, moves and unmaps meanwhile.
+#[test]
+fn nobody_sees_a_frame_that_is_gone() {
+    const ROUNDS: u64 = if cfg!(debug_assertions) { 60 } else { 400 };
+    for whole in [Some(u64::MAX), None] {
+        everywhere(|world, process, _| {
+            let board = Board::new(&world.machine);
+            *board.manner() = Manner { whole, splits: true, ..Manner::default() };
+            let file = board.open(world);
+            let (over, loads) = (AtomicBool::new(false), AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                let user = |number: usize, change: &dyn Fn(u64)| {
+                    let mut cpu = world.machine.cpu(number);
+                    let at = BASE + number as u64 * 1024 * PAGE;
+                    while !over.load(SeqCst) {
+                        change(at);
+                        for page in 0..4 {
+                            if let Ok(found) = process.load::<u64>(&mut cpu, at + page * PAGE) {
+                                assert!(found != u64::MAX, "page {page} was taken back");
+                                loads.fetch_add(1, SeqCst);
+                            }
+                        }
+                    }
+                };
+                let file = &file;
+                let map = move |at| {
+                    process.mmap(at, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
+                };
+                scope.spawn(move || user(1, &map));
+                scope.spawn(move || {
+                    user(2, &|at| {
+                        map(at);
+                        drop(process.fork());
+                        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        process.mremap(at, 4 * PAGE, 4 * PAGE, fixed, at + 8 * PAGE).unwrap();
+                        process.mremap(at + 8 * PAGE, 4 * PAGE, 4 * PAGE, fixed, at).unwrap();
+                    });
+                });
+                // Frames are exchanged to and fro; what is not in use says so.
+                for round in 1..=ROUNDS {
+                    let (now, old) = (round % 2 * PAGES, (round + 1) % 2 * PAGES);
+                    for page in 0..4 {
+                        world.machine.write_frame(board.frame(now + page), 0, &page.to_le_bytes());
+                    }
+                    board.manner().exchanged = now;
+                    file.mapping().revoke(0..PAGES, true);
+                    for page in 0..4 {
+                        world.machine.write_frame(board.frame(old + page), 0, &[0xff; 8]);
+                    }
+                    std::thread::yield_now();
+                }
+                over.store(true, SeqCst);
+            });
+            process.check();
+            process.munmap(BASE, 4096 * PAGE).unwrap();
+            drop(file);
+            board.assert_closed();
+        });
+    }
+}

@@ -1,0 +1,206 @@
+//! The vdso and its data: a pair of VMAs that come together or not at all, and are neither cut nor merged nor grown.
+
+use super::*;
+use freehold::{
+    access::Manner as As,
+    error::{MmapError, MremapError, MunmapError},
+    object::{Frames, HookFault, Special, VmOps, VmaInfo},
+    space::{Advice, Limits, RemapFlags, SpecialPart},
+    vma::flags::VmFlags,
+};
+use freehold_machine::{Mmu, fail_heap_once, stop_failing_heap};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// The data's flags on x86.
+const VVAR: VmFlags =
+    VmFlags::READ.union(VmFlags::MAYREAD).union(VmFlags::IO).union(VmFlags::DONTDUMP).union(VmFlags::PFNMAP);
+/// The text's.
+const VDSO: VmFlags = VmFlags::READ
+    .union(VmFlags::EXEC)
+    .union(VmFlags::MAYREAD)
+    .union(VmFlags::MAYWRITE)
+    .union(VmFlags::MAYEXEC);
+
+/// Text that knows where it is, in the one process of this test.
+struct Text {
+    board: Arc<Board>,
+    at: Arc<AtomicU64>,
+}
+
+impl VmOps<Machine> for Text {
+    fn name(&self) -> &str {
+        "[vdso]"
+    }
+
+    fn mremap(&self, _: &Mmu<X86_4>, _: &VmaInfo, to: Range<u64>) -> Result<(), MremapError> {
+        self.at.store(to.start, SeqCst);
+        Ok(())
+    }
+
+    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
+        if pgoff < 2 { Ok(self.board.frame(pgoff)) } else { Err(HookFault::Bus) }
+    }
+}
+
+struct Pair {
+    board: Arc<Board>,
+    vvar: Counted<Special<Machine>>,
+    vdso: Counted<Special<Machine>>,
+    at: Arc<AtomicU64>,
+}
+
+impl Pair {
+    fn new(world: &World) -> Self {
+        let (board, at) = (Board::new(&world.machine), Arc::default());
+        let vvar = Frames::new("[vvar]", &[board.frame(4), board.frame(5)]).unwrap();
+        let text = Text { board: board.clone(), at: Arc::clone(&at) };
+        Pair { board, vvar: Special::new(vvar).unwrap(), vdso: Special::new(text).unwrap(), at }
+    }
+
+    fn install(&self, process: &Process, hint: u64) -> Result<u64, MmapError> {
+        let part = |pages, flags, special| SpecialPart { len: pages * PAGE, flags, special };
+        process.install_specials(hint, &[part(2, VVAR, &self.vvar), part(2, VDSO, &self.vdso)])
+    }
+}
+
+fn names(process: &Process) -> Vec<(u64, u64, String)> {
+    let pages = |addr: u64| (addr - BASE) / PAGE;
+    process.maps(0).map(|line| (pages(line.start), pages(line.end), line.name.as_str().to_owned())).collect()
+}
+
+#[test]
+fn a_pair_is_installed_side_by_side() {
+    everywhere(|world, process, cpu| {
+        let pair = Pair::new(world);
+        assert_eq!(pair.install(process, BASE), Ok(BASE));
+        let expected = [(0, 2, "[vvar]".to_owned()), (2, 4, "[vdso]".to_owned())];
+        assert_eq!(names(process), expected);
+        assert_eq!(process.load(cpu, BASE + PAGE), Ok(Board::number(5)));
+        assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(Board::number(0)));
+        assert_eq!(process.counts().total_vm, 4);
+        // A second pair goes elsewhere, and none of it merges with anything.
+        let other = pair.install(process, BASE).unwrap();
+        assert_eq!((process.counts().map_count, other != BASE), (4, true));
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.load(cpu, BASE + 3 * PAGE), Ok(Board::number(1)));
+        assert_eq!(child.load(cpu, BASE), Ok(Board::number(4)));
+        // The text is memory that a debugger may read and write a copy of; the data is not.
+        let mut bytes = [0; 8];
+        process.read_memory(BASE + 2 * PAGE, &mut bytes, As::Plain).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), Board::number(0));
+        process.write_memory(BASE + 2 * PAGE, &[1; 8], As::Forced).unwrap();
+        assert_eq!(pair.board.word(0), Board::number(0));
+        assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(u64::from_le_bytes([1; 8])));
+        assert!(process.read_memory(BASE, &mut bytes, As::Forced).is_err());
+        child.check();
+    });
+}
+
+/// All or nothing: every allocation fails once, and every limit is met between the two.
+#[test]
+fn a_pair_comes_whole_or_not_at_all() {
+    everywhere(|world, process, _| {
+        let pair = Pair::new(world);
+        // So that the VMAs in store are used up.
+        for n in 0..200 {
+            let prot = if n % 2 == 0 { R } else { RW };
+            process.mmap(BASE + (64 + n) * PAGE, PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
+        }
+        for nth in 1.. {
+            let before = layout(process);
+            fail_heap_once(nth);
+            let installed = pair.install(process, BASE);
+            let failed = stop_failing_heap() > 0;
+            process.check();
+            if !failed {
+                assert_eq!(installed, Ok(BASE));
+                process.munmap(BASE, 4 * PAGE).unwrap();
+                break;
+            }
+            match installed {
+                Ok(at) => process.munmap(at, 4 * PAGE).unwrap(),
+                Err(error) => assert_eq!(error, MmapError::OutOfMemory),
+            }
+            assert_eq!(layout(process), before);
+        }
+        // Room for one and not for the other.
+        let total = process.counts().total_vm;
+        let limits = process.limits().get();
+        process.limits().set(&Limits { address_space: (total + 3) * PAGE, ..limits.clone() });
+        assert_eq!(pair.install(process, BASE), Err(MmapError::Limit));
+        process.limits().set(&limits);
+        anon(process, BASE + 3 * PAGE, 1);
+        let elsewhere = pair.install(process, BASE).unwrap();
+        assert_ne!(elsewhere, BASE, "half of it would have fitted");
+        process.munmap(elsewhere, 4 * PAGE).unwrap();
+        let part = SpecialPart { len: PAGE, flags: VVAR, special: &pair.vvar };
+        let empty = SpecialPart { len: 0, flags: VVAR, special: &pair.vvar };
+        let huge = SpecialPart { len: 1 << 46, flags: VVAR, special: &pair.vvar };
+        assert_eq!(process.install_specials(0, &[]), Err(MmapError::Invalid));
+        assert_eq!(process.install_specials(0, &[part, empty]), Err(MmapError::Invalid));
+        let two = [
+            SpecialPart { len: u64::MAX, ..huge },
+            SpecialPart { len: PAGE, flags: VVAR, special: &pair.vvar },
+        ];
+        assert_eq!(process.install_specials(0, &two), Err(MmapError::NoSpace));
+    });
+}
+
+#[test]
+fn the_last_vma_that_the_limit_allows() {
+    let config = Config { max_map_count: 6, ..Config::default() };
+    for (before, fits) in [(5, true), (6, false), (7, false)] {
+        World::with(16 << 20, config.clone()).live(Locking::default(), |world, process, _| {
+            let pair = Pair::new(world);
+            for n in 0..before {
+                anon(process, BASE + (16 + 2 * n) * PAGE, 1);
+            }
+            let installed = pair.install(process, BASE);
+            assert_eq!(installed.is_ok(), fits, "{before}: {installed:?}");
+            assert_eq!(process.counts().map_count, before + if fits { 2 } else { 0 });
+        });
+    }
+}
+
+/// Moved whole, one after the other as Linux's programs do, and told where to; not cut, not grown, not doubled (C-30).
+#[test]
+fn a_pair_moves_whole() {
+    everywhere(|world, process, cpu| {
+        let pair = Pair::new(world);
+        pair.install(process, BASE).unwrap();
+        let text = BASE + 2 * PAGE;
+        let to = BASE + 32 * PAGE;
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        for (at, len, new_len, flags, error) in [
+            (text, PAGE, PAGE, fixed, MremapError::Invalid),
+            (text + PAGE, PAGE, PAGE, fixed, MremapError::Invalid),
+            (text, 2 * PAGE, PAGE, RemapFlags::empty(), MremapError::Invalid),
+            (text, 2 * PAGE, 3 * PAGE, RemapFlags::MAYMOVE, MremapError::NotExpandable),
+            (text, 2 * PAGE, 2 * PAGE, fixed | RemapFlags::DONTUNMAP, MremapError::Invalid),
+            (text, 0, 2 * PAGE, fixed, MremapError::Invalid),
+        ] {
+            assert_eq!(process.mremap(at, len, new_len, flags, to), Err(error), "{at:#x} {len} {new_len}");
+            assert_eq!(layout(process), [(0, 2), (2, 4)]);
+        }
+        for (at, error) in [(BASE, MunmapError::NotSplittable), (text + PAGE, MunmapError::NotSplittable)] {
+            assert_eq!(process.munmap(at, PAGE), Err(error));
+        }
+        assert!(process.madvise(text, PAGE, Advice::DontFork).is_err());
+        assert_eq!(pair.at.load(SeqCst), 0);
+        assert_eq!(process.mremap(text, 2 * PAGE, 2 * PAGE, fixed, to + 2 * PAGE), Ok(to + 2 * PAGE));
+        assert_eq!(pair.at.load(SeqCst), to + 2 * PAGE);
+        assert_eq!(process.mremap(BASE, 2 * PAGE, 2 * PAGE, fixed, to), Ok(to));
+        assert_eq!(layout(process), [(32, 34), (34, 36)]);
+        assert_eq!(process.load(cpu, to + 3 * PAGE), Ok(Board::number(1)));
+        // Both at once, too.
+        assert_eq!(process.mremap(to, 4 * PAGE, 4 * PAGE, fixed, BASE), Ok(BASE));
+        assert_eq!((layout(process), pair.at.load(SeqCst)), (vec![(0, 2), (2, 4)], text));
+        assert_eq!(process.load(cpu, BASE), Ok(Board::number(4)));
+    });
+}

@@ -1,0 +1,156 @@
+//! A crash dump's memory as /proc/vmcore maps it: headers that the kernel has made, then piece by piece the memory of the machine
+//! that crashed, of which some cannot be mapped.
+//!
+//! Seeds 000 and 001 name this as a caller of munmap: when a piece could not be mapped, the hook unmapped what it had mapped so far,
+//! under the lock that mmap held. Here the hook gives up, and nothing was mapped (C-31 a, c). Until the mapping is there nobody
+//! sees any of it, and the lock is held throughout.
+
+use super::*;
+use freehold::{
+    error::MmapError,
+    object::{Driver, MapRequest, Special, VmOps},
+    vma::flags::VmFlags,
+};
+use std::sync::{Arc, Mutex};
+
+/// Pages of headers, then pieces of old memory: frames of a board that do not follow each other.
+const HEADERS: u64 = 2;
+const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];
+const SIZE: u64 = 8;
+
+struct Vmcore {
+    board: Arc<Board>,
+    /// The piece that cannot be mapped.
+    broken: Arc<Mutex<Option<usize>>>,
+}
+
+/// It has no hooks to speak of.
+struct Dump {
+    _board: Arc<Board>,
+}
+
+impl VmOps<Machine> for Dump {
+    fn name(&self) -> &str {
+        "/proc/vmcore"
+    }
+}
+
+impl Driver<Machine> for Vmcore {
+    fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
+        let flags = request.vma().flags;
+        if flags.intersects(VmFlags::WRITE | VmFlags::EXEC) {
+            return Err(MmapError::NotPermitted);
+        }
+        let (mut at, pages) = (request.vma().pgoff, request.vma().pages());
+        if at + pages > SIZE {
+            return Err(MmapError::Invalid);
+        }
+        request.set_flags((flags | VmFlags::MIXEDMAP) - (VmFlags::MAYWRITE | VmFlags::MAYEXEC))?;
+        let (start, end, mut piece_at) = (at, at + pages, 0);
+        let pieces = std::iter::once((None, 0, HEADERS));
+        let pieces = pieces.chain((0..).zip(PIECES).map(|(n, (frame, pages))| (Some(n), frame, pages)));
+        for (piece, frame, pages) in pieces {
+            let piece_end = piece_at + pages;
+            if at < piece_end.min(end) {
+                if piece.is_some() && piece == *self.broken.lock().unwrap() {
+                    return Err(MmapError::NotReady);
+                }
+                let first = self.board.frame(frame + at - piece_at);
+                request.map_frames(at - start, first, piece_end.min(end) - at)?;
+                at = piece_end.min(end);
+            }
+            piece_at = piece_end;
+        }
+        Ok(Special::of_file(Dump { _board: self.board.clone() }, request.file().mapping())?)
+    }
+}
+
+/// The frame of a page of the dump.
+fn frame(page: u64) -> u64 {
+    let mut first = HEADERS;
+    for (frame, pages) in PIECES {
+        if (first..first + pages).contains(&page) {
+            return frame + page - first;
+        }
+        first += pages;
+    }
+    page
+}
+
+fn dump(world: &World) -> (Counted<File<Machine>>, Arc<Mutex<Option<usize>>>) {
+    let broken = Arc::default();
+    let driver = Vmcore { board: Board::new(&world.machine), broken: Arc::clone(&broken) };
+    let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+    (File::with_driver(&mapping, driver, FileAccess::READ, "/proc/vmcore").unwrap(), broken)
+}
+
+#[test]
+fn a_dump_is_mapped_piece_by_piece() {
+    everywhere(|world, process, cpu| {
+        let (file, _) = dump(world);
+        for (first, pages) in [(0, SIZE), (1, 4), (3, 1), (5, 3)] {
+            for kind in [MapFlags::SHARED, MapFlags::PRIVATE] {
+                process
+                    .mmap(BASE, pages * PAGE, R, kind | MapFlags::FIXED, Some(&file), first * PAGE)
+                    .unwrap();
+                for page in 0..pages {
+                    let found = process.load(cpu, BASE + page * PAGE);
+                    assert_eq!(found, Ok(Board::number(frame(first + page))));
+                }
+                assert_eq!(layout(process), [(0, pages)]);
+                assert!(process.mprotect(BASE, pages * PAGE, RW).is_err());
+                process.munmap(BASE, pages * PAGE).unwrap();
+            }
+        }
+        let write = process.mmap(BASE, PAGE, RW, PRIVATE, Some(&file), 0);
+        assert_eq!(write, Err(MmapError::NotPermitted));
+        assert_eq!(process.mmap(BASE, 9 * PAGE, R, PRIVATE, Some(&file), 0), Err(MmapError::Invalid));
+    });
+}
+
+/// Each piece fails in turn, over nothing and over something: what was there stays, down to its pages.
+#[test]
+fn a_piece_that_cannot_be_mapped_leaves_nothing_behind() {
+    for over_something in [false, true] {
+        everywhere(|world, process, cpu| {
+            let (file, broken) = dump(world);
+            if over_something {
+                anon(process, BASE - PAGE, 4);
+                fill(process, cpu, BASE - PAGE, 4, 50);
+            }
+            let before = (layout_from(process), process.rss(), process.counts().total_vm);
+            let tables = world.machine.accounting().tables;
+            for piece in 0..PIECES.len() {
+                *broken.lock().unwrap() = Some(piece);
+                let mapped = process.mmap(BASE, SIZE * PAGE, R, PRIVATE, Some(&file), 0);
+                assert_eq!(mapped, Err(MmapError::NotReady));
+                process.check();
+                let after = (layout_from(process), process.rss(), process.counts().total_vm);
+                assert_eq!(after, before);
+                assert_eq!(world.machine.accounting().tables, tables, "tables are left");
+                assert!(process.try_read().is_some(), "a lock is still held");
+                for page in 3..SIZE {
+                    assert!(process.load::<u64>(cpu, BASE + page * PAGE).is_err());
+                }
+                if over_something {
+                    assert_filled(process, cpu, BASE - PAGE, 4, 50);
+                }
+            }
+            *broken.lock().unwrap() = None;
+            process.mmap(BASE, SIZE * PAGE, R, PRIVATE, Some(&file), 0).unwrap();
+            assert_eq!(process.load(cpu, BASE + 7 * PAGE), Ok(Board::number(frame(7))));
+        });
+    }
+}
+
+/// Where something begins or ends, however it is cut.
+fn layout_from(process: &Process) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for line in process.maps(0) {
+        match joined.last_mut() {
+            Some((_, end)) if *end == line.start => *end = line.end,
+            _ => joined.push((line.start, line.end)),
+        }
+    }
+    joined
+}
