@@ -147,8 +147,8 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
         self.home().each_mapper(pages, |mapper| {
             let zap = match copies {
-                Copies::Go => Zap::of(mapper.vma).keep_guards(),
-                Copies::Stay => Zap::of(mapper.vma).file_pages_only(),
+                Copies::Go => Zap::of(mapper.vma).keep_guards().keep_wp(mapper.vma),
+                Copies::Stay => Zap::of(mapper.vma).file_pages_only().keep_wp(mapper.vma),
             };
             // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
             // entry it finds empty is in no TLB either (hazard C-58).

@@ -15,7 +15,7 @@ use crate::{
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::flags::VmFlags,
 };
-use freehold_pagetable::{Gather, Kind, Level, NotCached, Pte, PteFlags, Unmapped};
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, Unmapped};
 
 /// Why nothing was done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,9 @@ impl<P: Platform> AddressSpace<P> {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         let taken = self.with_entry(address, pfn, |guard, address| {
+            // What a userfaultfd has write-protected stays so when it comes again.
+            let marked = instead.is_none() && guard.get(address).flags().contains(PteFlags::UFFD_WP);
+            let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
             let old = guard.replace(address, instead, &mut gather);
             let frame = self.platform().frame(pfn);
             self.counters.count_page(RssKind::of(frame), -1);

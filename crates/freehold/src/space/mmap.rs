@@ -460,6 +460,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             pgoff: request.pgoff,
             anon: Family::NONE,
             policy: 0,
+            uffd: None,
         };
         let new = self.prepare_new(range.clone(), &attrs)?;
         // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is

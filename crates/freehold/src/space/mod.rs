@@ -28,7 +28,7 @@ pub mod pagemap;
 mod parts;
 mod populate;
 mod remap_file_pages;
-mod reshape;
+pub(crate) mod reshape;
 mod shm;
 pub mod smaps;
 mod special;

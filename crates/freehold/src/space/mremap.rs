@@ -26,6 +26,7 @@ use crate::{
     object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::{Features, event::Notice},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
@@ -145,20 +146,35 @@ impl Remap {
 }
 
 /// What goes once the lock is gone.
-struct Leftovers<'s, P: Platform>(Option<Unmapped<'s, P>>);
+struct Leftovers<'s, P: Platform> {
+    /// Unmapped to make room.
+    before: Option<Unmapped<'s, P>>,
+    /// A userfaultfd is to hear of the move.
+    moved: Option<Notice<P>>,
+    /// Sources that have moved away.
+    after: Option<Unmapped<'s, P>>,
+}
 
 impl<'s, P: Platform> Leftovers<'s, P> {
     fn add(&mut self, unmapped: Unmapped<'s, P>) {
-        self.0 = Some(match self.0.take() {
+        Self::join(&mut self.before, unmapped);
+    }
+
+    fn add_source(&mut self, unmapped: Unmapped<'s, P>) {
+        Self::join(&mut self.after, unmapped);
+    }
+
+    fn join(place: &mut Option<Unmapped<'s, P>>, unmapped: Unmapped<'s, P>) {
+        *place = Some(match place.take() {
             Some(before) => before.join(unmapped),
             None => unmapped,
         });
     }
 
     fn retire(self) {
-        if let Some(unmapped) = self.0 {
-            unmapped.retire();
-        }
+        self.before.into_iter().for_each(Unmapped::retire);
+        self.moved.into_iter().for_each(Notice::send);
+        self.after.into_iter().for_each(Unmapped::retire);
     }
 }
 
@@ -191,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
-        let mut leftovers = Leftovers(None);
+        let mut leftovers = Leftovers { before: None, moved: None, after: None };
         let result = guard.remap(request, &mut leftovers);
         drop(guard);
         leftovers.retire();
@@ -248,6 +264,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
         let end = request.addr.saturating_add(request.old_len);
+        // A userfaultfd would hear of one move at most.
+        let mut vmas = self.vmas(request.addr..end);
+        let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
+        drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
         let mut result = Err(MremapError::NotMapped);
         loop {
@@ -259,6 +279,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 None => 0,
                 Some(last) => vma.start() - last,
             };
+            if several && vma.flags().intersects(VmFlags::UFFD) {
+                return Err(MremapError::NotMapped);
+            }
             last_end = Some(vma.end());
             let part = vma.start().max(request.addr)..vma.end().min(end);
             let len = part.end - part.start;
@@ -398,6 +421,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(error.into());
         }
         // Nothing can fail from here on.
+        leftovers.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
+        if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
+            // What is not watched any more is not write-protected either (hazard C-44).
+            self.space.unprotect(&from);
+        }
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
         let landing = self.insert(target.clone(), new, &attrs);
         if let Some(whole) = joined {
@@ -411,7 +439,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             self.empty_source(source, landing, &from);
         } else if !from.is_empty() {
             let unmapped = self.unmap(&Decoded::trusted(from));
-            leftovers.add(unmapped.expect("the source was split off and the tree's change reserved before"));
+            leftovers.add_source(unmapped.expect("the source was split off and the tree's change reserved before"));
         }
         Ok(target.start)
     }
@@ -519,5 +547,8 @@ fn movable<P: Platform>(source: &Vma<P>) -> Tables {
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = matches!(source.object(), Object::Anonymous) && !source.anon().is_some();
     let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
-    Attrs { pgoff, ..source.attrs() }
+    match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
+        Some(_) => Attrs { pgoff, ..source.attrs() },
+        None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },
+    }
 }

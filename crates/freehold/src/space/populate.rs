@@ -11,6 +11,7 @@ use crate::{
     fault::{Access, FaultError, Held, Step},
     object::File,
     platform::Platform,
+    uffd::Userfault,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
@@ -76,6 +77,8 @@ enum Batch<P: Platform> {
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, index: u64 },
     /// The page is being moved out of this frame: to be waited for without the lock.
     Wait { page: u64, pfn: Pfn },
+    /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
+    Userfault { page: u64, fault: Userfault<P> },
     /// The part up to this address cannot be populated.
     Refused { part_end: u64, error: PopulateError },
 }
@@ -130,6 +133,11 @@ impl<P: Platform> AddressSpace<P> {
                     at = page;
                     continue;
                 }
+                Batch::Userfault { page, fault } => {
+                    self.wait_for_pager(&fault, page)?;
+                    at = page;
+                    continue;
+                }
                 Batch::Refused { part_end, error } => (part_end, error),
             };
             if !matches!(policy, Policy::Leniently | Policy::Locked) || error == PopulateError::Killed {
@@ -178,6 +186,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Retry | Step::Climb => return Batch::To(page),
                 Step::Fill(file, index) => return Batch::Fill { page, part_end: part.end, file, index },
                 Step::Wait(pfn) => return Batch::Wait { page, pfn },
+                Step::Userfault(fault) => return Batch::Userfault { page, fault },
                 Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
             }
         }

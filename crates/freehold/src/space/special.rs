@@ -52,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MmapError::Limit);
         }
         let object = Object::Special(special.clone());
-        let attrs = Attrs { flags, object: &object, pgoff: 0, anon: Family::NONE, policy: 0 };
+        let attrs = Attrs { flags, object: &object, pgoff: 0, anon: Family::NONE, policy: 0, uffd: None };
         let range = start..start + len;
         let new = guard.prepare_new(range.clone(), &attrs)?;
         guard.insert(range, new, &attrs);

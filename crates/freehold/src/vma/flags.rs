@@ -66,6 +66,12 @@ bitflags! {
         const MIXEDMAP = 1 << 28;
         /// Soft-dirty: written, or new, since the last clearing.
         const SOFTDIRTY = 1 << 29;
+        /// Registered with a userfaultfd: it hears of pages that are not there.
+        const UFFD_MISSING = 1 << 40;
+        /// Likewise, of stores to pages that it has write-protected.
+        const UFFD_WP = 1 << 41;
+        /// Likewise, of pages that are in the file's cache and not mapped.
+        const UFFD_MINOR = 1 << 42;
     }
 }
 
@@ -76,6 +82,8 @@ impl VmFlags {
     pub const STICKY: Self = Self::SOFTDIRTY.union(Self::MAYBE_GUARD);
     /// What mprotect changes.
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
+    /// Of which at least one is set on every VMA that is registered with a userfaultfd.
+    pub const UFFD: Self = Self::UFFD_MISSING.union(Self::UFFD_WP).union(Self::UFFD_MINOR);
     /// What mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
 
@@ -110,7 +118,7 @@ impl VmFlags {
     }
 }
 
-const SMAPS: [(VmFlags, &str); 27] = [
+const SMAPS: [(VmFlags, &str); 30] = [
     (VmFlags::READ, "rd"),
     (VmFlags::WRITE, "wr"),
     (VmFlags::EXEC, "ex"),
@@ -120,7 +128,9 @@ const SMAPS: [(VmFlags, &str); 27] = [
     (VmFlags::MAYEXEC, "me"),
     (VmFlags::MAYSHARE, "ms"),
     (VmFlags::GROWSDOWN, "gd"),
+    (VmFlags::UFFD_MISSING, "um"),
     (VmFlags::PFNMAP, "pf"),
+    (VmFlags::UFFD_WP, "uw"),
     (VmFlags::LOCKED, "lo"),
     (VmFlags::IO, "io"),
     (VmFlags::SEQ_READ, "sr"),
@@ -138,4 +148,5 @@ const SMAPS: [(VmFlags, &str); 27] = [
     (VmFlags::HUGEPAGE, "hg"),
     (VmFlags::NOHUGEPAGE, "nh"),
     (VmFlags::MERGEABLE, "mg"),
+    (VmFlags::UFFD_MINOR, "ui"),
 ];

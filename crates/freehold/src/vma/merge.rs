@@ -3,11 +3,11 @@
 //! ```text
 //!   |---- left ----|---- right ----|      ->      |------------ one ------------|
 //!     same flags (sticky ones joined), same object, offsets that continue, same policy,
-//!     families of anonymous pages that agree
+//!     same userfaultfd, families of anonymous pages that agree
 //! ```
 
 use super::{AnonId, Family, Vma, flags::VmFlags};
-use crate::{PAGE_SHIFT, object::Object, platform::Platform};
+use crate::{PAGE_SHIFT, counted::Counted, object::Object, platform::Platform, uffd::Context};
 
 /// What decides whether a range may join a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
@@ -17,6 +17,8 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub pgoff: u64,
     pub anon: Family<'a, P>,
     pub policy: u64,
+    /// With which userfaultfd it is registered.
+    pub uffd: Option<&'a Counted<Context<P>>>,
 }
 
 impl<P: Platform> Clone for Attrs<'_, P> {
@@ -49,6 +51,7 @@ fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
         && !a.flags.intersects(VmFlags::SPECIAL)
         && a.policy == b.policy
         && a.object.same(b.object)
+        && a.uffd.map(Counted::as_ptr) == b.uffd.map(Counted::as_ptr)
 }
 
 /// Whether `range` (with `attrs`) may be appended to `left`, which ends where it starts.

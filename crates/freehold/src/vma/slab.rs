@@ -9,7 +9,7 @@
 )]
 
 use super::{Family, LastLine, Vma, flags::VmFlags};
-use crate::{error::NoMemory, object::Object, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, object::Object, platform::Platform, uffd::Context};
 use allocator_api2::{boxed::Box, vec::Vec};
 use core::{
     cell::UnsafeCell,
@@ -77,6 +77,7 @@ impl<P: Platform> Slab<P> {
         vma.set_flags(init.flags);
         vma.set_family(init.anon);
         vma.set_policy(init.policy);
+        vma.set_uffd(init.uffd.cloned());
         vma.owner.store(init.owner, Relaxed);
         // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
         unsafe { *vma.object.get() = init.object.clone() };
@@ -194,6 +195,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub anon: Family<'a, P>,
     pub policy: u64,
     pub object: &'a Object<P>,
+    pub uffd: Option<&'a Counted<Context<P>>>,
     /// Address of the owning space.
     pub owner: usize,
 }
@@ -221,6 +223,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         // SAFETY: detached and owned: nobody reads the object.
         unsafe { *self.vma.object.get() = Object::Anonymous };
         self.vma.set_family(Family::NONE);
+        self.vma.set_uffd(None);
         self.slab.push_cached(NonNull::from(self.vma));
     }
 }
@@ -243,6 +246,7 @@ impl<P: Platform> Vma<P> {
             state: LastLine {
                 count: VmaCount::new(),
                 tree: AtomicPtr::new(null_mut()),
+                uffd: UnsafeCell::new(None),
                 chain: AtomicPtr::new(null_mut()),
             },
         }
