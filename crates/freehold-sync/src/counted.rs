@@ -3,12 +3,7 @@
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
-use core::{
-    fmt,
-    mem::ManuallyDrop,
-    ops::Deref,
-    ptr::NonNull,
-};
+use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
 /// What may live behind a [`Counted`].
 pub trait Shared {
@@ -48,12 +43,11 @@ impl<T: Shared> Counted<T> {
     ///
     /// No memory; `value` is dropped.
     pub fn try_new(value: T) -> Result<Self, AllocError> {
-        let inner = Box::try_new(Inner {
-            refs: AtomicUsize::new(1),
-            weak: AtomicUsize::new(1),
-            value: ManuallyDrop::new(value),
-        })?;
-        Ok(Counted { inner: NonNull::from(Box::leak(inner)) })
+        // Before the value is wrapped, which nobody would drop from then on.
+        let room = Box::try_new_uninit()?;
+        let inner =
+            Inner { refs: AtomicUsize::new(1), weak: AtomicUsize::new(1), value: ManuallyDrop::new(value) };
+        Ok(Counted { inner: NonNull::from(Box::leak(Box::write(room, inner))) })
     }
 
     /// Whether two references point to the same object.

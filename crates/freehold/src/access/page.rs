@@ -192,7 +192,9 @@ impl<P: Platform> AddressSpace<P> {
             }
             // Its fault waits until the page is where it goes, or is known to be lost.
             // That of a write-protected page brings the page, or tells the pager.
-            Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, .. } => {
+            Kind::Marker {
+                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
+            } => {
                 return Err(Missing::Absent);
             }
             Kind::Marker { .. } | Kind::Table { .. } => {

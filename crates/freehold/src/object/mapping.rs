@@ -352,11 +352,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
-    pub(crate) fn insert_page(
-        &self,
-        index: u64,
-        contents: impl FnOnce(&P, Pfn),
-    ) -> Result<bool, FillError> {
+    pub(crate) fn insert_page(&self, index: u64, contents: impl FnOnce(&P, Pfn)) -> Result<bool, FillError> {
         debug_assert!(self.is_shmem());
         let _pages_stay = self.invalidate.read();
         if index >= self.pages() {

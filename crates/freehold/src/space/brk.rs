@@ -146,7 +146,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(Refused);
         }
         let pgoff = range.start >> PAGE_SHIFT;
-        let attrs = Attrs { flags, object: &Object::Anonymous, pgoff, anon: Family::NONE, policy: 0, uffd: None };
+        let attrs =
+            Attrs { flags, object: &Object::Anonymous, pgoff, anon: Family::NONE, policy: 0, uffd: None };
         // The first page of the heap never joins what lies before it, even if that looks alike.
         let new = match range.start > space.start_brk.load(Relaxed) {
             true => self.prepare_new(range.clone(), &attrs)?,

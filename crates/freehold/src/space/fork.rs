@@ -78,11 +78,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Copies everything into `child`, which is empty.
-    fn copy_into(
-        &self,
-        child: &Counted<AddressSpace<P>>,
-        notices: &mut Notices<P>,
-    ) -> Result<(), ForkError> {
+    fn copy_into(&self, child: &Counted<AddressSpace<P>>, notices: &mut Notices<P>) -> Result<(), ForkError> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);

@@ -439,7 +439,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             self.empty_source(source, landing, &from);
         } else if !from.is_empty() {
             let unmapped = self.unmap(&Decoded::trusted(from));
-            leftovers.add_source(unmapped.expect("the source was split off and the tree's change reserved before"));
+            leftovers.add_source(
+                unmapped.expect("the source was split off and the tree's change reserved before"),
+            );
         }
         Ok(target.start)
     }

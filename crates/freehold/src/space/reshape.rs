@@ -19,13 +19,13 @@ use crate::{
     error::NoMemory,
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::Context,
     vma::{
         Vma,
         flags::VmFlags,
         merge::{Attrs, anon_compatible, can_append, can_prepend},
         slab::{OwnedVma, VmaInit},
     },
-    uffd::Context,
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;

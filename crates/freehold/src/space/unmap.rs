@@ -183,7 +183,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Step 2 for a range that is known to be free.
     pub(crate) fn gather_nothing(&self, range: Range<u64>) -> Gathered<'_, 's, P> {
-        Gathered { guard: self, range, list: VmaList::new(), totals: Totals::default(), notices: Notices::new() }
+        Gathered {
+            guard: self,
+            range,
+            list: VmaList::new(),
+            totals: Totals::default(),
+            notices: Notices::new(),
+        }
     }
 
     /// Splits off what of `vma` lies outside `range`.

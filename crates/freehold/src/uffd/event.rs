@@ -2,7 +2,8 @@
 
 use super::{Context, Features, Message, UffdConfig, Userfaultfd, queue::Waiter};
 use crate::{
-    counted::Counted, error::NoMemory, object::grace_period, platform::Platform, space::AddressSpace, vma::Vma,
+    counted::Counted, error::NoMemory, object::grace_period, platform::Platform, space::AddressSpace,
+    vma::Vma,
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;

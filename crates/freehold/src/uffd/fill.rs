@@ -11,7 +11,10 @@ use crate::{
     fault::{Held, Step, vma_pte_flags, written},
     object::{File, FillError, Object},
     platform::Platform,
-    space::{AddressSpace, Rss, RssKind, locking::{ReadGuard, VmaRead}},
+    space::{
+        AddressSpace, Rss, RssKind,
+        locking::{ReadGuard, VmaRead},
+    },
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
@@ -124,7 +127,8 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdError::Invalid);
         }
         let space = self.space()?;
-        let filler = Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
+        let filler =
+            Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
         let mut at = range.start;
         let mut failed = Ok(());
         while at < range.end && failed.is_ok() {

@@ -108,9 +108,7 @@ impl<P: Platform> AddressSpace<P> {
 /// The entry, write-protected.
 fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
     match pte.kind(Level::Pte) {
-        Kind::Leaf { flags, .. } => {
-            pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP)
-        }
+        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
         }

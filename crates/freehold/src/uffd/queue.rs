@@ -46,7 +46,11 @@ enum Place {
 
 /// What a waiter waits with.
 enum What<P: Platform> {
-    Fault { addr: u64, reason: FaultReason, write: bool },
+    Fault {
+        addr: u64,
+        reason: FaultReason,
+        write: bool,
+    },
     /// Gone when it was read.
     Event(Option<Message<P>>),
 }
