@@ -1,6 +1,6 @@
 //! Word of changes: prepared with the locks held, sent when they are gone.
 
-use super::{Context, Features, Message, UffdConfig, Userfaultfd, queue::Waiter};
+use super::{Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
     counted::Counted, error::NoMemory, object::grace_period, platform::Platform, space::AddressSpace,
     vma::Vma,
@@ -132,9 +132,12 @@ impl<P: Platform> Notices<P> {
             }
             at = &link.next;
         }
-        let handle = Userfaultfd::new(child, UffdConfig { ..parent.config })?;
+        // First: a handle cannot be dropped here, where locks are held.
+        let room = Box::try_new_uninit()?;
+        let handle = Userfaultfd::new(child, parent.config)?;
         let context = handle.context.clone();
-        self.push(Notice::to(parent, Message::Fork(handle)))?;
+        let link = Link { notice: Notice::to(parent, Message::Fork(handle)), next: None };
+        *self.end() = Some(Box::write(room, link));
         Ok(Some(context))
     }
 

@@ -12,9 +12,12 @@ use freehold::{
 };
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+/// Two pages.
+static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
+
 struct Call {
     name: &'static str,
-    run: fn(&World, &Process, &Uffd) -> Result<(), Errno>,
+    run: fn(&Process, &Uffd) -> Result<(), Errno>,
     /// Whether it needs memory at all.
     allocates: bool,
 }
@@ -32,7 +35,7 @@ fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<(), Errno> {
 const CALLS: &[Call] = &[
     Call {
         name: "a context",
-        run: |_, process, _| {
+        run: |process, _| {
             let new = Userfaultfd::new(process.space(), UffdConfig::default());
             new.map(drop).map_err(|_| Errno::ENOMEM)
         },
@@ -40,84 +43,73 @@ const CALLS: &[Call] = &[
     },
     Call {
         name: "register",
-        run: |_, _, uffd| uffd.register(page(21), 2 * PAGE, MISSING).map_err(|error| error.errno()),
+        run: |_, uffd| uffd.register(page(21), 2 * PAGE, MISSING).map_err(|error| error.errno()),
         allocates: true,
     },
     Call {
         name: "unregister",
-        run: |_, _, uffd| uffd.unregister(page(1), PAGE).map_err(|error| error.errno()),
+        run: |_, uffd| uffd.unregister(page(1), PAGE).map_err(|error| error.errno()),
         allocates: true,
     },
     // Merging may, where there is room for fewer VMAs than now; nobody could be told.
-    Call { name: "close", run: |_, _, uffd| (uffd.close(), Ok(())).1, allocates: false },
-    Call {
-        name: "copy",
-        run: |_, _, uffd| all(uffd.copy(page(2), &pages_of(0..2), WAKE), 2 * PAGE),
-        allocates: true,
-    },
+    Call { name: "close", run: |_, uffd| (uffd.close(), Ok(())).1, allocates: false },
+    Call { name: "copy", run: |_, uffd| all(uffd.copy(page(2), &CONTENTS, WAKE), 2 * PAGE), allocates: true },
     Call {
         name: "copy into shared memory",
-        run: |_, _, uffd| all(uffd.copy(page(600), &bytes(1), WAKE), PAGE),
+        run: |_, uffd| all(uffd.copy(page(600), &CONTENTS[..PAGE as usize], WAKE), PAGE),
         allocates: true,
     },
-    Call {
-        name: "zeroes",
-        run: |_, _, uffd| all(uffd.zeropage(page(2), PAGE, WAKE), PAGE),
-        allocates: false,
-    },
+    Call { name: "zeroes", run: |_, uffd| all(uffd.zeropage(page(2), PAGE, WAKE), PAGE), allocates: false },
     Call {
         name: "write protection of what is not there",
-        run: |_, _, uffd| {
+        run: |_, uffd| {
             uffd.write_protect(page(600), 4 * PAGE, ProtectMode::WP).map_err(|error| error.errno())
         },
         allocates: true,
     },
     Call {
         name: "move",
-        run: |_, _, uffd| all(uffd.move_pages(page(2), page(20), PAGE, MoveMode::empty()), PAGE),
+        run: |_, uffd| all(uffd.move_pages(page(2), page(20), PAGE, MoveMode::empty()), PAGE),
         allocates: false,
     },
     Call {
         name: "fork",
-        run: |world, process, uffd| {
-            let fork = |_: &mut Vcpu| process.fork().map(|_| ()).map_err(|error| error.errno());
-            answered(world, uffd, fork)
-        },
+        run: |process, _| process.fork().map(drop).map_err(|error| error.errno()),
         allocates: true,
     },
     Call {
         name: "munmap",
-        run: |world, process, uffd| {
-            let unmap = |_: &mut Vcpu| process.munmap(page(1), 2 * PAGE).map_err(|error| error.errno());
-            answered(world, uffd, unmap)
-        },
+        run: |process, _| process.munmap(page(1), 2 * PAGE).map_err(|error| error.errno()),
         allocates: true,
     },
     Call {
         name: "DONTNEED",
-        run: |world, process, uffd| {
-            let discard =
-                |_: &mut Vcpu| process.madvise(BASE, PAGE, Advice::DontNeed).map_err(|error| error.errno());
-            answered(world, uffd, discard)
-        },
+        run: |process, _| process.madvise(BASE, PAGE, Advice::DontNeed).map_err(|error| error.errno()),
         allocates: false,
     },
 ];
 
-/// Makes a call here, where memory fails, while another thread reads what it says.
-fn answered<R>(world: &World, uffd: &Uffd, call: impl FnOnce(&mut Vcpu) -> R) -> R {
+/// Ends the other thread, whatever becomes of the call.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Runs `call` while another thread, for which memory does not fail, reads what it says.
+fn answered<R>(uffd: &Uffd, call: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
+        scope.spawn(|| {
             while !over.load(SeqCst) {
                 drop(uffd.try_read());
                 std::thread::yield_now();
             }
         });
-        let done = call(&mut world.machine.cpu(3));
-        over.store(true, SeqCst);
-        reader.join().unwrap();
-        done
+        let _over = Over(&over);
+        call()
     })
 }
 
@@ -139,9 +131,11 @@ fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bo
     let hog = world.process(locking);
     use_up_frames(&world, &hog, &mut cpu, BASE, 0);
     use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
-    failure.arm(nth);
-    let done = (call.run)(&world, &process, &uffd);
-    let failures = failure.stop();
+    let (done, failures) = answered(&uffd, || {
+        failure.arm(nth);
+        let done = (call.run)(&process, &uffd);
+        (done, failure.stop())
+    });
     match done {
         Ok(()) => {}
         Err(errno) => {
@@ -149,7 +143,7 @@ fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bo
             assert_eq!(errno, Errno::ENOMEM, "{what}");
             assert!(process.try_read().is_some(), "{what}: a lock is still held");
             process.check();
-            assert_eq!((call.run)(&world, &process, &uffd), Ok(()), "{what}: again");
+            assert_eq!(answered(&uffd, || (call.run)(&process, &uffd)), Ok(()), "{what}: again");
         }
     }
     process.check();
