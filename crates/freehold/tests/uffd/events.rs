@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    error::{MadviseError, MremapError, MunmapError},
+    error::{MadviseError, MremapError},
     space::{Advice, RemapFlags},
 };
 use freehold_machine::Task;
@@ -198,36 +198,33 @@ fn holes_in_files_are_told() {
     });
 }
 
-/// Nobody waits for ever: the context is closed, or the sender killed. Then nothing is in the way of fills any more.
+/// Nobody waits for ever: the sender is killed, or the context closed. Then nothing is in the way of fills any more, and a child whose
+/// context nobody took is not registered.
 #[test]
 fn senders_go_on() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, ALL);
+        let (tell, told) = std::sync::mpsc::channel();
         let fork = |_: &mut Vcpu| {
-            Task::current().interrupt_wait(2);
-            (0..)
-                .find_map(|_| process.fork().ok())
-                .map(|child| (Task::current().revive(), Process::of(child)).1)
-                .unwrap()
-        };
-        // Killed: the child exists, and is not registered.
-        let killed = |_: &mut Vcpu| {
-            Task::current().kill();
-            let unmapped = process.munmap(page(7), PAGE);
+            tell.send(Task::current()).unwrap();
+            let child = Process::of(process.fork().unwrap());
             Task::current().revive();
-            unmapped
+            child
         };
-        let (unmapped, ()) = beside(world, killed, || ());
-        assert!(matches!(unmapped, Ok(()) | Err(MunmapError::Killed)), "{unmapped:?}");
-        assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
-        let (child, ()) = beside(world, fork, || {
-            // Either it is killed before it waits, or we close.
-            until(|| uffd.copy(page(1), &bytes(1), WAKE) != Err(UffdError::Changing));
-            until(|| process.try_read().is_some());
+        let (killed, ()) = beside(world, &fork, || {
+            until_changing(&uffd, BASE);
+            told.recv().unwrap().kill();
+        });
+        assert!(uffd.try_read().is_none());
+        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
+        let (closed, ()) = beside(world, &fork, || {
+            until_changing(&uffd, BASE);
             uffd.close();
         });
-        assert_eq!(child.load(cpu, page(2)), Ok(0u64));
-        child.check();
+        for child in [killed, closed] {
+            assert_eq!(child.load(cpu, page(2)), Ok(0u64));
+            child.check();
+        }
         assert!(matches!(uffd.read(), Err(UffdReadError::Closed)));
     });
 }
