@@ -29,4 +29,5 @@ mod reuse;
 mod rmap;
 mod scene;
 mod stack;
+mod uffd;
 mod waiting;
