@@ -3,7 +3,7 @@
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
-use core::{fmt, ops::Deref, ptr::NonNull};
+use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
 /// What may live behind a [`Counted`].
 pub trait Shared {
@@ -16,7 +16,10 @@ pub trait Shared {
 struct Inner<T> {
     /// How many `Counted` point here.
     refs: AtomicUsize,
-    value: T,
+    /// How many [`Weak`] point here, and one more while the object lives.
+    weak: AtomicUsize,
+    /// Dropped with the last `Counted`; the memory goes with the last of both.
+    value: ManuallyDrop<T>,
 }
 
 /// A counted reference to a shared, immutable `T`.
@@ -40,8 +43,11 @@ impl<T: Shared> Counted<T> {
     ///
     /// No memory; `value` is dropped.
     pub fn try_new(value: T) -> Result<Self, AllocError> {
-        let inner = Box::try_new(Inner { refs: AtomicUsize::new(1), value })?;
-        Ok(Counted { inner: NonNull::from(Box::leak(inner)) })
+        // Before the value is wrapped, which nobody would drop from then on.
+        let room = Box::try_new_uninit()?;
+        let inner =
+            Inner { refs: AtomicUsize::new(1), weak: AtomicUsize::new(1), value: ManuallyDrop::new(value) };
+        Ok(Counted { inner: NonNull::from(Box::leak(Box::write(room, inner))) })
     }
 
     /// Whether two references point to the same object.
@@ -52,7 +58,14 @@ impl<T: Shared> Counted<T> {
     /// Where the object lies.
     pub fn as_ptr(this: &Self) -> *const T {
         // SAFETY: the type's invariant; no reference is made, so that `try_hold` may find the count around the object.
-        unsafe { &raw const (*this.inner.as_ptr()).value }
+        unsafe { (&raw const (*this.inner.as_ptr()).value).cast() }
+    }
+
+    /// A reference that does not keep the object alive.
+    pub fn downgrade(this: &Self) -> Weak<T> {
+        // Relaxed: the object's own share keeps the count from reaching zero beside this.
+        this.inner().weak.fetch_add(1, Ordering::Relaxed);
+        Weak { inner: this.inner }
     }
 
     /// One reference more to an object that is still there, though its last reference may be gone; then there is none.
@@ -65,15 +78,7 @@ impl<T: Shared> Counted<T> {
         let inner = unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast::<Inner<T>>() };
         // SAFETY: as above.
         let refs = unsafe { &(*inner.as_ptr()).refs };
-        let mut seen = refs.load(Ordering::Relaxed);
-        while seen != 0 {
-            // Relaxed: what the object is, its locks say.
-            match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(Counted { inner }),
-                Err(now) => seen = now,
-            }
-        }
-        None
+        raise(refs).then(|| Counted { inner })
     }
 
     fn inner(&self) -> &Inner<T> {
@@ -96,9 +101,74 @@ impl<T: Shared> Drop for Counted<T> {
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.inner().value.end();
-            // SAFETY: the last reference; the pointer came from `Box::leak` of the global allocator.
+            // SAFETY: the last reference: nobody uses the value any more, and nobody drops it a second time.
+            unsafe { ManuallyDrop::drop(&mut self.inner.as_mut().value) };
+            // The object's own share.
+            drop(Weak { inner: self.inner });
+        }
+    }
+}
+
+/// Adds one to a count that is not zero.
+fn raise(refs: &AtomicUsize) -> bool {
+    let mut seen = refs.load(Ordering::Relaxed);
+    while seen != 0 {
+        // Relaxed: what the object is, its locks say.
+        match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
+/// A reference to a [`Counted`] object that does not keep it alive, only its memory.
+///
+/// # Invariants
+///
+/// `inner` points to an `Inner` whose `weak` includes this reference.
+pub struct Weak<T: Shared> {
+    inner: NonNull<Inner<T>>,
+}
+
+// SAFETY: as for `Counted`, which it can become.
+unsafe impl<T: Shared + Send + Sync> Send for Weak<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shared + Send + Sync> Sync for Weak<T> {}
+
+impl<T: Shared> Weak<T> {
+    /// The object, unless its last reference is gone.
+    pub fn upgrade(&self) -> Option<Counted<T>> {
+        // SAFETY: the type's invariant keeps the memory; the counts in it are never dropped.
+        let refs = unsafe { &(*self.inner.as_ptr()).refs };
+        raise(refs).then(|| Counted { inner: self.inner })
+    }
+
+    /// Whether it is a reference to this object.
+    pub fn is_of(&self, object: &T) -> bool {
+        // SAFETY: the memory is there; no reference is made.
+        let value: *const T = unsafe { (&raw const (*self.inner.as_ptr()).value).cast() };
+        core::ptr::eq(value, object)
+    }
+}
+
+impl<T: Shared> Drop for Weak<T> {
+    fn drop(&mut self) {
+        // SAFETY: the type's invariant.
+        let weak = unsafe { &(*self.inner.as_ptr()).weak };
+        // Release pairs with the fence below: every use of the memory happens before its end. Alone, no locked instruction is
+        // needed: the acquire finds what others did before they let go.
+        if weak.load(Ordering::Acquire) == 1 || weak.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            // SAFETY: the last of all, so the value is dropped already; the pointer came from `Box::leak` of the global allocator.
             drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
         }
+    }
+}
+
+impl<T: Shared> fmt::Debug for Weak<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Weak")
     }
 }
 

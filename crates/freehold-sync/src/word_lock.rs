@@ -61,6 +61,14 @@ impl WordLock {
         WordGuard { lock: self, rank, host: PhantomData, task: PhantomData }
     }
 
+    /// Takes the lock if it is free.
+    pub fn try_lock<H: Host>(&self, rank: Rank) -> Option<WordGuard<'_, H>> {
+        // Acquire: see the module. Relaxed on failure: nothing was got.
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        rank::acquired::<H>(rank);
+        Some(WordGuard { lock: self, rank, host: PhantomData, task: PhantomData })
+    }
+
     /// Waits until the one who holds the lock now, if anybody does, has let it go; others may hold it by then.
     ///
     /// # Panics

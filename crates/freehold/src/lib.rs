@@ -74,6 +74,7 @@
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
 //! | [`probe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, promised, and the tables that processes share for them |
+//! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |
@@ -98,6 +99,7 @@ pub mod platform;
 pub mod probe;
 pub mod rmap;
 pub mod space;
+pub mod uffd;
 pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};

@@ -229,6 +229,42 @@ fn rights_beside_sharing() {
     });
 }
 
+/// A table is found for the first time by another process while its owner takes rights, and pages, away: it must not be shared then.
+#[test]
+fn first_share_beside_changes() {
+    explore_both("huge pages: a table found while it changes", 8, 2, |scene| {
+        let (file, other) = (open(scene), scene.another());
+        let mut old = scene.machine.cpu(OLD);
+        for process in [&scene.process, &other] {
+            map(process, &file, RW);
+        }
+        for n in 0..2 {
+            scene.process.store(&mut old, at(n), n + 1).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.process.madvise(at(1), HUGE, Advice::DontNeed).unwrap();
+                scene.process.mprotect(BASE, SPAN, R).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                assert_eq!(other.load(&mut cpu, at(1)), Ok(2u64));
+                other.store(&mut cpu, at(0), 7u64).unwrap();
+            });
+        });
+        assert!(scene.process.store(&mut old, at(0), 1u64).is_err());
+        assert_eq!(scene.process.load(&mut old, at(0)), Ok(7u64));
+        file.mapping().truncate(HUGE).unwrap();
+        for process in [&scene.process, &other] {
+            assert_eq!(
+                process.load::<u64>(&mut scene.machine.cpu(1), at(1)),
+                Err(FaultError::Bus { addr: at(1) })
+            );
+            process.check();
+        }
+    });
+}
+
 /// A mapping moves away from under a truncation.
 #[test]
 fn move_beside_a_hole() {

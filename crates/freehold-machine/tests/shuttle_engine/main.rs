@@ -33,4 +33,5 @@ mod rmap;
 mod scene;
 mod special;
 mod stack;
+mod uffd;
 mod waiting;

@@ -110,6 +110,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Climb => climbed = true,
                 Step::Fill(file, index) => self.fill(&file, index, page)?,
                 Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
+                Step::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 Step::Failed(error) => return Err(error.into()),
             }
         }
@@ -235,7 +236,10 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
             // Its fault waits until the page is where it goes, or is known to be lost.
-            Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. } => {
+            // That of a write-protected page brings the page, or tells the pager.
+            Kind::Marker {
+                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
+            } => {
                 return Err(Missing::Absent);
             }
             Kind::Marker { .. } | Kind::Table { .. } => {
@@ -254,7 +258,10 @@ impl<P: Platform> AddressSpace<P> {
             };
         }
         let frame = self.platform().frame(pfn);
-        let own_copy = how.manner == Manner::Forced && frame.is_anon() && frame.is_exclusive();
+        let own_copy = how.manner == Manner::Forced
+            && frame.is_anon()
+            && frame.is_exclusive()
+            && !flags.contains(PteFlags::UFFD_WP);
         if how.write && !flags.contains(PteFlags::WRITE) && !own_copy {
             return Err(Missing::ReadOnly);
         }

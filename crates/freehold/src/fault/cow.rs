@@ -26,7 +26,7 @@ pub(super) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).unio
 
 /// What an entry gets when a store goes to its frame, in a VMA that may not allow stores to anybody but a debugger. Wherever
 /// an entry is made for a store: the page that a debugger wanted to copy may be gone by the time its fault comes.
-pub(super) fn written(flags: VmFlags) -> PteFlags {
+pub(crate) fn written(flags: VmFlags) -> PteFlags {
     if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
 }
 
@@ -45,6 +45,8 @@ fn read_only<P: Platform>(
 ) -> Result<ReadOnly, Step<P>> {
     match guard.get(address).kind(Level::Pte) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => Err(Step::Done),
+        // Write-protected by a userfaultfd since it was looked at.
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => Err(Step::Retry),
         Kind::Leaf { pfn, flags } => Ok(ReadOnly { pfn, special: flags.contains(PteFlags::SPECIAL) }),
         Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Err(Step::Retry),
     }

@@ -64,7 +64,9 @@ impl<P: Platform> AddressSpace<P> {
         let (mapping, mut rss) = (file.mapping(), Rss::default());
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
         // As on Linux, nothing is mapped around a page of a direct file.
-        let window = if mapping.is_direct() { page..page + PAGE_SIZE } else { window(vma, page, &table) };
+        // Nor where a userfaultfd wants to hear of each page.
+        let alone = mapping.is_direct() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
+        let window = if alone { page..page + PAGE_SIZE } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
@@ -164,7 +166,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
-    fn count_cached(&self, pfn: Pfn, rss: &mut Rss) {
+    pub(crate) fn count_cached(&self, pfn: Pfn, rss: &mut Rss) {
         let frame = self.platform().frame(pfn);
         frame.get();
         frame.add_map();

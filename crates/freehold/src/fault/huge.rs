@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
         let (first, flags) = (page & !(HUGE - 1), vma.flags());
         let fits = first >= vma.start() && page < vma.end() && vma.end() - first >= HUGE;
         fits && vma.is_anonymous()
-            && !flags.contains(VmFlags::NOHUGEPAGE)
+            && !flags.intersects(VmFlags::NOHUGEPAGE | VmFlags::UFFD)
             && match self.engine.config().huge_pages {
                 HugePages::Never => false,
                 HugePages::Madvise => flags.contains(VmFlags::HUGEPAGE),

@@ -26,9 +26,11 @@ use crate::{
     platform::Platform,
     rmap::{Moving, failed_frame},
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
+    uffd::Userfault,
     vma::{Vma, flags::VmFlags},
 };
 use core::fmt;
+pub(crate) use cow::written;
 pub use freehold_pagetable::Access;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
@@ -97,6 +99,8 @@ pub(crate) enum Step<P: Platform> {
     Fill(Counted<File<P>>, u64),
     /// The page is being moved out of this frame: drop every lock, wait for it, start over.
     Wait(Pfn),
+    /// It is for a userfaultfd's pager to serve: drop every lock, wait for it, start over.
+    Userfault(Userfault<P>),
     /// It cannot be resolved.
     Failed(FaultError),
 }
@@ -153,6 +157,11 @@ impl<P: Platform> AddressSpace<P> {
                     }
                 }
                 Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
+                Step::Userfault(fault) => {
+                    if let Err(killed) = self.wait_for_pager(&fault, addr) {
+                        break Err(killed.into());
+                    }
+                }
                 Step::Failed(error) => break Err(error.at(addr)),
             }
         };
@@ -246,11 +255,20 @@ impl<P: Platform> AddressSpace<P> {
             Err(TableError::OutOfTables) => return Step::OUT_OF_MEMORY,
             Err(TableError::Marker(_)) => return Step::Failed(FaultError::Bus { addr: page }),
         };
+        if vma.flags().intersects(VmFlags::UFFD)
+            && let Some(step) = self.ask_pager(vma, page, access)
+        {
+            return step;
+        }
         // Read without the table's lock: a hint, to be checked under the lock.
         match table.peek(address).kind(Level::Pte) {
             Kind::None => match vma.object() {
                 Object::Anonymous => self.anon_fault(vma, page, access, held, table),
-                Object::File(_) => self.file_fault(vma, page, access, held, table),
+                Object::File(_) => match self.file_fault(vma, page, access, held, table) {
+                    // Gone from the cache since the pager was thought of.
+                    Step::Fill(..) if vma.flags().contains(VmFlags::UFFD_MISSING) => Step::Retry,
+                    step => step,
+                },
                 Object::Special(special) => self.special_fault(vma, page, access.write, special, table),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
@@ -267,7 +285,10 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => Step::Wait(Moving::of(payload).pfn),
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
-            Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
+            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
+                Step::Failed(FaultError::Bus { addr: page })
+            }
         }
     }
 }

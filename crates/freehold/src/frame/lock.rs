@@ -17,6 +17,11 @@ impl<P: Platform> Engine<P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
 
+    /// Locks a frame if nobody has it locked; with the lock of the table whose entry keeps it held.
+    pub(crate) fn try_lock_frame(&self, pfn: Pfn) -> Option<WordGuard<'_, P>> {
+        self.platform().frame(pfn).lock.try_lock(Rank::Folio)
+    }
+
     /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be another page's by
     /// now, and the wait in vain.
     pub(crate) fn wait_for_frame(&self, pfn: Pfn) {

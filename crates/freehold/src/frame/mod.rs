@@ -114,6 +114,14 @@ impl Frame {
         self.home.store(home, Release);
     }
 
+    /// The page has moved within its address space: it is known by another home from now on. With the frame locked, and the locks of
+    /// both tables concerned.
+    pub(crate) fn set_home(&self, home: usize, index: u64) {
+        self.index.store(index, Relaxed);
+        // Release: as in `init_anon`.
+        self.home.store(home, Release);
+    }
+
     /// It is at home nowhere any more: what its page was has gone elsewhere, or was cut off.
     pub(crate) fn leave_home(&self) {
         self.home.store(0, Relaxed);

@@ -372,6 +372,38 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
+    /// Makes a page with these contents the file's, unless it has that page already: false.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
+    pub(crate) fn insert_page(&self, index: u64, contents: impl FnOnce(&P, Pfn)) -> Result<bool, FillError> {
+        debug_assert!(self.is_shmem());
+        let _pages_stay = self.invalidate.read();
+        if index >= self.pages() {
+            return Err(FillError::BeyondEnd);
+        }
+        let word = self.cache.make(index).map_err(NoMemory::from)?;
+        // Relaxed: as in `fill_page`.
+        match word.load(Relaxed) {
+            0 => {}
+            LOST => return Err(FillError::Lost),
+            _ => return Ok(false),
+        }
+        let pfn = self.engine.alloc_cache(self, index)?;
+        contents(self.engine.platform(), pfn);
+        // Release pairs with the acquire in `lookup`.
+        let new = word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok();
+        if !new {
+            self.engine.put_frame(pfn);
+        }
+        Ok(new)
+    }
+
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
     /// about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {

@@ -165,8 +165,8 @@ impl<P: Platform> Mapping<P> {
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
     pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
         let zap = |vma: &Vma<P>| match copies {
-            Copies::Go => Zap::of(vma).keep_guards(),
-            Copies::Stay => Zap::of(vma).file_pages_only(),
+            Copies::Go => Zap::of(vma).keep_guards().keep_wp(vma),
+            Copies::Stay => Zap::of(vma).file_pages_only().keep_wp(vma),
         };
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;

@@ -15,7 +15,7 @@ use crate::{
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::flags::VmFlags,
 };
-use freehold_pagetable::{Gather, Kind, Level, NotCached, Pte, PteFlags, Unmapped};
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, Unmapped};
 
 /// Why nothing was done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +145,9 @@ impl<P: Platform> AddressSpace<P> {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         let taken = self.with_entry(address, level, pfn, |leaf| {
+            // What a userfaultfd has write-protected stays so when it comes again.
+            let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
+            let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
             let old = leaf.replace(instead, &mut gather);
             let frame = self.platform().frame(pfn);
             if level == Level::Pte {

@@ -56,18 +56,21 @@ pub(crate) struct Moving {
     pub write: bool,
     /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork changes it here.
     pub exclusive: bool,
+    /// A userfaultfd has it write-protected.
+    pub uffd_wp: bool,
 }
 
 impl Moving {
     /// It, as an entry.
     pub fn entry<F: Format>(self) -> Pte<F> {
-        let bits = u64::from(self.exclusive) << 1 | u64::from(self.write);
-        Pte::marker(MarkerKind::Migration, self.pfn.get() << 2 | bits)
+        let bits = u64::from(self.uffd_wp) << 2 | u64::from(self.exclusive) << 1 | u64::from(self.write);
+        Pte::marker(MarkerKind::Migration, self.pfn.get() << 3 | bits)
     }
 
     /// From a marker's payload.
     pub fn of(payload: u64) -> Self {
-        Moving { pfn: Pfn::new(payload >> 2), write: payload & 1 != 0, exclusive: payload & 2 != 0 }
+        let bit = |n: u64| payload >> n & 1 != 0;
+        Moving { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
     }
 
     /// Its copy in a forked child, and what its original becomes.
@@ -159,7 +162,8 @@ impl<P: Platform> AddressSpace<P> {
                 return;
             }
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
-            leaf.replace(Moving { pfn, write, exclusive }.entry(), &mut gather);
+            let uffd_wp = flags.contains(PteFlags::UFFD_WP);
+            leaf.replace(Moving { pfn, write, exclusive, uffd_wp }.entry(), &mut gather);
             if exclusive {
                 frame.clear_exclusive();
             }
@@ -189,6 +193,7 @@ impl<P: Platform> AddressSpace<P> {
         if moving.write && vma.flags().contains(VmFlags::WRITE) {
             flags |= PteFlags::WRITE | PteFlags::DIRTY;
         }
+        flags.set(PteFlags::UFFD_WP, moving.uffd_wp);
         // No processor remembers a marker.
         leaf.replace(Pte::leaf(level, to, flags), &mut NotCached);
     }

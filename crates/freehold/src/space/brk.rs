@@ -8,7 +8,7 @@ use crate::{
     error::NoMemory,
     object::Object,
     platform::Platform,
-    vma::{Family, flags::VmFlags, merge::Attrs},
+    vma::{flags::VmFlags, merge::Attrs},
 };
 use core::ops::Range;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
@@ -146,8 +146,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(Refused);
         }
         let pgoff = range.start >> PAGE_SHIFT;
-        let attrs =
-            Attrs { flags, object: &Object::Anonymous, pgoff, anon: Family::NONE, policy: 0, reserves: None };
+        let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.
         let new = match range.start > space.start_brk.load(Relaxed) {
             true => self.prepare_new(range.clone(), &attrs)?,

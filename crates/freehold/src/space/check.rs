@@ -1,9 +1,17 @@
 //! The address space's own oracle.
 
 use super::{AddressSpace, Rss, RssKind};
-use crate::{PAGE_SIZE, VirtAddr, object::Object, platform::Platform, probe, vma::Vma};
+use crate::{
+    PAGE_SIZE, VirtAddr,
+    object::Object,
+    platform::Platform,
+    probe,
+    vma::{Vma, flags::VmFlags},
+};
 use core::ops::ControlFlow;
-use freehold_pagetable::{Kind, Large, LeafGuard, Level, Pte, PteFlags, PteGuard, VaRange, Visitor};
+use freehold_pagetable::{
+    Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
+};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
@@ -40,6 +48,12 @@ impl<P: Platform> AddressSpace<P> {
 
     fn check_reverse(&self, vma: &Vma<P>) {
         let at = vma.start();
+        let watched = vma.flags().intersects(VmFlags::UFFD);
+        assert_eq!(
+            vma.uffd().is_some(),
+            watched,
+            "the VMA at {at:#x} has a userfaultfd without its flags, or these alone"
+        );
         if let Some(tree) = vma.tree() {
             assert!(vma.anon().is_some(), "the VMA at {at:#x} has a tree and no family");
             assert!(tree.read().holds(vma), "the VMA at {at:#x} is not linked with its pages");
@@ -50,6 +64,10 @@ impl<P: Platform> AddressSpace<P> {
             assert!(mapping.mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
         }
         self.check_shared_tables(vma);
+        self.check_entries(vma);
+    }
+
+    fn check_entries(&self, vma: &Vma<P>) {
         let mut reverse = Reverse { platform: self.platform(), vma };
         let range = VaRange::of(vma.start(), vma.end());
         let walked = self.table.walk(self.platform(), range, &mut reverse);
@@ -65,7 +83,14 @@ struct Reverse<'v, P: Platform> {
 
 impl<P: Platform> Reverse<'_, P> {
     fn check(&self, address: VirtAddr, pte: Pte<P::Format>, level: Level) {
-        let Kind::Leaf { pfn, flags } = pte.kind(level) else { return };
+        let (marked, flags) = match pte.kind(level) {
+            Kind::Leaf { flags, .. } => (flags.contains(PteFlags::UFFD_WP), flags),
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } => (true, PteFlags::empty()),
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
+        };
+        let watched = self.vma.flags().contains(VmFlags::UFFD_WP) && !flags.contains(PteFlags::WRITE);
+        assert!(!marked || watched, "the page at {address:?} is write-protected for nobody, or not at all");
+        let Kind::Leaf { pfn, .. } = pte.kind(level) else { return };
         if flags.contains(PteFlags::SPECIAL) {
             return;
         }

@@ -30,6 +30,7 @@ use crate::{
     frame::Frame,
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
+    uffd::{Context, event::Notices},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
 };
 use core::ops::{ControlFlow, Range};
@@ -43,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
     /// seen on the other, except in shared mappings.
     ///
     /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory (those of mlockall
-    /// for the future as well).
+    /// for the future as well), userfaultfds that do not want to hear of forks.
     ///
     /// # Errors
     ///
@@ -52,14 +53,17 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's; the i_mmap lock
-    /// of each file.
+    /// of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
     pub fn fork(&self) -> Result<Counted<Self>, ForkError> {
         let child = self.new_child()?;
+        let mut notices = Notices::new();
         let guard = self.write_killable()?;
-        let copied = guard.copy_into(&child);
-        // A child that is not wanted is dropped without the parent's lock.
+        let copied = guard.copy_into(&child, &mut notices);
+        // A child that is not wanted is dropped without the parent's lock; so are contexts of its own.
         drop(guard);
-        copied.map(|()| child)
+        copied?;
+        notices.send();
+        Ok(child)
     }
 
     /// An empty address space with the same settings.
@@ -78,7 +82,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Copies everything into `child`, which is empty.
-    fn copy_into(&self, child: &AddressSpace<P>) -> Result<(), ForkError> {
+    fn copy_into(&self, child: &Counted<AddressSpace<P>>, notices: &mut Notices<P>) -> Result<(), ForkError> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
@@ -87,9 +91,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
         let mut kept = 0;
-        let copied = self
-            .vmas(0..u64::MAX)
-            .try_for_each(|vma| self.copy_vma(vma, &copy, &mut gather).map(|pages| kept += pages));
+        let copied = self.vmas(0..u64::MAX).try_for_each(|vma| {
+            self.lock_vma_killable(vma)?;
+            if vma.flags().contains(VmFlags::DONTCOPY) {
+                return Ok(());
+            }
+            let uffd = notices.note_fork(vma, child)?;
+            self.copy_vma(vma, uffd.as_ref(), &copy, &mut gather).map(|pages| kept += pages)
+        });
         // Whether or not it went well: entries have lost rights.
         gather.finish();
         copied?;
@@ -103,14 +112,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn copy_vma(
         &self,
         vma: &Vma<P>,
+        uffd: Option<&Counted<Context<P>>>,
         copy: &WriteGuard<'_, P>,
         gather: &mut ForkGather<'_, '_, P>,
     ) -> Result<u64, ForkError> {
-        self.lock_vma_killable(vma)?;
         let flags = vma.flags();
-        if flags.contains(VmFlags::DONTCOPY) {
-            return Ok(0);
-        }
         if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.config().commit_pages {
             return Err(ForkError::Limit);
         }
@@ -119,7 +125,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             true => Family { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
             false => Family::NONE,
         };
-        let attrs = Attrs { flags: flags - VmFlags::LOCK_MASK, anon, reserves: None, ..vma.attrs() };
+        let lost = if uffd.is_some() { VmFlags::LOCK_MASK } else { VmFlags::LOCK_MASK | VmFlags::UFFD };
+        let attrs = Attrs { flags: flags - lost, anon, uffd, reserves: None, ..vma.attrs() };
         copy.reserve(1)?;
         let child = copy.alloc(vma.range(), &attrs)?;
         copy.insert_copy(vma, child);
@@ -131,8 +138,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return Ok(0);
         }
-        match !wiped && has_entries_to_copy(vma) {
-            true => self.space.copy_entries(vma, copy.space, gather).map_err(ForkError::from),
+        match !wiped && has_entries_to_copy(vma, attrs.flags) {
+            true => self.space.copy_entries(vma, attrs.flags, copy.space, gather).map_err(ForkError::from),
             false => Ok(0),
         }
     }
@@ -148,10 +155,10 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Whether a VMA has entries that faults of the child could not make as well.
-fn has_entries_to_copy<P: Platform>(vma: &Vma<P>) -> bool {
-    let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP;
-    vma.anon().is_some() || vma.flags().intersects(kept)
+/// Whether a VMA has entries that faults of the child, whose VMA has these flags, could not make as well.
+fn has_entries_to_copy<P: Platform>(vma: &Vma<P>, child: VmFlags) -> bool {
+    let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP | VmFlags::UFFD_WP;
+    vma.anon().is_some() || child.intersects(kept)
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -198,15 +205,22 @@ impl<P: Platform> AddressSpace<P> {
         Ok(at)
     }
 
-    /// Copies what is mapped in `vma` to `child`, table by table; returns how many pages it left out because they are pinned.
+    /// Copies what is mapped in `vma` to `child`, whose VMA has these flags, table by table; returns how many pages it left out
+    /// because they are pinned.
     fn copy_entries(
         &self,
         vma: &Vma<P>,
+        flags: VmFlags,
         child: &AddressSpace<P>,
         gather: &mut ForkGather<'_, '_, P>,
     ) -> Result<u64, NoMemory> {
-        let private = vma.flags().is_cow();
-        let mut copier = Copier { platform: self.platform(), private, rss: Rss::default(), kept: 0 };
+        let mut copier = Copier {
+            platform: self.platform(),
+            private: vma.flags().is_cow(),
+            uffd_wp: flags.contains(VmFlags::UFFD_WP),
+            rss: Rss::default(),
+            kept: 0,
+        };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);
@@ -241,6 +255,8 @@ struct Copier<'p, P: Platform> {
     platform: &'p P,
     /// Stores make private copies here.
     private: bool,
+    /// The child's VMA is for a userfaultfd to write-protect.
+    uffd_wp: bool,
     /// Resident pages that the child now has.
     rss: Rss,
     /// Pages that the child has not got, because they are pinned.
@@ -318,18 +334,19 @@ impl<P: Platform> Copier<'_, P> {
                 // The child has not used the page yet, nor written to a shared one.
                 let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
                 lost.set(PteFlags::DIRTY, !self.private);
+                lost.set(PteFlags::UFFD_WP, !self.uffd_wp);
                 Some(pte.with_flags(level, flags - lost))
             }
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
             // The walk that ends the parent's marker comes to the child's later.
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
                 self.rss.add(MOVING, 1);
-                Some(Moving::of(payload).shared().entry())
+                let moving = Moving::of(payload);
+                Some(Moving { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
             }
-            // userfaultfd does not follow into the child; nothing swaps yet.
-            Kind::Marker { kind: MarkerKind::UffdWp | MarkerKind::Swap, .. }
-            | Kind::None
-            | Kind::Table { .. } => None,
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
+            // Nothing swaps yet.
+            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::None | Kind::Table { .. } => None,
         }
     }
 }

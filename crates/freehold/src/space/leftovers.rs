@@ -1,29 +1,45 @@
-//! What the steps of one call have unmapped, and what is retired when the lock is gone.
+//! What the steps of one call have unmapped, and what is to be said and retired when the lock is gone.
 
 use super::unmap::Unmapped;
-use crate::platform::Platform;
+use crate::{platform::Platform, uffd::event::Notice};
 
 /// What goes once the lock is gone.
-pub(crate) struct Leftovers<'s, P: Platform>(Option<Unmapped<'s, P>>);
+pub(crate) struct Leftovers<'s, P: Platform> {
+    /// Unmapped to make room.
+    before: Option<Unmapped<'s, P>>,
+    /// A userfaultfd is to hear of a move.
+    pub moved: Option<Notice<P>>,
+    /// Sources that have moved away.
+    after: Option<Unmapped<'s, P>>,
+}
 
 impl<'s, P: Platform> Leftovers<'s, P> {
     /// Nothing yet.
     pub fn new() -> Self {
-        Leftovers(None)
+        Leftovers { before: None, moved: None, after: None }
     }
 
     /// This, too.
     pub fn add(&mut self, unmapped: Unmapped<'s, P>) {
-        self.0 = Some(match self.0.take() {
+        Self::join(&mut self.before, unmapped);
+    }
+
+    /// This, too, which has moved away.
+    pub fn add_source(&mut self, unmapped: Unmapped<'s, P>) {
+        Self::join(&mut self.after, unmapped);
+    }
+
+    fn join(place: &mut Option<Unmapped<'s, P>>, unmapped: Unmapped<'s, P>) {
+        *place = Some(match place.take() {
             Some(before) => before.join(unmapped),
             None => unmapped,
         });
     }
 
-    /// Step 5 of all.
+    /// Step 5 of all, and what is to be said in between.
     pub fn retire(self) {
-        if let Some(unmapped) = self.0 {
-            unmapped.retire();
-        }
+        self.before.into_iter().for_each(Unmapped::retire);
+        self.moved.into_iter().for_each(Notice::send);
+        self.after.into_iter().for_each(Unmapped::retire);
     }
 }

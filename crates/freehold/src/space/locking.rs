@@ -21,9 +21,11 @@
 
 use super::AddressSpace;
 use crate::{
+    counted::Counted,
     error::NoMemory,
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::Context,
     vma::{Family, Vma, flags::VmFlags},
 };
 use core::{
@@ -528,6 +530,11 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
     /// Changes rights and properties.
     pub fn set_flags(&self, flags: VmFlags) {
         self.vma.set_flags(flags);
+    }
+
+    /// Changes the userfaultfd that the VMA is registered with.
+    pub fn set_uffd(&self, uffd: Option<Counted<Context<P>>>) {
+        self.vma.set_uffd(uffd);
     }
 
     /// Changes the NUMA policy tag.

@@ -14,7 +14,7 @@ use crate::{
     hugetlb::{HugePageSize, reserves::Promised},
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
-    vma::{Family, Vma, flags::VmFlags, merge::Attrs},
+    vma::{Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
 use core::ops::Range;
@@ -605,14 +605,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 impl<P: Platform> Request<P> {
     /// What decides whether it joins a neighbour.
     pub(super) fn attrs(&self) -> Attrs<'_, P> {
-        Attrs {
-            flags: self.vm_flags,
-            object: &self.object,
-            pgoff: self.pgoff,
-            anon: Family::NONE,
-            policy: 0,
-            reserves: None,
-        }
+        Attrs::new(self.vm_flags, &self.object, self.pgoff)
     }
 
     /// What a driver is told of it.

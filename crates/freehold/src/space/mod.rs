@@ -34,7 +34,7 @@ pub mod pkeys;
 mod populate;
 mod query;
 mod remap_file_pages;
-mod reshape;
+pub(crate) mod reshape;
 mod shm;
 pub mod smaps;
 mod special;

@@ -75,6 +75,15 @@ impl<P: Platform> AddressSpace<P> {
         Ok(None)
     }
 
+    /// Splits the huge page around `at`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`split_huge`](Self::split_huge).
+    pub(crate) fn split_huge_around(&self, at: u64) -> Result<(), NoMemory> {
+        self.split_leaf(VirtAddr::new(at), Level::Pmd)
+    }
+
     pub(super) fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let platform = self.platform();
         let split = match level {

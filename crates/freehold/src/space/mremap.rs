@@ -28,6 +28,7 @@ use crate::{
     object::{Object, VmaInfo},
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::{Features, event::Notice},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
@@ -245,6 +246,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
         let end = request.addr.saturating_add(request.old_len);
+        // A userfaultfd would hear of one move at most.
+        let mut vmas = self.vmas(request.addr..end);
+        let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
+        drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
         let mut result = Err(MremapError::NotMapped);
         loop {
@@ -256,6 +261,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 None => 0,
                 Some(last) => vma.start() - last,
             };
+            if several && vma.flags().intersects(VmFlags::UFFD) {
+                return Err(MremapError::NotMapped);
+            }
             last_end = Some(vma.end());
             let part = vma.start().max(request.addr)..vma.end().min(end);
             let len = part.end - part.start;
@@ -408,6 +416,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(error);
         }
         // Nothing can fail from here on.
+        leftovers.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
+        if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
+            // What is not watched any more is not write-protected either (hazard C-44).
+            self.space.unprotect(&from);
+        }
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
         let landing = self.insert(target.clone(), new, &attrs);
         if let Some(whole) = joined {
@@ -421,7 +434,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             self.empty_source(source, landing, &from);
         } else if !from.is_empty() {
             let unmapped = self.unmap(&Decoded::trusted(from));
-            leftovers.add(unmapped.expect("the source was split off and the tree's change reserved before"));
+            leftovers.add_source(
+                unmapped.expect("the source was split off and the tree's change reserved before"),
+            );
         }
         Ok(target.start)
     }
@@ -545,5 +560,8 @@ fn movable<P: Platform>(source: &Vma<P>) -> Tables {
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = matches!(source.object(), Object::Anonymous) && !source.anon().is_some();
     let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
-    Attrs { pgoff, ..source.attrs() }
+    match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
+        Some(_) => Attrs { pgoff, ..source.attrs() },
+        None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },
+    }
 }

@@ -24,6 +24,17 @@ pub(super) trait Parts<P: Platform> {
         Some((vma, range.start.max(vma.start())..range.end.min(vma.end())))
     }
 
+    /// Whether something in `range` is not mapped.
+    fn has_hole(&self, mut range: Range<u64>) -> bool {
+        while !range.is_empty() {
+            match self.first_part(&range) {
+                Some((_, part)) if part.start == range.start => range.start = part.end,
+                _ => return true,
+            }
+        }
+        false
+    }
+
     /// Calls `f` with each VMA in `range` and the part of it inside; `f` may cut and merge that VMA, and join it to its
     /// neighbours, which is why each step looks up what now lies behind the part before. Returns whether there was no hole.
     fn each_part<'g, E>(

@@ -12,6 +12,7 @@ use crate::{
     hugetlb::HugePageSize,
     object::File,
     platform::Platform,
+    uffd::Userfault,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
@@ -77,6 +78,8 @@ enum Batch<P: Platform> {
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, index: u64 },
     /// The page is being moved out of this frame: to be waited for without the lock.
     Wait { page: u64, pfn: Pfn },
+    /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
+    Userfault { page: u64, fault: Userfault<P> },
     /// The part up to this address cannot be populated.
     Refused { part_end: u64, error: PopulateError },
 }
@@ -131,6 +134,11 @@ impl<P: Platform> AddressSpace<P> {
                     at = page;
                     continue;
                 }
+                Batch::Userfault { page, fault } => {
+                    self.wait_for_pager(&fault, page)?;
+                    at = page;
+                    continue;
+                }
                 Batch::Refused { part_end, error } => (part_end, error),
             };
             if !matches!(policy, Policy::Leniently | Policy::Locked) || error == PopulateError::Killed {
@@ -180,6 +188,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Retry | Step::Climb => return Batch::To(page),
                 Step::Fill(file, index) => return Batch::Fill { page, part_end: part.end, file, index },
                 Step::Wait(pfn) => return Batch::Wait { page, pfn },
+                Step::Userfault(fault) => return Batch::Userfault { page, fault },
                 Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
             }
         }

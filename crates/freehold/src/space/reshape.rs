@@ -15,10 +15,12 @@
 
 use super::locking::{Slot, WriteGuard, entry, entry_at};
 use crate::{
+    counted::Counted,
     error::NoMemory,
     object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::Context,
     vma::{
         Vma,
         flags::VmFlags,
@@ -130,6 +132,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             policy: attrs.policy,
             object: attrs.object,
             hugetlb,
+            uffd: attrs.uffd,
             // Exposed: the reverse map comes back from the VMA to its space.
             owner: core::ptr::from_ref(self.space).expose_provenance(),
         })
@@ -284,12 +287,30 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: Range<u64>,
         change: Change,
     ) -> Result<&'g Vma<P>, ReshapeError> {
-        let attrs = Attrs {
-            flags: change.flags,
-            policy: change.policy,
-            pgoff: vma.pgoff_of(range.start),
-            ..vma.attrs()
-        };
+        let attrs = Attrs { flags: change.flags, policy: change.policy, ..vma.attrs() };
+        self.modify_attrs(vma, range, attrs)
+    }
+
+    /// As [`modify`](Self::modify), for flags and the userfaultfd that go with each other.
+    pub(crate) fn modify_uffd<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: Range<u64>,
+        flags: VmFlags,
+        uffd: Option<&Counted<Context<P>>>,
+    ) -> Result<&'g Vma<P>, ReshapeError> {
+        let result = self.modify_attrs(vma, range, Attrs { flags, uffd, ..vma.attrs() })?;
+        self.lock_vma(result).set_uffd(uffd.cloned());
+        Ok(result)
+    }
+
+    fn modify_attrs<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: Range<u64>,
+        attrs: Attrs<'_, P>,
+    ) -> Result<&'g Vma<P>, ReshapeError> {
+        let attrs = Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
         let prev =
             if range.start == vma.start() { self.prev_slot(range.start).and_then(Slot::vma) } else { None };
@@ -307,8 +328,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             None => self.carve(vma, range)?,
         };
         let right = self.lock_vma(result);
-        right.set_flags(change.flags | (result.flags() & VmFlags::STICKY));
-        right.set_policy(change.policy);
+        right.set_flags(attrs.flags | (result.flags() & VmFlags::STICKY));
+        right.set_policy(attrs.policy);
         Ok(result)
     }
 

@@ -8,7 +8,7 @@ use crate::{
     object::{Object, Special},
     platform::Platform,
     space::{TASK_SIZE, limits::Replaced, locking::WriteGuard},
-    vma::{Family, flags::VmFlags, merge::Attrs},
+    vma::{flags::VmFlags, merge::Attrs},
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -115,14 +115,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut fresh = ArrayVec::<_, PARTS>::new();
         for (range, part) in ranges.iter().zip(parts) {
             let object = Object::Special(part.special.clone());
-            let attrs = Attrs {
-                flags: flags(part),
-                object: &object,
-                pgoff: 0,
-                anon: Family::NONE,
-                policy: 0,
-                reserves: None,
-            };
+            let attrs = Attrs::new(flags(part), &object, 0);
             fresh.push(self.alloc(range.clone(), &attrs)?);
         }
         // Nothing can fail any more.

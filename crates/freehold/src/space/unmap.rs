@@ -5,7 +5,7 @@
 //! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may fail
 //! commit    Detached   out of the tree, detached, accounted; cannot fail
 //! settle    Unmapped   zapped, flushed, tables freed; with whatever lock the design still holds, or none
-//! retire               files dropped, VMAs back to the slab; after the locks
+//! retire               files dropped, VMAs back to the slab, userfaultfds told; after the locks
 //! ```
 //!
 //! The designs differ only in what is held during *settle*:
@@ -38,6 +38,7 @@ use crate::{
     error::MunmapError,
     platform::Platform,
     rmap::edit::RmapEdit,
+    uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
@@ -106,6 +107,8 @@ pub(crate) struct Gathered<'g, 's, P: Platform> {
     range: Range<u64>,
     list: VmaList<P>,
     totals: Totals,
+    /// What userfaultfds are told in the end.
+    notices: Notices<P>,
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
@@ -120,6 +123,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let vma = self.clip(vma, &range)?;
             gathered.add(vma);
             at = vma.end();
+            // Once it is locked, so that nobody fills it any more.
+            gathered.notices.note_unmap(vma, &range)?;
         }
         self.reserve(1)?;
         Ok(gathered)
@@ -127,7 +132,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Step 2 for a range that is known to be free.
     pub(crate) fn gather_nothing(&self, range: Range<u64>) -> Gathered<'_, 's, P> {
-        Gathered { guard: self, range, list: VmaList::new(), totals: Totals::default() }
+        Gathered {
+            guard: self,
+            range,
+            list: VmaList::new(),
+            totals: Totals::default(),
+            notices: Notices::new(),
+        }
     }
 
     /// Splits off what of `vma` lies outside `range`.
@@ -314,14 +325,14 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     fn detach(self, span: Range<u64>) -> Detached<'s, P> {
-        let Gathered { guard, list, totals, .. } = self;
+        let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
             guard.detach(vma);
             guard.space.counters.account(guard, vma.flags(), -(vma.pages() as i64));
         }
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_locked(guard, -(totals.locked as i64));
-        Detached { owned: OwnedList { space: guard.space, list }, span }
+        Detached { owned: OwnedList { space: guard.space, list }, notices, span }
     }
 }
 
@@ -341,6 +352,7 @@ enum Settling {
 #[must_use = "detached VMAs must be settled, or their pages leak"]
 pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
+    notices: Notices<P>,
     span: Range<u64>,
 }
 
@@ -348,18 +360,19 @@ pub(crate) struct Detached<'s, P: Platform> {
 #[must_use = "retire unmapped VMAs after the locks"]
 pub(crate) struct Unmapped<'s, P: Platform> {
     owned: OwnedList<'s, P>,
+    notices: Notices<P>,
 }
 
 impl<'s, P: Platform> Detached<'s, P> {
     /// Step 4 in one go: `free` is known to stay free until this is done.
     fn settle(self, free: VaRange) -> Unmapped<'s, P> {
         settle(self.owned.space, &self.owned.list, &self.span, free);
-        Unmapped { owned: self.owned }
+        self.without_pages()
     }
 
     /// Step 4 where nothing is mapped and the VMAs are unlinked, or all was settled in place.
     fn without_pages(self) -> Unmapped<'s, P> {
-        Unmapped { owned: self.owned }
+        Unmapped { owned: self.owned, notices: self.notices }
     }
 
     /// Step 4 without any lock of the address space, and the end of the closing reservation.
@@ -368,7 +381,7 @@ impl<'s, P: Platform> Detached<'s, P> {
         let inner = VaRange::of(self.span.start, self.span.end);
         settle(space, &self.owned.list, &self.span, inner);
         space.end_closing(&self.span);
-        Unmapped { owned: self.owned }
+        self.without_pages()
     }
 }
 
@@ -376,12 +389,18 @@ impl<P: Platform> Unmapped<'_, P> {
     /// Both in one.
     pub fn join(mut self, mut other: Self) -> Self {
         self.owned.list.append(core::mem::replace(&mut other.owned.list, VmaList::new()));
+        self.notices.append(other.notices);
         self
     }
 
-    /// Step 5: drops what the VMAs held and gives them back.
+    /// Step 5: drops what the VMAs held and gives them back; then waits until userfaultfds have heard of it.
+    ///
+    /// # Locks
+    ///
+    /// The caller holds none.
     pub fn retire(self) {
         drop(self.owned);
+        self.notices.send();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, Kind, Large, LeafGuard, Level, MarkerKind, PteFlags, PteGuard, Slot, Tlb,
+    ENTRIES, Flush, Gather, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, Tlb,
     Unmapped, VaRange, VirtAddr, Visitor, Walked,
 };
 
@@ -43,6 +43,8 @@ pub(crate) struct Zap {
     shared: bool,
     /// Guard markers stay.
     keep_guards: bool,
+    /// Write protection by a userfaultfd stays, as a marker.
+    keep_wp: bool,
     /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
     file_pages_only: bool,
 }
@@ -50,7 +52,8 @@ pub(crate) struct Zap {
 impl Zap {
     /// Everything, guard markers included.
     pub fn of<P: Platform>(vma: &Vma<P>) -> Self {
-        Zap { shared: vma.flags().contains(VmFlags::MAYSHARE), keep_guards: false, file_pages_only: false }
+        let shared = vma.flags().contains(VmFlags::MAYSHARE);
+        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
     }
 
     /// Everything but guard markers.
@@ -61,6 +64,11 @@ impl Zap {
     /// Whether private copies stay.
     pub fn spares_copies(self) -> bool {
         self.file_pages_only
+    }
+
+    /// What a userfaultfd has write-protected, of a file, stays so when it comes again.
+    pub fn keep_wp<P: Platform>(self, vma: &Vma<P>) -> Self {
+        Zap { keep_wp: vma.flags().contains(VmFlags::UFFD_WP) && !vma.is_anonymous(), ..self }
     }
 
     /// Only pages that belong to the mapped file.
@@ -159,6 +167,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                         {
                             return;
                         }
+                        Kind::Marker { kind: MarkerKind::UffdWp, .. } if zap.keep_wp => return,
                         Kind::Marker { kind: MarkerKind::Migration, .. } => rss.add(MOVING, -1),
                         _ => {}
                     }
@@ -172,17 +181,28 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
             }
             let frame = platform.frame(pfn);
             let mut what = Unmapped::new(pfn, Level::Pte);
+            let marked = zap.keep_wp && flags.contains(PteFlags::UFFD_WP);
             if frame.is_anon() {
                 if zap.file_pages_only {
                     return;
                 }
                 // Nobody will ask for the page again: accessed and dirty bits may be lost.
-                slot.clear();
+                if marked {
+                    slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
+                } else {
+                    slot.clear();
+                }
                 rss.anon -= 1;
             } else {
-                if !zap.shared {
-                    slot.clear();
-                } else if slot.take().flags().contains(PteFlags::DIRTY) {
+                let old = match (marked, zap.shared) {
+                    (true, _) => slot.replace(Pte::marker(MarkerKind::UffdWp, 0)),
+                    (false, true) => slot.take(),
+                    (false, false) => {
+                        slot.clear();
+                        pte
+                    }
+                };
+                if zap.shared && old.flags().contains(PteFlags::DIRTY) {
                     // For who writes the page back before the flush, which it is said after again. Nearly always it is known.
                     if !frame.is_dirty() {
                         frame.set_dirty();

@@ -68,6 +68,12 @@ bitflags! {
         const SOFTDIRTY = 1 << 29;
         /// The protection key, a number; see [`pkey`](VmFlags::pkey).
         const PKEY = 0xf << PKEY_SHIFT;
+        /// Registered with a userfaultfd: it hears of pages that are not there.
+        const UFFD_MISSING = 1 << 40;
+        /// Likewise, of stores to pages that it has write-protected.
+        const UFFD_WP = 1 << 41;
+        /// Likewise, of pages that are in the file's cache and not mapped.
+        const UFFD_MINOR = 1 << 42;
     }
 }
 
@@ -81,6 +87,8 @@ impl VmFlags {
     pub const STICKY: Self = Self::SOFTDIRTY.union(Self::MAYBE_GUARD);
     /// What mprotect changes.
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
+    /// Of which at least one is set on every VMA that is registered with a userfaultfd.
+    pub const UFFD: Self = Self::UFFD_MISSING.union(Self::UFFD_WP).union(Self::UFFD_MINOR);
     /// What mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
 
@@ -133,7 +141,7 @@ impl VmFlags {
     }
 }
 
-const SMAPS: [(VmFlags, &str); 27] = [
+const SMAPS: [(VmFlags, &str); 30] = [
     (VmFlags::READ, "rd"),
     (VmFlags::WRITE, "wr"),
     (VmFlags::EXEC, "ex"),
@@ -143,7 +151,9 @@ const SMAPS: [(VmFlags, &str); 27] = [
     (VmFlags::MAYEXEC, "me"),
     (VmFlags::MAYSHARE, "ms"),
     (VmFlags::GROWSDOWN, "gd"),
+    (VmFlags::UFFD_MISSING, "um"),
     (VmFlags::PFNMAP, "pf"),
+    (VmFlags::UFFD_WP, "uw"),
     (VmFlags::LOCKED, "lo"),
     (VmFlags::IO, "io"),
     (VmFlags::SEQ_READ, "sr"),
@@ -161,4 +171,5 @@ const SMAPS: [(VmFlags, &str); 27] = [
     (VmFlags::HUGEPAGE, "hg"),
     (VmFlags::NOHUGEPAGE, "nh"),
     (VmFlags::MERGEABLE, "mg"),
+    (VmFlags::UFFD_MINOR, "ui"),
 ];

@@ -3,11 +3,14 @@
 //! ```text
 //!   |---- left ----|---- right ----|      ->      |------------ one ------------|
 //!     same flags (sticky ones joined), same object, offsets that continue, same policy,
-//!     families of anonymous pages that agree
+//!     same userfaultfd, families of anonymous pages that agree
 //! ```
 
 use super::{AnonId, Family, Vma, flags::VmFlags};
-use crate::{PAGE_SHIFT, counted::Counted, hugetlb::reserves::Reserves, object::Object, platform::Platform};
+use crate::{
+    PAGE_SHIFT, counted::Counted, hugetlb::reserves::Reserves, object::Object, platform::Platform,
+    uffd::Context,
+};
 
 /// What decides whether a range may join a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
@@ -19,6 +22,15 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub policy: u64,
     /// What promises of huge pages it has a part in; no matter for merges, which huge pages take no part in.
     pub reserves: Option<&'a Counted<Reserves>>,
+    /// With which userfaultfd it is registered.
+    pub uffd: Option<&'a Counted<Context<P>>>,
+}
+
+impl<'a, P: Platform> Attrs<'a, P> {
+    /// Those of a new mapping.
+    pub fn new(flags: VmFlags, object: &'a Object<P>, pgoff: u64) -> Self {
+        Attrs { flags, object, pgoff, anon: Family::NONE, policy: 0, reserves: None, uffd: None }
+    }
 }
 
 impl<P: Platform> Clone for Attrs<'_, P> {
@@ -51,6 +63,7 @@ fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
         && !a.flags.intersects(VmFlags::SPECIAL)
         && a.policy == b.policy
         && a.object.same(b.object)
+        && a.uffd.map(Counted::as_ptr) == b.uffd.map(Counted::as_ptr)
 }
 
 /// Whether `range` (with `attrs`) may be appended to `left`, which ends where it starts.

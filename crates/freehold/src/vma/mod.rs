@@ -24,6 +24,7 @@ use crate::{
         tree::{ByFile, ByPages},
     },
     space::AddressSpace,
+    uffd::Context,
 };
 use core::{cell::UnsafeCell, ops::Range, ptr::null_mut};
 use flags::VmFlags;
@@ -104,7 +105,7 @@ impl<P: Platform> Family<'_, P> {
 /// One mapped area of an address space.
 ///
 /// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the locks of the trees that
-/// it is linked in (its file's, its pages'), for writing; `flags`, `policy` need the first two; `anon` and `tree` go from none to some
+/// it is linked in (its file's, its pages'), for writing; `flags`, `policy`, `uffd` need the first two; `anon` and `tree` go from none to some
 /// under the mmap lock for reading and the tree's lock for writing, and back under all write locks; `object`, `hugetlb` and `owner` are
 /// written only while detached. Any of them may be *read* with one of the locks held.
 #[repr(C, align(64))]
@@ -138,11 +139,14 @@ struct LastLine<P: Platform> {
     count: VmaCount,
     /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page, as `count` is.
     tree: AtomicPtr<Home<P, ByPages>>,
+    /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
+    uffd: UnsafeCell<Option<Counted<Context<P>>>>,
     /// Next in the list of gathered VMAs, or in the slab's free list; owned by whoever owns the detached VMA.
     chain: AtomicPtr<Vma<P>>,
 }
 
-// SAFETY: every field but `object` and `hugetlb` is atomic; those are written only while the VMA is detached and owned by one thread.
+// SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the VMA is detached and owned by
+// one thread, `uffd` also under the mmap lock and the VMA's, for writing, which keep all readers out.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
 // SAFETY: as above.
@@ -236,6 +240,13 @@ impl<P: Platform> Vma<P> {
         }
     }
 
+    /// The userfaultfd that it is registered with.
+    pub(crate) fn uffd(&self) -> Option<&Counted<Context<P>>> {
+        // SAFETY: who reads holds the mmap lock or the VMA's, or owns the VMA; who writes keeps those out, and has forgotten what
+        // it read here before (see `set_uffd`).
+        unsafe { &*self.state.uffd.get() }.as_ref()
+    }
+
     /// Private anonymous memory.
     pub fn is_anonymous(&self) -> bool {
         matches!(self.object(), Object::Anonymous)
@@ -312,6 +323,7 @@ impl<P: Platform> Vma<P> {
             anon: self.family(),
             policy: self.policy(),
             reserves: self.hugetlb().and_then(|own| own.reserves()),
+            uffd: self.uffd(),
         }
     }
 
@@ -334,6 +346,13 @@ impl<P: Platform> Vma<P> {
         let old = self.state.tree.swap(tree, AcqRel);
         // SAFETY: the reference that the VMA owned.
         drop(unsafe { HomeRef::<P, ByPages>::from_raw(old) });
+    }
+
+    /// Registers the VMA with a userfaultfd, or with none. The caller keeps nothing that [`uffd`](Self::uffd) has returned.
+    pub(crate) fn set_uffd(&self, uffd: Option<Counted<Context<P>>>) {
+        // SAFETY: as said in `uffd`.
+        let old = unsafe { core::mem::replace(&mut *self.state.uffd.get(), uffd) };
+        drop(old);
     }
 
     pub(crate) fn set_policy(&self, policy: u64) {

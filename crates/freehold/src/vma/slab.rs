@@ -11,6 +11,7 @@
 use super::{Family, LastLine, Vma, flags::VmFlags};
 use crate::{
     counted::Counted, error::NoMemory, hugetlb::tables::HugetlbVma, object::Object, platform::Platform,
+    uffd::Context,
 };
 use allocator_api2::{boxed::Box, vec::Vec};
 use core::{
@@ -79,6 +80,7 @@ impl<P: Platform> Slab<P> {
         vma.set_flags(init.flags);
         vma.set_family(init.anon);
         vma.set_policy(init.policy);
+        vma.set_uffd(init.uffd.cloned());
         vma.owner.store(init.owner, Relaxed);
         // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
         unsafe { vma.set_object(init.object.clone(), init.hugetlb) };
@@ -197,6 +199,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub policy: u64,
     pub object: &'a Object<P>,
     pub hugetlb: Option<Counted<HugetlbVma<P>>>,
+    pub uffd: Option<&'a Counted<Context<P>>>,
     /// Address of the owning space.
     pub owner: usize,
 }
@@ -224,6 +227,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         // SAFETY: detached and owned: nobody reads the object.
         unsafe { self.vma.set_object(Object::Anonymous, None) };
         self.vma.set_family(Family::NONE);
+        self.vma.set_uffd(None);
         self.slab.push_cached(NonNull::from(self.vma));
     }
 }
@@ -248,6 +252,7 @@ impl<P: Platform> Vma<P> {
             state: LastLine {
                 count: VmaCount::new(),
                 tree: AtomicPtr::new(null_mut()),
+                uffd: UnsafeCell::new(None),
                 chain: AtomicPtr::new(null_mut()),
             },
         }

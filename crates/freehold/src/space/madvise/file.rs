@@ -10,6 +10,7 @@ use crate::{
     error::MadviseError,
     object::{File, FillError},
     platform::Platform,
+    uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
@@ -33,9 +34,11 @@ impl<P: Platform> AddressSpace<P> {
                 _ => vma.object().file().cloned(),
             };
             let Some(file) = target else { continue };
+            let notice = if advice == Advice::Remove { Notice::remove(vma, &part) } else { None };
             let first = vma.pgoff_of(part.start);
             let pages = first..first + ((part.end - part.start) >> PAGE_SHIFT);
             drop(guard);
+            notice.into_iter().for_each(Notice::send);
             match advice {
                 Advice::Remove => punch(&file, pages)?,
                 _ => read_ahead(&file, pages),

@@ -13,6 +13,7 @@ use crate::{
     fault::{Held, Step},
     hugetlb::HugePageSize,
     platform::Platform,
+    uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
@@ -24,12 +25,47 @@ impl<P: Platform> AddressSpace<P> {
         if let Ok(vma) = self.lock_vma(range.start)
             && range.end <= vma.end()
             && !(advice == Advice::GuardInstall && lacks_family(&vma))
+            && !vma.flags().intersects(VmFlags::UFFD)
         {
             return self.advise_part(&vma, range, advice, Held::Vma);
         }
+        let (mut rest, mut no_holes) = (range, true);
+        while !rest.is_empty() {
+            let guard = self.read_killable()?;
+            let advise = |vma: &Vma<P>, part: Range<u64>| {
+                if discards(advice) && vma.uffd().is_some() {
+                    may_advise(vma, advice)?;
+                    if let Some(notice) = Notice::remove(vma, &part) {
+                        return Err(Stop::Tell(notice, part));
+                    }
+                }
+                Ok(self.advise_part(vma, part, advice, Held::Mmap(&guard))?)
+            };
+            match guard.each_part(rest.clone(), Holes::Skip, advise) {
+                Ok(whole) => {
+                    no_holes &= whole;
+                    break;
+                }
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Tell(notice, part)) => {
+                    no_holes &= !guard.has_hole(rest.start..part.start);
+                    drop(guard);
+                    notice.send();
+                    rest.start = self.discard_told(part, advice)?;
+                }
+            }
+        }
+        whole(no_holes)
+    }
+
+    /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something else by now
+    /// (hazard C-69). Returns where it ends.
+    fn discard_told(&self, part: Range<u64>, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
-        let advise = |vma: &Vma<P>, part| self.advise_part(vma, part, advice, Held::Mmap(&guard));
-        whole(guard.each_part(range, Holes::Skip, advise)?)
+        let vma = guard.find(part.start).ok_or(MadviseError::NotMapped)?;
+        let part = part.start..part.end.min(vma.end());
+        self.advise_part(vma, part.clone(), advice, Held::Mmap(&guard))?;
+        Ok(part.end)
     }
 
     /// The caller holds the lock of `vma`, or the mmap lock.
@@ -40,10 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         advice: Advice,
         held: Held<'_, '_, P>,
     ) -> Result<(), MadviseError> {
-        check_seal(vma, advice)?;
-        if vma.flags().intersects(refused(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
-            return Err(MadviseError::Invalid);
-        }
+        may_advise(vma, advice)?;
         match advice {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
@@ -66,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
     fn discard_part(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
-            self.discard(part, Zap::of(vma).keep_guards());
+            self.discard(part, Zap::of(vma).keep_guards().keep_wp(vma));
             return Ok(());
         };
         if !part.start.is_multiple_of(bytes) {
@@ -78,6 +111,33 @@ impl<P: Platform> AddressSpace<P> {
         }
         Ok(())
     }
+}
+
+/// What ends a pass over the parts before its end.
+enum Stop<P: Platform> {
+    Error(MadviseError),
+    /// A userfaultfd is to be told first that pages of this part go.
+    Tell(Notice<P>, Range<u64>),
+}
+
+impl<P: Platform> From<MadviseError> for Stop<P> {
+    fn from(error: MadviseError) -> Self {
+        Stop::Error(error)
+    }
+}
+
+/// Whether pages go, as far as a userfaultfd is to hear of it.
+fn discards(advice: Advice) -> bool {
+    matches!(advice, Advice::DontNeed | Advice::DontNeedLocked | Advice::Free)
+}
+
+/// Whether a VMA takes an advice.
+fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
+    check_seal(vma, advice)?;
+    if vma.flags().intersects(refused(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
+        return Err(MadviseError::Invalid);
+    }
+    Ok(())
 }
 
 /// Private anonymous memory that guards would be the first thing in: it gets a family before, as for a page, which later

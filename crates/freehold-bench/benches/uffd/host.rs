@@ -1,0 +1,143 @@
+//! The host's kernel.
+#![expect(unsafe_code, reason = "system calls")]
+
+use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
+use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
+const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+const UFFDIO_COPY: libc::Ioctl = 0xc028_aa03_u32 as libc::Ioctl;
+const UFFDIO_ZEROPAGE: libc::Ioctl = 0xc020_aa04_u32 as libc::Ioctl;
+const UFFDIO_MOVE: libc::Ioctl = 0xc028_aa05_u32 as libc::Ioctl;
+/// What userfaultfd's version is called.
+const API: u64 = 0xaa;
+
+static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
+
+/// Areas of private anonymous memory: of two threads to be filled, then of two to be moved from, then one for faults.
+pub struct Host {
+    uffd: OwnedFd,
+    target: u64,
+    source: u64,
+    faulted: u64,
+}
+
+fn map(bytes: u64) -> Result<u64, Error> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory, wherever there is room.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at.expose_provenance() as u64) }
+}
+
+fn advise(at: u64, bytes: u64, advice: i32) {
+    // SAFETY: memory that was mapped here, of which nobody has a reference.
+    let done =
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(at as usize), bytes as usize, advice) };
+    assert_eq!(done, 0, "{}", Error::last_os_error());
+}
+
+impl Host {
+    /// Asks for a userfaultfd, and registers the areas.
+    pub fn new() -> Result<Self, Error> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: just made.
+        let uffd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let (area, faults) = (2 * PAGES * PAGE, FAULTING * FAULTS * PAGE);
+        let host = Host { uffd, target: map(2 * area)?, source: map(2 * area)?, faulted: map(faults)? };
+        for (at, bytes) in [(host.target, 2 * area), (host.source, 2 * area), (host.faulted, faults)] {
+            advise(at, bytes, libc::MADV_NOHUGEPAGE);
+        }
+        host.ioctl(UFFDIO_API, &mut [API, 0, 0])?;
+        host.ioctl(UFFDIO_REGISTER, &mut [host.target, 2 * area, 1, 0])?;
+        host.ioctl(UFFDIO_REGISTER, &mut [host.faulted, faults, 1, 0])?;
+        Ok(host)
+    }
+
+    fn ioctl<const N: usize>(&self, request: libc::Ioctl, words: &mut [u64; N]) -> Result<(), Error> {
+        // SAFETY: the record is of the size that the request's number says; what it points to are areas of our own, and constants.
+        match unsafe { libc::ioctl(self.uffd.as_raw_fd(), request, words.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => Err(Error::last_os_error()),
+        }
+    }
+
+    fn copy(&self, at: u64, bytes: u64) -> Result<(), Error> {
+        self.ioctl(UFFDIO_COPY, &mut [at, CONTENTS.as_ptr().expose_provenance() as u64, bytes, 0, 0])
+    }
+}
+
+fn area(start: u64, thread: u64) -> u64 {
+    start + thread * 2 * PAGES * PAGE
+}
+
+/// Writes to each of some pages.
+fn touch(at: u64, pages: u64) {
+    for page in 0..pages {
+        let word = std::ptr::with_exposed_provenance_mut::<u64>((at + page * PAGE) as usize);
+        // SAFETY: memory that was mapped here, of which nobody has a reference.
+        unsafe { word.write_volatile(1) };
+    }
+}
+
+impl Side for Host {
+    const NAME: &'static str = "host";
+
+    fn call(&self, call: Call, thread: u64, first: u64, pages: u64) {
+        let (at, len) = (area(self.target, thread) + first * PAGE, pages * PAGE);
+        let done = match call {
+            Call::Copy => self.copy(at, len),
+            Call::ZeroPage => self.ioctl(UFFDIO_ZEROPAGE, &mut [at, len, 0, 0]),
+            Call::Move => {
+                let from = area(self.source, thread) + first * PAGE;
+                self.ioctl(UFFDIO_MOVE, &mut [at, from, len, 0, 0])
+            }
+        };
+        done.unwrap_or_else(|error| panic!("{call:?}: {error}"));
+    }
+
+    fn reset(&self, call: Call, thread: u64) {
+        advise(area(self.target, thread), PAGES * PAGE, libc::MADV_DONTNEED);
+        if call == Call::Move {
+            touch(area(self.source, thread), PAGES);
+        }
+    }
+
+    fn map_unmap(&self) {
+        let at = map(PAGE).expect("room");
+        // SAFETY: mapped just now.
+        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(at as usize), PAGE as usize) };
+    }
+
+    fn faults(&self) -> Duration {
+        let pages = FAULTING * FAULTS;
+        advise(self.faulted, pages * PAGE, libc::MADV_DONTNEED);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..pages {
+                    let mut message = [0u64; 4];
+                    // SAFETY: a message is of 32 bytes.
+                    let read = unsafe {
+                        libc::read(self.uffd.as_raw_fd(), message.as_mut_ptr().cast(), size_of_val(&message))
+                    };
+                    assert_eq!(read, 32, "{}", Error::last_os_error());
+                    // Event and padding, flags, address.
+                    self.copy(message[2] & !(PAGE - 1), PAGE).expect("nothing is there");
+                }
+            });
+            let began = Instant::now();
+            let threads: Vec<_> = (0..FAULTING)
+                .map(|thread| scope.spawn(move || touch(self.faulted + thread * FAULTS * PAGE, FAULTS)))
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().expect("no fault fails"));
+            began.elapsed()
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! userfaultfd: what a pager's calls cost, per page, beside the same calls to the host's kernel in the same run.
+//!
+//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY copies; its TLBs are those of the machine,
+//! and nothing enters a kernel: where the host pays for a system call, the engine pays for none. Each figure is the median of rounds in
+//! which both sides take turns.
+
+mod engine;
+mod host;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Pages that a thread fills in a round.
+const PAGES: u64 = 512;
+/// Rounds of each figure.
+const ROUNDS: usize = 15;
+/// Threads that fault, and pages of each.
+const FAULTING: u64 = 16;
+const FAULTS: u64 = 128;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Call {
+    Copy,
+    ZeroPage,
+    Move,
+}
+
+/// A pager and its memory: for each thread a registered area of [`PAGES`], empty, and a full one to move pages from.
+trait Side: Sync {
+    const NAME: &'static str;
+    /// Makes a call for some pages of a thread's area.
+    fn call(&self, call: Call, thread: u64, first: u64, pages: u64);
+    /// Empties the thread's area, and fills the other.
+    fn reset(&self, call: Call, thread: u64);
+    /// Maps a page elsewhere, and unmaps it.
+    fn map_unmap(&self);
+    /// Lets [`FAULTING`] threads fault [`FAULTS`] pages each, served by one pager with COPY.
+    fn faults(&self) -> Duration;
+}
+
+fn main() {
+    let engine = engine::Engine::new();
+    let host = host::Host::new();
+    if let Err(why) = &host {
+        println!("the host offers no userfaultfd: {why}\n");
+    }
+    let host = host.ok();
+    println!(
+        "nanoseconds per page; beside: a third thread maps and unmaps a page elsewhere in the same address space\n"
+    );
+    println!(
+        "{:<9} {:>8} {:>7} {:>7} {:>10} {:>10} {:>7}",
+        "call", "pages", "threads", "beside", "freehold", "host", "ratio"
+    );
+    for call in [Call::Copy, Call::ZeroPage, Call::Move] {
+        for pages in [1, PAGES] {
+            for (threads, beside) in [(1, false), (1, true), (2, false), (2, true)] {
+                let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+                for _ in 0..ROUNDS {
+                    ours.push(round(&engine, call, pages, threads, beside));
+                    theirs.extend(host.as_ref().map(|host| round(host, call, pages, threads, beside)));
+                }
+                report(&format!("{call:?}"), pages, threads, beside, ours, theirs);
+            }
+        }
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let each = |time: Duration| time.as_nanos() as f64 / (FAULTING * FAULTS) as f64;
+    for _ in 0..5 {
+        ours.push(each(engine.faults()));
+        theirs.extend(host.as_ref().map(|host| each(host.faults())));
+    }
+    println!(
+        "\nfaults of {FAULTING} threads, one pager, nanoseconds each: {} {:.0}",
+        engine::Engine::NAME,
+        median(ours)
+    );
+    if !theirs.is_empty() {
+        println!("{:>62} {:.0}", host::Host::NAME, median(theirs));
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn report(call: &str, pages: u64, threads: u64, beside: bool, ours: Vec<f64>, theirs: Vec<f64>) {
+    let ours = median(ours);
+    let (host, ratio) = match theirs.is_empty() {
+        true => ("-".to_owned(), "-".to_owned()),
+        false => {
+            let theirs = median(theirs);
+            (format!("{theirs:.0}"), format!("{:.2}", ours / theirs))
+        }
+    };
+    println!("{call:<9} {pages:>8} {threads:>7} {beside:>7} {ours:>10.0} {host:>10} {ratio:>7}");
+}
+
+/// Nanoseconds per page and thread of filling the areas of so many threads, so many pages a call.
+fn round<S: Side>(side: &S, call: Call, pages: u64, threads: u64, beside: bool) -> f64 {
+    (0..threads).for_each(|thread| side.reset(call, thread));
+    let (stop, started) = (AtomicBool::new(false), AtomicBool::new(!beside));
+    std::thread::scope(|scope| {
+        if beside {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    side.map_unmap();
+                    started.store(true, Relaxed);
+                }
+            });
+        }
+        while !started.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let fillers: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let began = Instant::now();
+                    for first in (0..PAGES).step_by(pages as usize) {
+                        side.call(call, thread, first, pages);
+                    }
+                    began.elapsed()
+                })
+            })
+            .collect();
+        let total: Duration = fillers.into_iter().map(|filler| filler.join().expect("no call fails")).sum();
+        stop.store(true, Relaxed);
+        total.as_nanos() as f64 / (threads * PAGES) as f64
+    })
+}

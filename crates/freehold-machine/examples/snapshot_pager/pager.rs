@@ -1,0 +1,131 @@
+//! A pager: serves the faults of a process from a compressed snapshot of its memory, and follows what the process does to it.
+
+use freehold::PAGE_SIZE;
+use freehold::access::Manner;
+use freehold::counted::Counted;
+use freehold::error::UffdError;
+use freehold::space::AddressSpace;
+use freehold::uffd::{FillMode, Message, Userfaultfd};
+use freehold_machine::Machine;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::Scope;
+
+type Space = Counted<AddressSpace<Machine>>;
+/// A context.
+pub type Uffd = Userfaultfd<Machine>;
+
+/// What memory held, page by page, each compressed by itself. A page of zeroes takes nothing.
+pub struct Snapshot {
+    pages: Vec<Option<Vec<u8>>>,
+}
+
+impl Snapshot {
+    /// Of so many pages from `start` on.
+    pub fn take(space: &Space, start: u64, pages: u64) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let mut page = [0; PAGE_SIZE as usize];
+        let compressed = (0..pages).map(|number| {
+            space.read_memory(start + number * PAGE_SIZE, &mut page, Manner::Plain)?;
+            Ok(if page.iter().all(|byte| *byte == 0) { None } else { Some(zstd::bulk::compress(&page, 1)?) })
+        });
+        Ok(Snapshot { pages: compressed.collect::<Result<_, Box<dyn Error + Send + Sync>>>()? })
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().flatten().map(Vec::len).sum()
+    }
+}
+
+/// The pagers of a snapshot, and how much there was to do.
+#[derive(Default)]
+pub struct Work {
+    /// Contexts of forked children. Nobody says that a child has ended: whoever knows closes its context.
+    pub children: Mutex<Vec<Arc<Uffd>>>,
+    /// Pages that were decompressed and copied.
+    pub copied: AtomicU64,
+    /// Pages of zeroes.
+    pub zeroes: AtomicU64,
+    /// Messages that were no faults.
+    pub events: AtomicU64,
+}
+
+/// Who serves one process.
+#[derive(Clone)]
+pub struct Pager<'s> {
+    snapshot: &'s Snapshot,
+    work: &'s Work,
+    /// Which page of the snapshot belongs to an address. What is not here reads as zeroes.
+    pages: BTreeMap<u64, usize>,
+    /// Faults that could not be served, for something was changing: there is a message about it to be read first.
+    later: Vec<u64>,
+}
+
+impl<'s> Pager<'s> {
+    /// For memory that begins at `start` and had the contents of the snapshot.
+    pub fn new(snapshot: &'s Snapshot, work: &'s Work, start: u64) -> Self {
+        let pages =
+            (0..snapshot.pages.len()).map(|number| (start + number as u64 * PAGE_SIZE, number)).collect();
+        Pager { snapshot, work, pages, later: Vec::new() }
+    }
+
+    /// Serves until the context is closed. Children get pagers of their own, with what is known of the memory at that moment.
+    pub fn serve<'scope>(mut self, uffd: &Uffd, scope: &'scope Scope<'scope, '_>)
+    where
+        's: 'scope,
+    {
+        while let Ok(message) = uffd.read() {
+            match message {
+                Message::Fault { addr, .. } => {
+                    self.fill(uffd, addr);
+                    continue;
+                }
+                Message::Fork(child) => {
+                    self.work.events.fetch_add(1, Relaxed);
+                    let (own, child) = (Pager { later: Vec::new(), ..self.clone() }, Arc::new(child));
+                    self.work.children.lock().expect("no pager panics").push(child.clone());
+                    scope.spawn(move || own.serve(&child, scope));
+                }
+                Message::Remap { from, to, len } => {
+                    let tail = self.cut(from, len);
+                    self.pages.extend(tail.into_iter().map(|(at, number)| (at - from + to, number)));
+                }
+                Message::Remove(range) | Message::Unmap(range) => {
+                    self.cut(range.start, range.end - range.start);
+                }
+                _ => {}
+            }
+            for addr in std::mem::take(&mut self.later) {
+                self.fill(uffd, addr);
+            }
+        }
+    }
+
+    /// Forgets what is known of a range; returns it.
+    fn cut(&mut self, start: u64, len: u64) -> BTreeMap<u64, usize> {
+        self.work.events.fetch_add(1, Relaxed);
+        let mut cut = self.pages.split_off(&start);
+        self.pages.append(&mut cut.split_off(&(start + len)));
+        cut
+    }
+
+    fn fill(&mut self, uffd: &Uffd, addr: u64) {
+        let page = self.pages.get(&addr).and_then(|number| self.snapshot.pages[*number].as_ref());
+        let filled = match page {
+            Some(compressed) => {
+                let page = zstd::bulk::decompress(compressed, PAGE_SIZE as usize).expect("we compressed it");
+                uffd.copy(addr, &page, FillMode::empty())
+            }
+            None => uffd.zeropage(addr, PAGE_SIZE, FillMode::empty()),
+        };
+        match filled {
+            Ok(_) if page.is_some() => drop(self.work.copied.fetch_add(1, Relaxed)),
+            Ok(_) => drop(self.work.zeroes.fetch_add(1, Relaxed)),
+            Err(UffdError::Changing) => self.later.push(addr),
+            // Somebody was faster, or it is not mapped any more: whoever waits looks again.
+            Err(_) => uffd.wake(addr, PAGE_SIZE).expect("a page"),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! userfaultfd: no wake-up is lost, nobody sleeps for what will not come, and what the pager does fits between everything else (C-25, C-48,
+//! C-50, C-53, C-54). A sleeper that nobody wakes is the checker's deadlock.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, OLD, PAGE, RW, Scene, map, page, unmap, value},
+};
+use freehold::{
+    access::Manner,
+    error::{MadviseError, UffdError, UffdReadError},
+    fault::FaultError,
+    space::Advice,
+    uffd::{Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::{Machine, Process};
+
+type Uffd = Userfaultfd<Machine>;
+
+const WAKE: FillMode = FillMode::empty();
+const CONTENTS: [u8; PAGE as usize] = [1; PAGE as usize];
+/// What a load finds there.
+const COPIED: u64 = 0x0101_0101_0101_0101;
+
+fn uffd(process: &Process, features: Features) -> Uffd {
+    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+}
+
+/// Pages 0 to `pages`, mapped and registered.
+fn registered(scene: &Scene, pages: u64, mode: RegisterMode, features: Features) -> Uffd {
+    map(&scene.process, 0..pages, ANON);
+    let uffd = uffd(&scene.process, features);
+    uffd.register(page(0), pages * PAGE, mode).unwrap();
+    uffd
+}
+
+/// Serves faults, and takes other messages in, until the context is closed.
+fn serve(uffd: &Uffd) {
+    loop {
+        match uffd.read() {
+            Ok(Message::Fault { addr, .. }) => match uffd.copy(addr, &CONTENTS, WAKE) {
+                Ok(_) => {}
+                Err(UffdError::Present | UffdError::NotRegistered) => uffd.wake(addr, PAGE).unwrap(),
+                // There is a message about that.
+                Err(UffdError::Changing) => uffd.wake(addr, PAGE).unwrap(),
+                Err(error) => panic!("{error}"),
+            },
+            Ok(message) => drop(message),
+            Err(UffdReadError::Closed) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn end(scene: Scene, uffd: Uffd) {
+    drop(uffd);
+    scene.process.check();
+    unmap(&scene.process, 0..16);
+    scene.end();
+}
+
+/// Who is queued before it looks is woken; who looks first finds the page.
+#[test]
+fn c54_a_fill_beside_the_fault() {
+    explore("a fault beside the fill that is for it", 100, |locking| {
+        let scene = Scene::new(locking);
+        let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::empty());
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(uffd.copy(page(0), &CONTENTS, WAKE), Ok(PAGE)));
+            scope.spawn(|| {
+                assert_eq!(scene.process.load(&mut scene.machine.cpu(0), page(0)), Ok(COPIED));
+            });
+            scope.spawn(|| {
+                let mut bytes = [0; 8];
+                assert_eq!(scene.process.read_memory(page(0), &mut bytes, Manner::Plain), Ok(8));
+                assert_eq!(u64::from_le_bytes(bytes), COPIED);
+            });
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-25: nothing of what was found before the wait is used after it.
+#[test]
+fn c25_register_beside_a_fault_and_munmap() {
+    explore("register, a fault, munmap", 100, |locking| {
+        let scene = Scene::new(locking);
+        map(&scene.process, 0..2, ANON);
+        let uffd = uffd(&scene.process, Features::EVENT_UNMAP);
+        thread::scope(|scope| {
+            let pager = scope.spawn(|| serve(&uffd));
+            let registering = scope.spawn(|| {
+                let _ = uffd.register(page(0), 2 * PAGE, RegisterMode::MISSING);
+            });
+            let program = scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                match scene.process.load::<u64>(&mut cpu, page(1)) {
+                    Ok(found) => assert!([0, COPIED].contains(&found), "{found}"),
+                    Err(error) => assert!(matches!(error, FaultError::Segv { .. }), "{error}"),
+                }
+            });
+            let unmapping = scope.spawn(|| {
+                unmap(&scene.process, 1..2);
+                // Who waits for a page that is gone is not told by the engine.
+                uffd.wake(page(1), PAGE).unwrap();
+            });
+            for thread in [registering, unmapping, program] {
+                thread.join().unwrap();
+            }
+            uffd.close();
+            pager.join().unwrap();
+        });
+        end(scene, uffd);
+    });
+}
+
+/// A fill is before a change, or refused, or after its message.
+#[test]
+fn fills_beside_munmap_and_fork() {
+    explore("fills beside munmap and fork, with their events", 60, |locking| {
+        let scene = Scene::new(locking);
+        let features = Features::EVENT_UNMAP | Features::EVENT_FORK;
+        let uffd = registered(&scene, 2, RegisterMode::MISSING, features);
+        thread::scope(|scope| {
+            let pager = scope.spawn(|| serve(&uffd));
+            let filling = scope.spawn(|| {
+                let done = uffd.copy(page(0), &CONTENTS, WAKE);
+                let refused = [UffdError::Changing, UffdError::NotRegistered].map(Err);
+                assert!(done == Ok(PAGE) || refused.contains(&done), "{done:?}");
+            });
+            let forking = scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                // The pager has dropped the child's context: nobody is asked.
+                let found = child.load::<u64>(&mut scene.machine.cpu(0), page(0));
+                assert!(matches!(found, Ok(0 | COPIED) | Err(FaultError::Segv { .. })), "{found:?}");
+                child.check();
+            });
+            let unmapping = scope.spawn(|| unmap(&scene.process, 0..1));
+            for thread in [filling, forking, unmapping] {
+                thread.join().unwrap();
+            }
+            uffd.close();
+            pager.join().unwrap();
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-4, C-69: what was there when the pager read of its going is gone.
+#[test]
+fn a_fill_beside_dontneed() {
+    explore("a fill beside DONTNEED and its event", 80, |locking| {
+        let scene = Scene::new(locking);
+        let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::EVENT_REMOVE);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let done = scene.process.madvise(page(0), PAGE, Advice::DontNeed);
+                assert_eq!(done, Ok::<(), MadviseError>(()));
+            });
+            scope.spawn(|| {
+                let early = uffd.copy(page(0), &CONTENTS, WAKE);
+                assert!(matches!(early, Ok(PAGE) | Err(UffdError::Changing)), "{early:?}");
+                assert!(matches!(uffd.read(), Ok(Message::Remove(_))));
+                let again = uffd.copy(page(0), &CONTENTS, WAKE);
+                let expected = [Ok(PAGE), Err(UffdError::Present), Err(UffdError::Changing)];
+                assert!(expected.contains(&again), "{again:?}");
+            });
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-54: every kind of sleeper, and who is about to sleep.
+#[test]
+fn c54_close_beside_sleepers() {
+    explore("close beside everybody who may sleep", 60, |locking| {
+        let scene = Scene::new(locking);
+        let mode = RegisterMode::MISSING | RegisterMode::WP;
+        let uffd = registered(&scene, 3, mode, Features::EVENT_FORK | Features::EVENT_UNMAP);
+        uffd.copy(page(1), &CONTENTS, FillMode::WP).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(scene.process.load(&mut scene.machine.cpu(0), page(0)), Ok(0u64));
+            });
+            scope.spawn(|| scene.process.store(&mut scene.machine.cpu(1), page(1), 2u64).unwrap());
+            scope.spawn(|| drop(scene.process.fork().unwrap()));
+            scope.spawn(|| while uffd.read().is_ok() {});
+            scope.spawn(|| uffd.close());
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-48, C-50: a page that moves is in one place, whoever holds it, shares it, or moves it to another frame.
+#[test]
+fn c48_move_beside_a_holder_a_fork_and_migration() {
+    explore("MOVE beside a transfer, fork and migration", 80, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(8..9);
+        let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
+        let moved = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut bytes = [0; 8];
+                assert_eq!(scene.process.read_memory(page(8), &mut bytes, Manner::Plain), Ok(8));
+                let found = u64::from_le_bytes(bytes);
+                assert!([0, value(8)].contains(&found), "{found}");
+            });
+            scope.spawn(|| {
+                let child = Process::of(scene.process.fork().unwrap());
+                let mut cpu = scene.machine.cpu(0);
+                // Its own is registered nowhere.
+                let found = [0, 8].map(|number| child.load::<u64>(&mut cpu, page(number)).unwrap());
+                assert!(found == [value(8), 0] || found == [0, value(8)], "{found:?}");
+            });
+            scope.spawn(|| {
+                for number in [8, 0] {
+                    if let Some(pfn) = scene.process.frame_at(page(number)) {
+                        let _ = scene.engine.migrate(pfn);
+                    }
+                }
+            });
+            let mover = scope.spawn(|| match uffd.move_pages(page(0), page(8), PAGE, MoveMode::empty()) {
+                Ok(_) => true,
+                // The child has it, too, or somebody was reading it.
+                Err(UffdError::Busy) => false,
+                Err(error) => panic!("{error}"),
+            });
+            mover.join().unwrap()
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        let at = if moved { 0 } else { 8 };
+        assert_eq!(scene.process.load(&mut cpu, page(at)), Ok(value(8)));
+        drop(cpu);
+        end(scene, uffd);
+    });
+}
+
+/// C-50: two that move the same page to and fro, beside a writer of one of the VMAs.
+#[test]
+fn c50_moves_and_a_writer() {
+    explore("two MOVEs beside mprotect", 80, |locking| {
+        let scene = Scene::new(locking);
+        map(&scene.process, 8..9, ANON);
+        let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
+        uffd.register(page(8), PAGE, RegisterMode::MISSING).unwrap();
+        uffd.copy(page(8), &CONTENTS, WAKE).unwrap();
+        thread::scope(|scope| {
+            for (to, from) in [(0, 8), (8, 0)] {
+                let uffd = &uffd;
+                scope.spawn(move || {
+                    let moved = uffd.move_pages(page(to), page(from), PAGE, MoveMode::empty());
+                    let other = [
+                        UffdError::Present,
+                        UffdError::SourceHole,
+                        UffdError::Busy,
+                        UffdError::Invalid,
+                        UffdError::NotRegistered,
+                    ];
+                    assert!(moved == Ok(PAGE) || other.map(Err).contains(&moved), "{moved:?}");
+                });
+            }
+            scope.spawn(|| scene.process.mprotect(page(8), PAGE, RW).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        let found = [0, 8].map(|number| scene.process.load::<u64>(&mut cpu, page(number)).ok());
+        assert!(found.contains(&Some(COPIED)), "{found:?}");
+        assert_eq!(scene.process.rss().anon, 1);
+        drop(cpu);
+        end(scene, uffd);
+    });
+}
+
+/// C-53: when the call has returned no store gets through, not even one whose fault was half done.
+#[test]
+fn c53_protection_beside_stores_and_fork() {
+    explore("write protection beside stores and fork", 80, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        let uffd = uffd(&scene.process, Features::SIGBUS);
+        uffd.register(page(0), PAGE, RegisterMode::WP).unwrap();
+        let first = scene.acquainted(0, 0..1);
+        thread::scope(|scope| {
+            let (scene, uffd, mut first) = (&scene, &uffd, first);
+            scope.spawn(move || {
+                for value in [1u64, 2] {
+                    let _ = scene.process.store(&mut first, page(0), value);
+                }
+            });
+            scope.spawn(|| drop(scene.process.fork().unwrap()));
+            scope.spawn(|| {
+                uffd.write_protect(page(0), PAGE, ProtectMode::WP).unwrap();
+                let mut cpu = scene.machine.cpu(1);
+                let seen: u64 = scene.process.load(&mut cpu, page(0)).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "somebody stored");
+                let refused = scene.process.store(&mut cpu, page(0), 3u64);
+                assert_eq!(refused, Err(FaultError::Bus { addr: page(0) }));
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "somebody stored");
+            });
+        });
+        end(scene, uffd);
+    });
+}

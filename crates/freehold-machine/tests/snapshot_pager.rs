@@ -1,0 +1,75 @@
+//! The pager of the example, with a process whose memory changes under its hands.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../examples/snapshot_pager/pager.rs"]
+#[allow(dead_code, reason = "the example says what there was to do")]
+mod pager;
+
+use freehold::{
+    PAGE_SIZE as PAGE,
+    engine::{Config, Engine},
+    space::{Advice, MapFlags, Prot, RemapFlags, SpaceConfig},
+    uffd::{Features, RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::{Machine, MachineConfig, Process};
+use pager::{Pager, Snapshot, Work};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+};
+
+const START: u64 = 0x10_0000_0000;
+const PAGES: u64 = 16;
+
+fn page(number: u64) -> u64 {
+    START + number * PAGE
+}
+
+#[test]
+fn a_process_finds_its_snapshot() {
+    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    let kernel = Engine::new(machine.clone(), Config::default()).unwrap();
+    let mut cpu = machine.cpu(0);
+    let new = || {
+        let process = Process::new(&kernel, &SpaceConfig::default()).unwrap();
+        let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED;
+        process.mmap(START, PAGES * PAGE, Prot::READ | Prot::WRITE, flags, None, 0).unwrap();
+        process
+    };
+    let old = new();
+    (1..PAGES).for_each(|n| old.store(&mut cpu, page(n), n).unwrap());
+    let snapshot = Snapshot::take(old.space(), START, PAGES).unwrap();
+    drop(old);
+
+    let process = new();
+    let features =
+        Features::EVENT_FORK | Features::EVENT_REMAP | Features::EVENT_REMOVE | Features::EVENT_UNMAP;
+    let config = UffdConfig { features, user_mode_only: false };
+    let uffd = Arc::new(Userfaultfd::new(process.space(), config).unwrap());
+    uffd.register(START, PAGES * PAGE, RegisterMode::MISSING).unwrap();
+    let work = Work::default();
+    thread::scope(|scope| {
+        let (pager, served) = (Pager::new(&snapshot, &work, START), uffd.clone());
+        scope.spawn(move || pager.serve(&served, scope));
+        assert_eq!([0, 1].map(|n| process.load(&mut cpu, page(n))), [Ok(0u64), Ok(1)]);
+        // A page that was changed, discarded, and comes as zeroes; pages that move, and are found where they are.
+        process.store(&mut cpu, page(2), 22u64).unwrap();
+        process.madvise(page(2), PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load(&mut cpu, page(2)), Ok(0u64));
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        process.mremap(page(3), 2 * PAGE, 2 * PAGE, flags, page(100)).unwrap();
+        assert_eq!([100, 101].map(|n| process.load(&mut cpu, page(n))), [Ok(3u64), Ok(4)]);
+        // A child reads what its parent has not, and what its parent has lost since.
+        let child = Process::of(process.fork().unwrap());
+        process.munmap(page(5), PAGE).unwrap();
+        assert_eq!([2, 5, 6, 100].map(|n| child.load(&mut cpu, page(n))), [Ok(0u64), Ok(5), Ok(6), Ok(3)]);
+        assert_eq!(process.load(&mut cpu, page(6)), Ok(6u64));
+        drop(child);
+        uffd.close();
+        work.children.lock().unwrap().iter().for_each(|child| child.close());
+    });
+    assert_eq!((work.copied.load(Relaxed), work.zeroes.load(Relaxed)), (7, 2));
+    process.check();
+    drop((work, uffd, process, cpu, kernel));
+    machine.accounting().assert_clean();
+}

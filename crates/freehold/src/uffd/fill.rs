@@ -1,0 +1,416 @@
+//! Pages that the pager supplies: COPY, ZEROPAGE, CONTINUE, POISON.
+//!
+//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (seed 004), and holds it for some pages at a
+//! time. A page is put where nothing is, or the marker of a write-protected page; whoever waits for it is woken when all are there.
+
+use super::{Context, Userfaultfd, decode, wait::is_wp_marker};
+use crate::{
+    PAGE_SIZE, VirtAddr,
+    counted::Counted,
+    error::{NoMemory, UffdError},
+    fault::{Held, Step, vma_pte_flags, written},
+    object::{File, FillError, Object},
+    platform::Platform,
+    space::{
+        AddressSpace, Rss, RssKind,
+        locking::{ReadGuard, VmaRead},
+    },
+    vma::{Vma, flags::VmFlags},
+};
+use bitflags::bitflags;
+use core::ops::Range;
+use freehold_pagetable::{MarkerKind, Pte, PteFlags, PteTable, TableError};
+
+/// Pages between two looks at who wants the VMA for writing.
+const BATCH: u64 = 32;
+
+bitflags! {
+    /// How pages are supplied, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct FillMode: u64 {
+        /// UFFDIO_COPY_MODE_DONTWAKE and the like: whoever waits goes on waiting.
+        const DONTWAKE = 1;
+        /// UFFDIO_COPY_MODE_WP, UFFDIO_CONTINUE_MODE_WP: write-protected.
+        const WP = 2;
+    }
+}
+
+/// What pages are made of.
+#[derive(Clone, Copy)]
+enum Source<'b> {
+    Bytes(&'b [u8]),
+    Zeroes,
+    /// What the file has already.
+    Cached,
+    /// Nothing: they are lost.
+    Poison,
+}
+
+impl From<TableError> for UffdError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::OutOfTables => UffdError::OutOfMemory,
+            TableError::Huge(_) | TableError::Marker(_) => UffdError::Present,
+        }
+    }
+}
+
+impl<P: Platform> Userfaultfd<P> {
+    /// UFFDIO_COPY: puts copies of `bytes`, whole pages, at `start` on. Returns how many bytes were put: fewer than there are where Linux
+    /// says EAGAIN and a number, because something was in the way after the first page.
+    ///
+    /// In a private mapping of shared memory the copy is private; in a shared one it becomes the file's page.
+    ///
+    /// # Errors
+    ///
+    /// See [`UffdError`]; nothing was put.
+    ///
+    /// # Locks
+    ///
+    /// The VMA's lock for reading, taken without the mmap lock where possible; of shared memory the invalidate lock for reading; tables' locks.
+    pub fn copy(&self, start: u64, bytes: &[u8], mode: FillMode) -> Result<u64, UffdError> {
+        self.fill(start, bytes.len() as u64, Source::Bytes(bytes), mode, FillMode::all())
+    }
+
+    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. A write-protected page that is not there counts as something in the way.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Self::copy).
+    ///
+    /// # Locks
+    ///
+    /// As [`copy`](Self::copy).
+    pub fn zeropage(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
+        self.fill(start, len, Source::Zeroes, mode, FillMode::DONTWAKE)
+    }
+
+    /// UFFDIO_CONTINUE: maps pages of shared memory that are in its cache.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Self::copy); [`UffdError::BadAddress`] where the cache has none.
+    ///
+    /// # Locks
+    ///
+    /// The VMA's lock for reading, as [`copy`](Self::copy); tables' locks.
+    pub fn continue_with(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
+        self.fill(start, len, Source::Cached, mode, FillMode::all())
+    }
+
+    /// UFFDIO_POISON: an access to these pages is SIGBUS with BUS_MCEERR_AR from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Self::copy).
+    ///
+    /// # Locks
+    ///
+    /// As [`continue_with`](Self::continue_with).
+    pub fn poison(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
+        self.fill(start, len, Source::Poison, mode, FillMode::DONTWAKE)
+    }
+
+    fn fill(
+        &self,
+        start: u64,
+        len: u64,
+        source: Source<'_>,
+        mode: FillMode,
+        known: FillMode,
+    ) -> Result<u64, UffdError> {
+        if self.context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        let range = decode(start, len).ok_or(UffdError::Invalid)?;
+        if !known.contains(mode) {
+            return Err(UffdError::Invalid);
+        }
+        let space = self.space()?;
+        let filler =
+            Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
+        let mut at = range.start;
+        let mut failed = Ok(());
+        while at < range.end && failed.is_ok() {
+            failed = filler.batch(&range, &mut at);
+        }
+        if at > start && !mode.contains(FillMode::DONTWAKE) {
+            self.context.wake(&(start..at));
+        }
+        failed.map(|()| len).or_else(|error| if at > start { Ok(at - start) } else { Err(error) })
+    }
+}
+
+/// One call under way.
+struct Filler<'f, P: Platform> {
+    context: &'f Counted<Context<P>>,
+    space: &'f AddressSpace<P>,
+    source: Source<'f>,
+    wp: bool,
+}
+
+impl<P: Platform> Filler<'_, P> {
+    /// Some pages from `at` on, which is moved behind each that was put.
+    fn batch(&self, range: &Range<u64>, at: &mut u64) -> Result<(), UffdError> {
+        let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, self.context)) {
+            true if range.end <= vma.end() => Ok(()),
+            _ => Err(UffdError::NotRegistered),
+        };
+        let vma = self.space.lock_for_pager(*at, true, fits)?;
+        if self.context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        if self.wp && !vma.flags().contains(VmFlags::UFFD_WP) {
+            return Err(UffdError::Invalid);
+        }
+        if matches!(self.source, Source::Cached) && vma.is_anonymous() {
+            return Err(UffdError::Invalid);
+        }
+        let end = range.end.min(*at + BATCH * PAGE_SIZE);
+        while *at < end {
+            let page = *at;
+            let table = self.space.table.pte_table_alloc(self.space.platform(), VirtAddr::new(page))?;
+            match self.source {
+                Source::Bytes(bytes) => {
+                    let offset = (page - range.start) as usize;
+                    let bytes = &bytes[offset..offset + PAGE_SIZE as usize];
+                    self.put_new(&vma, page, table, Some(bytes))?;
+                    *at += PAGE_SIZE;
+                }
+                Source::Zeroes if vma.flags().contains(VmFlags::SHARED) => {
+                    self.put_new(&vma, page, table, None)?;
+                    *at += PAGE_SIZE;
+                }
+                _ => self.put_many(&vma, table, at, end.min(table.span().end().get()))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages for which nothing has to be allocated, of one table, under one hold of its lock.
+    fn put_many(
+        &self,
+        vma: &Vma<P>,
+        table: PteTable<'_, P::Format, P>,
+        at: &mut u64,
+        end: u64,
+    ) -> Result<(), UffdError> {
+        let rights = vma_pte_flags(vma.flags());
+        let zero = Pte::page(self.space.engine.zero, rights | PteFlags::SPECIAL);
+        let mut rss = Rss::default();
+        let rcu = P::rcu_read();
+        // Within the guard, so that a change which waits for its end finds what is put here.
+        let mut done = if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) };
+        let mut guard = table.lock();
+        while *at < end && done.is_ok() {
+            let address = VirtAddr::new(*at);
+            let found = guard.get(address);
+            let new = match self.source {
+                _ if !found.is_none() && !is_wp_marker(found) => Err(UffdError::Present),
+                Source::Poison => Ok(Pte::marker(MarkerKind::Poison, 0)),
+                Source::Cached => self.cached_page(vma, *at, &rcu, &mut rss),
+                Source::Bytes(_) | Source::Zeroes if !found.is_none() => Err(UffdError::Present),
+                Source::Bytes(_) | Source::Zeroes => within_file(vma, *at).map(|()| zero),
+            };
+            match new {
+                Ok(pte) => {
+                    guard.set(address, pte);
+                    *at += PAGE_SIZE;
+                }
+                Err(error) => done = Err(error),
+            }
+        }
+        drop(guard);
+        self.space.counters.count_rss(&rss);
+        done
+    }
+
+    /// The entry for a page that the file's cache has; counted.
+    fn cached_page(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        rcu: &P::RcuGuard,
+        rss: &mut Rss,
+    ) -> Result<Pte<P::Format>, UffdError> {
+        let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
+        let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
+        let pfn = found.ok_or(UffdError::BadAddress)?;
+        self.space.count_cached(pfn, rss);
+        Ok(Pte::page(pfn, self.file_rights(vma, pfn)))
+    }
+
+    /// The rights of an entry for the file's own page. Without the right to write it is not dirty either: whether a page may be written
+    /// is never read off that (hazard C-52).
+    fn file_rights(&self, vma: &Vma<P>, pfn: crate::Pfn) -> PteFlags {
+        let mut rights = vma_pte_flags(vma.flags());
+        if self.wp {
+            rights |= PteFlags::UFFD_WP;
+        } else if vma.flags().contains(VmFlags::SHARED | VmFlags::WRITE) {
+            self.space.platform().frame(pfn).set_dirty();
+            rights |= PteFlags::WRITE | PteFlags::DIRTY;
+        }
+        rights
+    }
+
+    /// A page with these bytes, or with zeroes.
+    fn put_new(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+        bytes: Option<&[u8]>,
+    ) -> Result<(), UffdError> {
+        let found = table.peek(VirtAddr::new(page));
+        if !found.is_none() && (bytes.is_none() || !is_wp_marker(found)) {
+            return Err(UffdError::Present);
+        }
+        within_file(vma, page)?;
+        match vma.object() {
+            Object::File(file) if vma.flags().contains(VmFlags::SHARED) => {
+                self.put_shared(vma, file, page, table, bytes)
+            }
+            _ => self.put_private(vma, page, table, bytes),
+        }
+    }
+
+    fn put_private(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+        bytes: Option<&[u8]>,
+    ) -> Result<(), UffdError> {
+        let engine = &self.space.engine;
+        let pfn = engine.alloc_anon(bytes.is_none(), vma, page)?;
+        if let Some(bytes) = bytes {
+            engine.platform().write_frame(pfn, 0, bytes);
+        }
+        let mut rights = vma_pte_flags(vma.flags()) | written(vma.flags());
+        if self.wp {
+            rights = (rights - PteFlags::WRITE) | PteFlags::UFFD_WP;
+        }
+        let put = self.put(table, page, Pte::page(pfn, rights));
+        match put {
+            Ok(()) => self.space.counters.count_page(RssKind::Anon, 1),
+            Err(_) => engine.discard_anon(pfn),
+        }
+        put
+    }
+
+    /// The page becomes the file's first.
+    fn put_shared(
+        &self,
+        vma: &Vma<P>,
+        file: &File<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+        bytes: Option<&[u8]>,
+    ) -> Result<(), UffdError> {
+        let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
+        let contents = |platform: &P, pfn| match bytes {
+            Some(bytes) => platform.write_frame(pfn, 0, bytes),
+            None => platform.zero_frame(pfn),
+        };
+        match mapping.insert_page(index, contents) {
+            Ok(true) => {}
+            Ok(false) => return Err(UffdError::Present),
+            Err(FillError::NoMemory) => return Err(UffdError::OutOfMemory),
+            Err(_) => return Err(UffdError::BadAddress),
+        }
+        let mut rss = Rss::default();
+        let rcu = P::rcu_read();
+        // Cut off again already: as if it had been there before.
+        let Some(pfn) = mapping.lookup(&rcu, index) else { return Err(UffdError::BadAddress) };
+        let address = VirtAddr::new(page);
+        let mut guard = table.lock();
+        let found = guard.get(address);
+        let vacant = found.is_none() || is_wp_marker(found);
+        if vacant {
+            self.space.count_cached(pfn, &mut rss);
+            guard.set(address, Pte::page(pfn, self.file_rights(vma, pfn)));
+        }
+        drop(guard);
+        self.space.counters.count_rss(&rss);
+        // A fault may have been faster with this very page.
+        if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
+    }
+
+    /// Fills an empty slot, or the marker of a write-protected page.
+    fn put(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        page: u64,
+        pte: Pte<P::Format>,
+    ) -> Result<(), UffdError> {
+        let address = VirtAddr::new(page);
+        // As in `put_many`.
+        let _rcu = P::rcu_read();
+        if self.context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        let mut guard = table.lock();
+        let found = guard.get(address);
+        if !found.is_none() && !is_wp_marker(found) {
+            return Err(UffdError::Present);
+        }
+        guard.set(address, pte);
+        Ok(())
+    }
+}
+
+/// Beyond the end of a file no page is put, not even a private one.
+fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
+    match vma.object() {
+        Object::File(file) if vma.pgoff_of(page) >= file.mapping().pages() => Err(UffdError::BadAddress),
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that a VMA has a family.
+pub(super) fn prepare<P: Platform>(
+    space: &AddressSpace<P>,
+    guard: &ReadGuard<'_, P>,
+    vma: &Vma<P>,
+) -> Result<(), NoMemory> {
+    match space.prepare_anon(vma, Held::Mmap(guard)) {
+        Err(Step::Failed(_)) => Err(NoMemory),
+        _ => Ok(()),
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with a family, if `family` and it can have private pages.
+    ///
+    /// # Locks
+    ///
+    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the look-up and to choose a family.
+    pub(super) fn lock_for_pager(
+        &self,
+        at: u64,
+        family: bool,
+        fits: impl Fn(&Vma<P>) -> Result<(), UffdError>,
+    ) -> Result<VmaRead<'_, P>, UffdError> {
+        let lacks_family =
+            |vma: &Vma<P>| family && !vma.flags().contains(VmFlags::SHARED) && !vma.anon().is_some();
+        loop {
+            if let Ok(vma) = self.lock_vma(at)
+                && !lacks_family(&vma)
+            {
+                return fits(&vma).map(|()| vma);
+            }
+            let guard = self.read_killable()?;
+            let vma = guard.find(at).ok_or(UffdError::NotRegistered)?;
+            fits(vma)?;
+            if lacks_family(vma) {
+                prepare(self, &guard, vma)?;
+            }
+            if let Ok(vma) = guard.lock_vma(vma) {
+                return Ok(vma);
+            }
+            // It has as many readers as can be counted; that passes.
+            drop(guard);
+            P::relax();
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! UFFDIO_MOVE: pages go from one place of an address space to another, and nothing is copied.
+//!
+//! Both VMAs are locked for reading: the second by trying, and if that fails both under the mmap lock, which is let go of then (hazard C-50).
+//! For each pair of tables both locks are taken, in the order of addresses. Under them a page's frame is locked, by trying; the entry is
+//! taken; then it is asked whether anybody else has the page (hazard C-48); then the page is given its new home, and its new entry. Old
+//! translations are flushed before the tables' locks are let go of. Whoever works on the page (another frame for it, its failure) has its
+//! frame locked, and is waited for without any lock.
+//!
+//! Forks, moves and unmaps of either VMA wait for its lock, so no page is in two places or in none for them.
+
+use super::{Context, Userfaultfd, decode, fill};
+use crate::{
+    PAGE_SIZE, Pfn, VirtAddr,
+    counted::Counted,
+    error::UffdError,
+    fault::{vma_pte_flags, written},
+    frame::cache::home_of,
+    platform::Platform,
+    rmap::Moving,
+    space::{AddressSpace, locking::VmaRead, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use bitflags::bitflags;
+use core::ops::Range;
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
+use freehold_sync::atomic::{Ordering::SeqCst, fence};
+
+/// Pages moved under one hold of the locks.
+const BATCH: u64 = 64;
+
+bitflags! {
+    /// How pages are moved, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct MoveMode: u64 {
+        /// UFFDIO_MOVE_MODE_DONTWAKE: whoever waits goes on waiting.
+        const DONTWAKE = 1;
+        /// UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: where nothing is, nothing is moved, and that counts.
+        const ALLOW_SRC_HOLES = 2;
+    }
+}
+
+/// VMAs of which nothing is moved.
+const NEVER: VmFlags = VmFlags::SHARED
+    .union(VmFlags::PFNMAP)
+    .union(VmFlags::IO)
+    .union(VmFlags::HUGETLB)
+    .union(VmFlags::MIXEDMAP);
+
+impl<P: Platform> Userfaultfd<P> {
+    /// UFFDIO_MOVE: moves the pages of `len` bytes at `from` to `to`, where nothing is. Returns how many bytes were moved, as
+    /// [`copy`](Self::copy) does.
+    ///
+    /// # Errors
+    ///
+    /// See [`UffdError`]; nothing was moved. [`UffdError::Busy`]: a page that somebody else can reach, too: a forked process, or who has
+    /// borrowed it, if only for a moment. It can be copied.
+    ///
+    /// # Locks
+    ///
+    /// Those of the two VMAs for reading, taken without the mmap lock where possible; two tables' locks; frames' locks, tried for.
+    pub fn move_pages(&self, to: u64, from: u64, len: u64, mode: MoveMode) -> Result<u64, UffdError> {
+        if self.context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        let target = decode(to, len).ok_or(UffdError::Invalid)?;
+        let source = decode(from, len).ok_or(UffdError::Invalid)?;
+        if !MoveMode::all().contains(mode) {
+            return Err(UffdError::Invalid);
+        }
+        let space = self.space()?;
+        let holes = mode.contains(MoveMode::ALLOW_SRC_HOLES);
+        let mover = Mover { context: &self.context, space: &space, source, target, holes };
+        let mut moved = 0;
+        let mut failed = Ok(());
+        while moved < len && failed.is_ok() {
+            failed = mover.batch(&mut moved);
+        }
+        if moved > 0 && !mode.contains(MoveMode::DONTWAKE) {
+            self.context.wake(&(to..to + moved));
+        }
+        failed.map(|()| len).or_else(|error| if moved > 0 { Ok(moved) } else { Err(error) })
+    }
+}
+
+/// One call under way.
+struct Mover<'m, P: Platform> {
+    context: &'m Counted<Context<P>>,
+    space: &'m AddressSpace<P>,
+    source: Range<u64>,
+    target: Range<u64>,
+    holes: bool,
+}
+
+/// Both VMAs, locked; one lock if they are one.
+struct Both<'s, P: Platform> {
+    source: VmaRead<'s, P>,
+    target: Option<VmaRead<'s, P>>,
+}
+
+impl<P: Platform> Both<'_, P> {
+    fn target(&self) -> &Vma<P> {
+        self.target.as_ref().unwrap_or(&self.source)
+    }
+}
+
+/// Why a part was not moved.
+enum Obstacle {
+    /// Somebody works on the page in this frame.
+    Wait(Pfn),
+    Error(UffdError),
+}
+
+impl From<UffdError> for Obstacle {
+    fn from(error: UffdError) -> Self {
+        Obstacle::Error(error)
+    }
+}
+
+impl<P: Platform> Mover<'_, P> {
+    /// Some pages behind the first `moved` bytes, which grow.
+    fn batch(&self, moved: &mut u64) -> Result<(), UffdError> {
+        let both = self.lock_both(self.source.start + *moved, self.target.start + *moved)?;
+        if self.context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        let obstacle = self.part(&both, moved);
+        drop(both);
+        match obstacle {
+            Ok(()) => Ok(()),
+            Err(Obstacle::Error(error)) => Err(error),
+            Err(Obstacle::Wait(pfn)) => {
+                self.space.engine.wait_for_frame(pfn);
+                Ok(())
+            }
+        }
+    }
+
+    /// Locks the two VMAs. None waits for the second with the first locked.
+    fn lock_both(&self, from: u64, to: u64) -> Result<Both<'_, P>, UffdError> {
+        let space = self.space;
+        loop {
+            if let Ok(source) = space.lock_vma(from) {
+                let one = source.range().contains(&to);
+                let target = if one { None } else { space.lock_vma(to).ok() };
+                if one || target.is_some() {
+                    let both = Both { source, target };
+                    if both.target().anon().is_some() {
+                        return self.fits(&both.source, both.target()).map(|()| both);
+                    }
+                }
+            }
+            let guard = space.read_killable()?;
+            let (source, target) = (guard.find(from), guard.find(to));
+            let source = source.ok_or(UffdError::NotRegistered)?;
+            let target = target.ok_or(UffdError::NotRegistered)?;
+            self.fits(source, target)?;
+            fill::prepare(space, &guard, target)?;
+            if let Ok(locked) = guard.lock_vma(source) {
+                let one = core::ptr::eq(source, target);
+                let second = if one { None } else { guard.lock_vma(target).ok() };
+                if one || second.is_some() {
+                    return Ok(Both { source: locked, target: second });
+                }
+            }
+            // One has as many readers as can be counted; that passes.
+            drop(guard);
+            P::relax();
+        }
+    }
+
+    /// Whether pages may move between these two.
+    fn fits(&self, source: &Vma<P>, target: &Vma<P>) -> Result<(), UffdError> {
+        let (a, b) = (source.flags(), target.flags());
+        let alike = VmFlags::ACCESS | VmFlags::LOCKED;
+        let fits = self.source.end <= source.end()
+            && self.target.end <= target.end()
+            && !(a | b).intersects(NEVER)
+            && a & alike == b & alike
+            && a.contains(VmFlags::WRITE)
+            && target.uffd().is_some_and(|context| Counted::same(context, self.context))
+            && source.is_anonymous()
+            && target.is_anonymous();
+        if fits { Ok(()) } else { Err(UffdError::Invalid) }
+    }
+
+    /// What lies in one table at either end.
+    fn part(&self, both: &Both<'_, P>, moved: &mut u64) -> Result<(), Obstacle> {
+        let (space, platform) = (self.space, self.space.platform());
+        let from = VirtAddr::new(self.source.start + *moved);
+        let to = VirtAddr::new(self.target.start + *moved);
+        let target = space.table.pte_table_alloc(platform, to).map_err(UffdError::from)?;
+        let span = |address: VirtAddr| VaRange::entry(address, Level::Pmd).end().get() - address.get();
+        let left = self.source.end - from.get();
+        let len = left.min(span(from)).min(span(to)).min(BATCH * PAGE_SIZE);
+        let Some(source) = space.table.pte_table(platform, from) else {
+            let (pte, level) = space.table.peek(platform, from);
+            if pte.is_leaf(level) {
+                return space.split_huge_around(from.get()).map_err(|_| UffdError::OutOfMemory.into());
+            }
+            return self.pass_hole(moved, len).map_err(Obstacle::Error);
+        };
+        let tlb = SpaceTlb { space };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &space.gathers);
+        let (source, target) = source.lock_two(target);
+        let mut tables = Tables { source, target };
+        let end = *moved + len;
+        let mut done = Ok(());
+        while *moved < end && done.is_ok() {
+            done = self.one(both, &mut tables, *moved, &mut gather);
+            *moved += if done.is_ok() { PAGE_SIZE } else { 0 };
+        }
+        // With both locks held: from then on others may find the page at its new place, and take it away.
+        gather.flush();
+        drop(tables);
+        gather.finish();
+        done
+    }
+
+    /// Nothing is mapped in `len` bytes of the source.
+    fn pass_hole(&self, moved: &mut u64, len: u64) -> Result<(), UffdError> {
+        if !self.holes {
+            return Err(UffdError::SourceHole);
+        }
+        let end = *moved + len;
+        while *moved < end {
+            let address = VirtAddr::new(self.target.start + *moved);
+            if !self.space.table.peek(self.space.platform(), address).0.is_none() {
+                return Err(UffdError::Present);
+            }
+            *moved += PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// The page behind the first `moved` bytes.
+    fn one(
+        &self,
+        both: &Both<'_, P>,
+        tables: &mut Tables<'_, P>,
+        moved: u64,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+    ) -> Result<(), Obstacle> {
+        let from = VirtAddr::new(self.source.start + moved);
+        let to = VirtAddr::new(self.target.start + moved);
+        if !tables.target().get(to).is_none() {
+            return Err(UffdError::Present.into());
+        }
+        let rights = vma_pte_flags(both.target().flags());
+        let new = match tables.source.get(from).kind(Level::Pte) {
+            Kind::None if self.holes => return Ok(()),
+            Kind::None => return Err(UffdError::SourceHole.into()),
+            Kind::Leaf { pfn, flags } if flags.contains(PteFlags::SPECIAL) => {
+                tables.source.take(from, gather);
+                Pte::page(pfn, rights | PteFlags::SPECIAL)
+            }
+            Kind::Leaf { pfn, .. } => {
+                self.take(tables, from, pfn, both.target().pgoff_of(to.get()), both.target(), gather)?;
+                let rights = rights | written(both.target().flags()) | PteFlags::SOFT_DIRTY;
+                Pte::page(pfn, rights)
+            }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                return Err(Obstacle::Wait(Moving::of(payload).pfn));
+            }
+            Kind::Marker { .. } | Kind::Table { .. } => return Err(UffdError::BadAddress.into()),
+        };
+        tables.target().set(to, new);
+        Ok(())
+    }
+
+    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; its home is in `target` then.
+    fn take(
+        &self,
+        tables: &mut Tables<'_, P>,
+        from: VirtAddr,
+        pfn: Pfn,
+        index: u64,
+        target: &Vma<P>,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+    ) -> Result<(), Obstacle> {
+        let frame = self.space.platform().frame(pfn);
+        if !frame.is_anon() || !frame.is_exclusive() {
+            return Err(UffdError::Busy.into());
+        }
+        // Who walks by the home it has now comes too late for the old entry, or waits for the new one; see `rmap`.
+        let Some(_identity) = self.space.engine.try_lock_frame(pfn) else { return Err(Obstacle::Wait(pfn)) };
+        let old = tables.source.take(from, gather);
+        // A borrower that takes no lock raises the count, then looks whether the entry is still the same: with the fences on both
+        // sides one of us notices.
+        fence(SeqCst);
+        if frame.refs() != 1 {
+            tables.source.set(from, old);
+            return Err(UffdError::Busy.into());
+        }
+        frame.set_home(home_of(target), index);
+        Ok(())
+    }
+}
+
+/// Both tables, locked; one lock if they are one.
+struct Tables<'t, P: Platform> {
+    source: PteGuard<'t, P::Format, P>,
+    target: Option<PteGuard<'t, P::Format, P>>,
+}
+
+impl<'t, P: Platform> Tables<'t, P> {
+    fn target(&mut self) -> &mut PteGuard<'t, P::Format, P> {
+        self.target.as_mut().unwrap_or(&mut self.source)
+    }
+}

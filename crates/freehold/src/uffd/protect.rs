@@ -1,0 +1,189 @@
+//! Write protection by the pager: a bit of entries, and markers where nothing is mapped.
+//!
+//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; everybody who gives that right, under the table's lock, looks for the
+//! bit there. Right and bit change by one exchange, and the old right is gone from all TLBs when the call returns, whoever took it away
+//! (hazard C-53).
+
+use super::{Features, Userfaultfd, decode, wait::is_wp_marker};
+use crate::{
+    PAGE_SIZE,
+    counted::Counted,
+    error::UffdError,
+    platform::Platform,
+    rmap::Moving,
+    space::{AddressSpace, zap::SpaceTlb},
+    vma::{Vma, flags::VmFlags},
+};
+use bitflags::bitflags;
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Absent, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard,
+    TableMemory, VaRange, VirtAddr, Visitor,
+};
+
+/// Pages between two looks at who wants the VMA for writing.
+const BATCH: u64 = 512;
+
+bitflags! {
+    /// What UFFDIO_WRITEPROTECT does, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct ProtectMode: u64 {
+        /// UFFDIO_WRITEPROTECT_MODE_WP: stores wait from now on; else they do not any more.
+        const WP = 1;
+        /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: whoever waits goes on waiting.
+        const DONTWAKE = 2;
+    }
+}
+
+impl<P: Platform> Userfaultfd<P> {
+    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and who waits for one goes on.
+    ///
+    /// # Errors
+    ///
+    /// See [`UffdError`]; what lies left of the cause is done. [`UffdError::NotRegistered`] also in a hole.
+    ///
+    /// # Locks
+    ///
+    /// The lock of each VMA for reading, some pages long; tables' locks.
+    pub fn write_protect(&self, start: u64, len: u64, mode: ProtectMode) -> Result<(), UffdError> {
+        let context = &self.context;
+        if context.is_changing() {
+            return Err(UffdError::Changing);
+        }
+        let range = decode(start, len).ok_or(UffdError::Invalid)?;
+        let protect = mode.contains(ProtectMode::WP);
+        let unknown = !ProtectMode::all().contains(mode);
+        if unknown || (protect && mode.contains(ProtectMode::DONTWAKE)) {
+            return Err(UffdError::Invalid);
+        }
+        let space = self.space()?;
+        let mut at = range.start;
+        while at < range.end {
+            let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
+                true if vma.flags().contains(VmFlags::UFFD_WP) => Ok(()),
+                _ => Err(UffdError::NotRegistered),
+            };
+            let vma = space.lock_for_pager(at, false, fits)?;
+            if context.is_changing() {
+                return Err(UffdError::Changing);
+            }
+            let part = at..vma.end().min(range.end).min(at + BATCH * PAGE_SIZE);
+            at = part.end;
+            match protect {
+                true => space.protect_part(&vma, &part, context.wants(Features::WP_UNPOPULATED))?,
+                false => space.unprotect(&part),
+            }
+        }
+        if !protect && !mode.contains(ProtectMode::DONTWAKE) {
+            context.wake(&range);
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is marked: pages of files, and
+    /// with `unpopulated` anonymous ones.
+    fn protect_part(&self, vma: &Vma<P>, part: &Range<u64>, unpopulated: bool) -> Result<(), UffdError> {
+        let range = VaRange::of(part.start, part.end);
+        let tlb = SpaceTlb { space: self };
+        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let walked = match unpopulated || !vma.is_anonymous() {
+            true => self.table.walk(self.platform(), range, &mut Marking(&mut gather)),
+            false => self.table.walk(self.platform(), range, &mut Protecting(&mut gather)),
+        };
+        // Also what others have taken away, and not flushed: nobody stores when this returns.
+        gather.finish();
+        walked.map(|_| ()).map_err(|_| UffdError::OutOfMemory)
+    }
+
+    /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be written.
+    pub(crate) fn unprotect(&self, part: &Range<u64>) {
+        let range = VaRange::of(part.start, part.end);
+        let walked = self.table.walk(self.platform(), range, &mut Unprotecting);
+        debug_assert!(walked.is_ok(), "taking marks away allocates nothing");
+    }
+}
+
+/// The entry, write-protected.
+fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
+    match pte.kind(Level::Pte) {
+        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => {
+            Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
+        }
+        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
+    }
+}
+
+/// The entry, not write-protected. The next store finds out what may be written.
+pub(crate) fn unprotected<F: Format>(pte: Pte<F>) -> Pte<F> {
+    match pte.kind(Level::Pte) {
+        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags - PteFlags::UFFD_WP),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => {
+            Moving { uffd_wp: false, ..Moving::of(payload) }.entry()
+        }
+        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
+    }
+}
+
+/// Protects what is there.
+struct Protecting<'p, 'g, 's, P: Platform>(&'p mut Gather<'g, SpaceTlb<'s, P>, 1>);
+
+impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, '_, P> {
+    // For each huge page a table is kept; a part of one can be protected alone.
+    const LARGE: Large = Large::Split;
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.change_each(range, self.0, |_, pte| protected(pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Protects what is there, and marks what is not.
+struct Marking<'p, 'g, 's, P: Platform>(&'p mut Gather<'g, SpaceTlb<'s, P>, 1>);
+
+impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, '_, P> {
+    const ABSENT: Absent = Absent::Make;
+    const LARGE: Large = Large::Split;
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.change_each(range, self.0, |_, pte| protected(pte));
+        for page in (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize) {
+            // What is there is protected by now.
+            let _ = table.install(VirtAddr::new(page), Pte::marker(MarkerKind::UffdWp, 0));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Undoes both.
+struct Unprotecting;
+
+impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
+    // Nothing protects a huge page as a whole.
+    const LARGE: Large = Large::Skip;
+
+    fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
+        // No TLB holds a marker, nor more rights than an entry that has none to write.
+        table.zap_each(range, &mut NotCached, |_, slot, _| {
+            if is_wp_marker(slot.pte()) {
+                slot.clear();
+            }
+        });
+        table.change_each(range, &mut NotCached, |_, pte| unprotected(pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}

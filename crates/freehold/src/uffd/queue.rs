@@ -1,0 +1,339 @@
+//! Who waits for a context: tasks whose faults or events it has, and its readers.
+//!
+//! A waiter lies on its task's stack and hangs in one of three lists. Lists and links are guarded by one spin lock, of the context.
+//!
+//! | list | holds | leaves it by |
+//! | --- | --- | --- |
+//! | pending | faults that were not read | reading: delivered; a wake; the task itself |
+//! | delivered | faults that were | a wake; the task itself |
+//! | events | events that were not read | reading, which is a wake as well; the task itself |
+//!
+//! | word of a waiter | meaning | leaves it by |
+//! | --- | --- | --- |
+//! | 0 | it sleeps, or is about to | 1: whoever takes it out of its list, still under the lock |
+//! | 1 | woken | the task takes the lock once more before its waiter ends, so whoever woke it has let go of it |
+//!
+//! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock and with the lists empty; who
+//! rings does so after it has queued its waiter. So either the reader finds the waiter, or the bell has moved, or rings.
+#![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
+
+use super::{FaultReason, Message};
+use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
+use core::{
+    cell::{Cell, UnsafeCell},
+    ops::Range,
+    ptr::null,
+};
+use freehold_sync::{
+    Killed, Rank, SpinGuard, SpinLock,
+    atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+const ASLEEP: u32 = 0;
+const WOKEN: u32 = 1;
+
+/// Which list a waiter hangs in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Pending,
+    Delivered,
+    Events,
+}
+
+/// What a waiter waits with.
+enum What<P: Platform> {
+    Fault {
+        addr: u64,
+        reason: FaultReason,
+        write: bool,
+    },
+    /// Gone when it was read.
+    Event(Option<Message<P>>),
+}
+
+/// A task that waits.
+///
+/// # Invariants
+///
+/// While `place` is not `Nowhere` it hangs in that list of one queue, and links and `what` are that queue's lock's.
+pub(super) struct Waiter<P: Platform> {
+    word: AtomicU32,
+    place: Cell<Place>,
+    prev: Cell<*const Waiter<P>>,
+    next: Cell<*const Waiter<P>>,
+    what: UnsafeCell<What<P>>,
+}
+
+impl<P: Platform> Waiter<P> {
+    fn new(what: What<P>) -> Self {
+        Waiter {
+            word: AtomicU32::new(ASLEEP),
+            place: Cell::new(Place::Nowhere),
+            prev: Cell::new(null()),
+            next: Cell::new(null()),
+            what: UnsafeCell::new(what),
+        }
+    }
+
+    /// One that waits for the page at `addr`.
+    pub fn for_page(addr: u64, reason: FaultReason, write: bool) -> Self {
+        Self::new(What::Fault { addr, reason, write })
+    }
+
+    /// One that waits until its event was read.
+    pub fn for_event(event: Message<P>) -> Self {
+        Self::new(What::Event(Some(event)))
+    }
+}
+
+/// One list, oldest first.
+///
+/// # Invariants
+///
+/// Members are alive, and have the list's `Place`.
+struct List<P: Platform> {
+    first: *const Waiter<P>,
+    last: *const Waiter<P>,
+}
+
+impl<P: Platform> List<P> {
+    const fn new() -> Self {
+        List { first: null(), last: null() }
+    }
+
+    fn push(&mut self, waiter: &Waiter<P>, place: Place) {
+        waiter.place.set(place);
+        waiter.prev.set(self.last);
+        waiter.next.set(null());
+        // SAFETY: null or a member.
+        match unsafe { self.last.as_ref() } {
+            Some(last) => last.next.set(waiter),
+            None => self.first = waiter,
+        }
+        self.last = waiter;
+    }
+
+    fn unlink(&mut self, waiter: &Waiter<P>) {
+        waiter.place.set(Place::Nowhere);
+        // SAFETY: null or members, here and below.
+        match unsafe { waiter.prev.get().as_ref() } {
+            Some(prev) => prev.next.set(waiter.next.get()),
+            None => self.first = waiter.next.get(),
+        }
+        // SAFETY: as above.
+        match unsafe { waiter.next.get().as_ref() } {
+            Some(next) => next.prev.set(waiter.prev.get()),
+            None => self.last = waiter.prev.get(),
+        }
+    }
+}
+
+struct Lists<P: Platform> {
+    shut: bool,
+    /// Readers that sleep, or are about to.
+    readers: u32,
+    pending: List<P>,
+    delivered: List<P>,
+    events: List<P>,
+}
+
+// SAFETY: the pointers lead to waiters, which are made to be reached from any thread under the lock; events may be sent.
+unsafe impl<P: Platform> Send for Lists<P> {}
+
+impl<P: Platform> Lists<P> {
+    fn list(&mut self, place: Place) -> Option<&mut List<P>> {
+        match place {
+            Place::Nowhere => None,
+            Place::Pending => Some(&mut self.pending),
+            Place::Delivered => Some(&mut self.delivered),
+            Place::Events => Some(&mut self.events),
+        }
+    }
+
+    /// Takes a waiter out of its list and wakes its task; under the lock.
+    fn release(&mut self, waiter: &Waiter<P>) {
+        if let Some(list) = self.list(waiter.place.get()) {
+            list.unlink(waiter);
+        }
+        // Release pairs with the acquire in `Queued::wait`: the task goes on with what the waker did.
+        waiter.word.store(WOKEN, Release);
+        P::wake_all(&waiter.word);
+    }
+
+    /// Releases all in a list whose fault lies in `range`.
+    fn release_in(&mut self, place: Place, range: &Range<u64>) {
+        let mut at = self.list(place).map_or(null(), |list| list.first);
+        // SAFETY: null or a member, whose task waits for the lock before it ends.
+        while let Some(waiter) = unsafe { at.as_ref() } {
+            at = waiter.next.get();
+            // SAFETY: a member's `what` is the lock's.
+            let meant = match unsafe { &*waiter.what.get() } {
+                What::Fault { addr, .. } => range.contains(&(addr & !(PAGE_SIZE - 1))),
+                What::Event(_) => true,
+            };
+            if meant {
+                self.release(waiter);
+            }
+        }
+    }
+
+    /// The oldest fault that was not read, or else the oldest event.
+    fn take(&mut self) -> Option<Message<P>> {
+        // SAFETY: null or a member.
+        if let Some(waiter) = unsafe { self.pending.first.as_ref() } {
+            self.pending.unlink(waiter);
+            self.delivered.push(waiter, Place::Delivered);
+            // SAFETY: a member's `what` is the lock's.
+            if let What::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
+                return Some(Message::Fault { addr: *addr, reason: *reason, write: *write });
+            }
+        }
+        // SAFETY: as above.
+        let waiter = unsafe { self.events.first.as_ref() }?;
+        // SAFETY: a member's `what` is the lock's, and its task does not look at it while it hangs in the list.
+        let message = match unsafe { &mut *waiter.what.get() } {
+            What::Event(event) => event.take(),
+            What::Fault { .. } => None,
+        };
+        self.release(waiter);
+        message
+    }
+}
+
+/// The queue of one context.
+pub(super) struct Queue<P: Platform> {
+    lists: SpinLock<Lists<P>>,
+    bell: AtomicU32,
+}
+
+impl<P: Platform> Queue<P> {
+    pub fn new() -> Self {
+        let lists = Lists {
+            shut: false,
+            readers: 0,
+            pending: List::new(),
+            delivered: List::new(),
+            events: List::new(),
+        };
+        Queue { lists: SpinLock::new(lists, Rank::Leaf), bell: AtomicU32::new(0) }
+    }
+
+    fn lock(&self) -> SpinGuard<'_, Lists<P>, P> {
+        self.lists.lock::<P>()
+    }
+
+    /// Hangs a waiter in. `None`: the context is closed, and nobody would ever wake it.
+    pub fn enter<'q>(&'q self, waiter: &'q Waiter<P>) -> Option<Queued<'q, P>> {
+        let mut lists = self.lock();
+        if lists.shut {
+            return None;
+        }
+        // SAFETY: it hangs nowhere yet, so it is the caller's alone.
+        match unsafe { &*waiter.what.get() } {
+            What::Fault { .. } => lists.pending.push(waiter, Place::Pending),
+            What::Event(_) => lists.events.push(waiter, Place::Events),
+        }
+        drop(lists);
+        Some(Queued { queue: self, waiter })
+    }
+
+    /// Tells readers that there is something.
+    fn ring(&self) {
+        let lists = self.lock();
+        if lists.readers != 0 {
+            // Relaxed: under the lock; what sleepers compare it with they read under it, too.
+            self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
+            P::wake_all(&self.bell);
+        }
+    }
+
+    /// See [`Userfaultfd::try_read`](super::Userfaultfd::try_read).
+    pub fn take(&self) -> Option<Message<P>> {
+        self.lock().take()
+    }
+
+    /// See [`Userfaultfd::read`](super::Userfaultfd::read).
+    pub fn read(&self) -> Result<Message<P>, UffdReadError> {
+        let mut lists = self.lock();
+        loop {
+            if lists.shut {
+                return Err(UffdReadError::Closed);
+            }
+            if let Some(message) = lists.take() {
+                return Ok(message);
+            }
+            lists.readers += 1;
+            let seen = self.bell.load(Relaxed);
+            drop(lists);
+            let slept = P::wait_killable(&self.bell, seen);
+            lists = self.lock();
+            lists.readers -= 1;
+            if slept.is_err() {
+                return Err(UffdReadError::Killed);
+            }
+        }
+    }
+
+    /// Wakes those that wait for a page in `range`, read or not.
+    pub fn wake(&self, range: &Range<u64>) {
+        let mut lists = self.lock();
+        lists.release_in(Place::Pending, range);
+        lists.release_in(Place::Delivered, range);
+    }
+
+    /// Nobody queues any more.
+    pub fn shut(&self) {
+        self.lock().shut = true;
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.lock().shut
+    }
+
+    /// Wakes everybody; after [`shut`](Self::shut).
+    pub fn wake_everybody(&self) {
+        {
+            let mut lists = self.lock();
+            for place in [Place::Pending, Place::Delivered, Place::Events] {
+                lists.release_in(place, &(0..u64::MAX));
+            }
+        }
+        self.ring();
+    }
+}
+
+/// A waiter in its queue; dropping this takes it out.
+#[must_use]
+pub(super) struct Queued<'q, P: Platform> {
+    queue: &'q Queue<P>,
+    waiter: &'q Waiter<P>,
+}
+
+impl<P: Platform> Queued<'_, P> {
+    /// Tells readers, and sleeps until the waiter is woken.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first.
+    pub fn wait(&self) -> Result<(), Killed> {
+        self.queue.ring();
+        // Acquire: as `Lists::release` says.
+        while self.waiter.word.load(Acquire) == ASLEEP {
+            P::wait_killable(&self.waiter.word, ASLEEP)?;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Drop for Queued<'_, P> {
+    fn drop(&mut self) {
+        let mut lists = self.queue.lock();
+        if let Some(list) = lists.list(self.waiter.place.get()) {
+            list.unlink(self.waiter);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Pages that the pager supplies.
+
+use super::*;
+use freehold::{
+    error::{Errno, PopulateError},
+    space::Advice,
+};
+
+#[test]
+fn a_page_is_copied_in() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 4, MISSING, Features::empty());
+        let program = |cpu: &mut Vcpu| {
+            assert_eq!(process.load(cpu, page(1) + 8), Ok(0u64));
+            process.store(cpu, page(2), 5u64).unwrap();
+        };
+        beside(world, program, || {
+            assert_fault(&uffd, page(1), FaultReason::Missing, false);
+            assert_eq!(uffd.copy(page(1), &bytes(71), WAKE), Ok(PAGE));
+            assert_fault(&uffd, page(2), FaultReason::Missing, true);
+            assert_eq!(uffd.zeropage(page(2), PAGE, WAKE), Ok(PAGE));
+        });
+        assert!(uffd.try_read().is_none());
+        assert_eq!(process.load(cpu, page(1)), Ok(71u64));
+        assert_eq!(process.load(cpu, page(2)), Ok(5u64));
+        assert_eq!(process.rss().anon, 2);
+        // Pages that were never wanted come just the same, many at once.
+        process.madvise(BASE, 4 * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(uffd.copy(BASE, &pages_of(10..14), WAKE), Ok(4 * PAGE));
+        assert_filled(process, cpu, BASE, 4, 10);
+    });
+}
+
+#[test]
+fn errors_in_order() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 4, MISSING, Features::EVENT_REMAP);
+        let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
+        use UffdError::*;
+        let strange = FillMode::from_bits_retain(4);
+        assert_eq!(uffd.copy(BASE, &[], WAKE), Err(Invalid), "nothing");
+        assert_eq!(uffd.copy(BASE, &[0; 5], WAKE), Err(Invalid), "not a page");
+        assert_eq!(uffd.copy(BASE + 1, &bytes(0), WAKE), Err(Invalid), "unaligned");
+        assert_eq!(uffd.copy(u64::MAX - PAGE + 1, &bytes(0), WAKE), Err(Invalid), "beyond everything");
+        assert_eq!(uffd.copy(page(9), &bytes(0), strange), Err(Invalid), "unknown mode before all else");
+        assert_eq!(uffd.zeropage(BASE, PAGE, FillMode::WP), Err(Invalid), "not of zeroes");
+        assert_eq!(uffd.poison(BASE, PAGE, FillMode::WP), Err(Invalid));
+        assert_eq!(uffd.copy(page(9), &bytes(0), WAKE), Err(NotRegistered), "nothing is mapped");
+        assert_eq!(uffd.copy(page(3), &pages_of(0..2), WAKE), Err(NotRegistered), "not in one VMA");
+        assert_eq!(other.copy(BASE, &bytes(0), WAKE), Err(NotRegistered), "registered with another");
+        assert_eq!(uffd.copy(BASE, &bytes(0), FillMode::WP), Err(Invalid), "not to be write-protected");
+        assert_eq!(uffd.continue_with(BASE, PAGE, WAKE), Err(Invalid), "anonymous memory has no cache");
+        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
+        // Something is there: at once, and after some.
+        for fill in [Uffd::zeropage, Uffd::poison] {
+            assert_eq!(fill(&uffd, page(1), PAGE, WAKE), Err(Present));
+        }
+        assert_eq!(uffd.copy(page(1), &pages_of(5..7), WAKE), Err(Present));
+        assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Ok(PAGE), "a part");
+        assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Err(Present));
+        process.madvise(page(2), PAGE, Advice::GuardInstall).unwrap();
+        assert_eq!(uffd.copy(page(2), &bytes(0), WAKE), Err(Present), "a guard");
+        assert_eq!(process.load(cpu, page(1)), Ok(1u64));
+        assert_eq!(
+            [Present, Changing, BadAddress, NotRegistered].map(UffdError::errno),
+            [Errno::EEXIST, Errno::EAGAIN, Errno::EFAULT, Errno::ENOENT]
+        );
+        assert_eq!(uffd.wake(BASE + 1, PAGE), Err(Invalid));
+        // Filling asks the VMA, not the process: read-only memory gets pages.
+        process.mprotect(page(3), PAGE, R).unwrap();
+        assert_eq!(uffd.copy(page(3), &bytes(3), WAKE), Ok(PAGE));
+        assert_eq!(process.load(cpu, page(3)), Ok(3u64));
+        assert!(process.store(cpu, page(3), 1u64).is_err());
+        process.mprotect(page(3), PAGE, RW).unwrap();
+        process.store(cpu, page(3), 1u64).unwrap();
+        let _ = world;
+    });
+}
+
+#[test]
+fn nobody_is_woken_who_is_not_to_be() {
+    everywhere(|world, process, _| {
+        let uffd = registered(process, 2, MISSING, Features::EXACT_ADDRESS);
+        let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(1) + 16).unwrap();
+        let (read, ()) = beside(world, program, || {
+            assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
+            // Elsewhere, and without waking: the program sleeps on, and does not ask again.
+            assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
+            assert_eq!(uffd.copy(page(1), &bytes(2), FillMode::DONTWAKE), Ok(PAGE));
+            assert!(uffd.try_read().is_none());
+            uffd.wake(page(0), 2 * PAGE).unwrap();
+        });
+        assert_eq!(read, 0);
+        // Woken without a page, it asks again.
+        process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
+        beside(world, program, || {
+            assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
+            uffd.wake(page(1), PAGE).unwrap();
+            assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
+            uffd.unregister(page(1), PAGE).unwrap();
+        });
+    });
+}
+
+#[test]
+fn shared_memory() {
+    everywhere(|world, process, cpu| {
+        let file = shmem(world, 3);
+        map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
+        map_shmem(process, page(8), 4, MapFlags::PRIVATE, &file);
+        map_shmem(process, page(16), 4, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
+        uffd.register(page(8), 4 * PAGE, MISSING).unwrap();
+        // What is copied in is the file's, and others see it.
+        assert_eq!(uffd.copy(BASE, &bytes(50), WAKE), Ok(PAGE));
+        assert_eq!(uffd.zeropage(page(1), PAGE, WAKE), Ok(PAGE));
+        assert_eq!(process.load(cpu, page(16)), Ok(50u64));
+        assert!(file.mapping().has_page(1) && !file.mapping().has_page(2));
+        // Already in the cache: nobody is missing it, and it cannot be put there.
+        process.store(cpu, page(18), 60u64).unwrap();
+        assert_eq!(uffd.copy(page(2), &bytes(1), WAKE), Err(UffdError::Present));
+        assert_eq!(process.load(cpu, page(2)), Ok(60u64));
+        // Beyond the end of the file.
+        for at in [page(3), page(11)] {
+            assert_eq!(uffd.copy(at, &bytes(1), WAKE), Err(UffdError::BadAddress));
+            assert_eq!(uffd.zeropage(at, PAGE, WAKE), Err(UffdError::BadAddress));
+            assert_eq!(process.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
+        }
+        // A private mapping gets a page of its own, whatever the file has.
+        file.mapping().punch(0..PAGE).unwrap();
+        let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(8)).unwrap();
+        let (read, ()) = beside(world, program, || {
+            assert_fault(&uffd, page(8), FaultReason::Missing, false);
+            assert_eq!(uffd.copy(page(8), &bytes(70), WAKE), Ok(PAGE));
+        });
+        assert_eq!(read, 70);
+        assert!(!file.mapping().has_page(0));
+        assert_eq!(process.load(cpu, page(9)), Ok(0u64), "the file has it");
+    });
+}
+
+#[test]
+fn minor_faults() {
+    everywhere(|world, process, cpu| {
+        let file = shmem(world, 3);
+        map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
+        map_shmem(process, page(8), 4, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(BASE, 4 * PAGE, MINOR | MISSING).unwrap();
+        process.store(cpu, page(8), 1u64).unwrap();
+        process.store(cpu, page(9), 2u64).unwrap();
+        let program = |cpu: &mut Vcpu| {
+            assert_eq!(process.load(cpu, page(0)), Ok(11u64));
+            process.store(cpu, page(1), 22u64).unwrap();
+            process.store(cpu, page(2), 33u64).unwrap();
+        };
+        beside(world, program, || {
+            assert_fault(&uffd, page(0), FaultReason::Minor, false);
+            // The pager brings it up to date before it is seen.
+            process.store(cpu, page(8), 11u64).unwrap();
+            assert_eq!(uffd.continue_with(page(0), PAGE, WAKE), Ok(PAGE));
+            assert_fault(&uffd, page(1), FaultReason::Minor, true);
+            assert_eq!(uffd.continue_with(page(1), 2 * PAGE, WAKE), Ok(PAGE), "as far as there are any");
+            assert_fault(&uffd, page(2), FaultReason::Missing, true);
+            assert_eq!(
+                uffd.continue_with(page(2), PAGE, WAKE),
+                Err(UffdError::BadAddress),
+                "not in the cache"
+            );
+            process.store(cpu, page(10), 3u64).unwrap();
+            assert_eq!(uffd.continue_with(page(2), PAGE, WAKE), Ok(PAGE));
+        });
+        assert_eq!((process.load(cpu, page(9)), process.load(cpu, page(10))), (Ok(22u64), Ok(33u64)));
+        assert_eq!(uffd.continue_with(page(1), PAGE, WAKE), Err(UffdError::Present));
+        assert_eq!(uffd.continue_with(page(3), PAGE, WAKE), Err(UffdError::BadAddress), "beyond the end");
+    });
+}
+
+/// C-52: what is mapped by CONTINUE, and may not be written, is never written for a debugger.
+#[test]
+fn c52_a_forced_write_goes_to_a_copy() {
+    use freehold::access::Manner;
+    everywhere(|world, process, cpu| {
+        let file = shmem(world, 1);
+        map_shmem(process, BASE, 1, MapFlags::PRIVATE, &file);
+        map_shmem(process, page(8), 1, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(BASE, PAGE, MINOR).unwrap();
+        process.store(cpu, page(8), 5u64).unwrap();
+        assert_eq!(uffd.continue_with(BASE, PAGE, WAKE), Ok(PAGE));
+        process.mprotect(BASE, PAGE, R).unwrap();
+        assert_eq!(process.write_memory(BASE, &6u64.to_le_bytes(), Manner::Forced), Ok(8));
+        assert_eq!((process.load(cpu, BASE), process.load(cpu, page(8))), (Ok(6u64), Ok(5u64)));
+    });
+}
+
+#[test]
+fn poisoned_pages() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 3, MISSING, Features::POISON);
+        assert_eq!(uffd.poison(page(1), PAGE, WAKE), Ok(PAGE));
+        assert_eq!(process.load::<u64>(cpu, page(1)), Err(FaultError::MemoryFailed { addr: page(1) }));
+        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Err(UffdError::Present));
+        let populated = process.madvise(page(1), PAGE, Advice::PopulateRead);
+        assert_eq!(populated.map_err(|error| error.errno()), Err(PopulateError::MemoryFailed.errno()));
+        // A child has it too, though it is registered no more.
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(child.load::<u64>(cpu, page(1)), Err(FaultError::MemoryFailed { addr: page(1) }));
+        assert_eq!(child.load(cpu, page(0)), Ok(0u64));
+        drop(child);
+        process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
+        assert_eq!(process.load(cpu, page(1)), Ok(1u64));
+        let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(2));
+        let (read, ()) = beside(world, program, || {
+            assert_fault(&uffd, page(2), FaultReason::Missing, false);
+            assert_eq!(uffd.poison(page(2), PAGE, WAKE), Ok(PAGE));
+        });
+        assert_eq!(read, Err(FaultError::MemoryFailed { addr: page(2) }));
+    });
+}
+
+#[test]
+fn a_bus_error_instead_of_a_pager() {
+    everywhere(|_, process, cpu| {
+        let uffd = registered(process, 2, MISSING, Features::SIGBUS);
+        assert_eq!(process.load::<u64>(cpu, page(1) + 4), Err(FaultError::Bus { addr: page(1) + 4 }));
+        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
+        assert_eq!(process.load(cpu, page(1)), Ok(1u64));
+        assert!(uffd.try_read().is_none());
+    });
+}
+
+#[test]
+fn only_the_program_itself_waits() {
+    use freehold::{access::Manner, error::AccessError};
+    everywhere(|world, process, _| {
+        anon(process, BASE, 2);
+        let config = UffdConfig { features: Features::empty(), user_mode_only: true };
+        let uffd = Userfaultfd::new(process.space(), config).unwrap();
+        uffd.register(BASE, 2 * PAGE, MISSING).unwrap();
+        let mut out = [0; 8];
+        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, BASE).unwrap();
+        let (read, ()) = beside(world, program, || {
+            assert_fault(&uffd, BASE, FaultReason::Missing, false);
+            assert_eq!(uffd.copy(BASE, &bytes(4), WAKE), Ok(PAGE));
+        });
+        assert_eq!(read, 4);
+        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Ok(8));
+    });
+}
+
+/// Fills, faults and zaps of the same pages by several threads.
+#[test]
+fn a_storm() {
+    const PAGES: u64 = 64;
+    everywhere(|world, process, _| {
+        let uffd = registered(process, PAGES, MISSING, Features::empty());
+        std::thread::scope(|scope| {
+            let programs: Vec<_> = (1..4)
+                .map(|number| {
+                    scope.spawn(move || {
+                        let (mut cpu, mut dice) = (world.machine.cpu(number), Dice::new(number as u64));
+                        for _ in 0..300 {
+                            let at = page(dice.roll(PAGES));
+                            match dice.roll(8) {
+                                0 => process.madvise(at, PAGE, Advice::DontNeed).unwrap(),
+                                1 => process.store(&mut cpu, at + 8, 1u64).unwrap(),
+                                _ => assert_eq!(process.load(&mut cpu, at), Ok((at - BASE) / PAGE)),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let pager = scope.spawn(|| {
+                loop {
+                    match uffd.read() {
+                        Ok(Message::Fault { addr, .. }) => {
+                            match uffd.copy(addr, &bytes((addr - BASE) / PAGE), WAKE) {
+                                Ok(_) => {}
+                                // Two wanted it.
+                                Err(UffdError::Present) => uffd.wake(addr, PAGE).unwrap(),
+                                Err(error) => panic!("{error:?}"),
+                            }
+                        }
+                        Ok(other) => panic!("{other:?}"),
+                        Err(UffdReadError::Closed) => break,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            });
+            for program in programs {
+                program.join().unwrap();
+            }
+            uffd.close();
+            pager.join().unwrap();
+        });
+    });
+}

@@ -1,0 +1,104 @@
+//! userfaultfd: what the pager may do, what it is told, and who waits for it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod events;
+mod fill;
+mod memory_ends;
+mod moving;
+mod protect;
+mod register;
+mod sleepers;
+
+use freehold::{
+    error::{UffdError, UffdReadError},
+    fault::{Access, FaultError},
+    object::Zeroes,
+    uffd::{FaultReason, Features, FillMode, Message, RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::FailingAllocator;
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+type Uffd = Userfaultfd<Machine>;
+
+const MISSING: RegisterMode = RegisterMode::MISSING;
+const WP: RegisterMode = RegisterMode::WP;
+const MINOR: RegisterMode = RegisterMode::MINOR;
+const WAKE: FillMode = FillMode::empty();
+
+fn uffd(process: &Process, features: Features) -> Uffd {
+    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+}
+
+/// Some anonymous pages at `BASE` that are registered.
+fn registered(process: &Process, pages: u64, mode: RegisterMode, features: Features) -> Uffd {
+    anon(process, BASE, pages);
+    let uffd = uffd(process, features);
+    uffd.register(BASE, pages * PAGE, mode).unwrap();
+    uffd
+}
+
+/// The address of a page.
+fn page(number: u64) -> u64 {
+    BASE + number * PAGE
+}
+
+/// A page whose first word is this number.
+fn bytes(first: u64) -> Vec<u8> {
+    pages_of(first..first + 1)
+}
+
+/// Pages whose first words are these numbers.
+fn pages_of(numbers: std::ops::Range<u64>) -> Vec<u8> {
+    numbers
+        .flat_map(|number| {
+            let mut page = vec![0; PAGE as usize];
+            page[..8].copy_from_slice(&number.to_le_bytes());
+            page
+        })
+        .collect()
+}
+
+/// Shared memory of so many pages.
+fn shmem(world: &World, pages: u64) -> Counted<File<Machine>> {
+    let mapping = Mapping::new(world.engine(), Zeroes, pages * PAGE, true).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
+}
+
+fn map_shmem(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Counted<File<Machine>>) {
+    let mapped = process.mmap(at, pages * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0);
+    assert_eq!(mapped, Ok(at));
+}
+
+/// The next message is a fault like this.
+#[track_caller]
+fn assert_fault(uffd: &Uffd, at: u64, why: FaultReason, store: bool) {
+    match uffd.read() {
+        Ok(Message::Fault { addr, reason, write }) => assert_eq!((addr, reason, write), (at, why, store)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs `program` on a thread with a processor of its own, while `pager` does what it does on this one.
+fn beside<R: Send, S>(
+    world: &World,
+    program: impl FnOnce(&mut Vcpu) -> R + Send,
+    pager: impl FnOnce() -> S,
+) -> (R, S) {
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| program(&mut world.machine.cpu(1)));
+        let done = pager();
+        (program.join().unwrap(), done)
+    })
+}
+
+/// Waits until `done` says so: what another thread does next is to sleep.
+fn until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,169 @@
+//! C-10, C-55: every allocation of every call fails once, alone or with all that follow. Either the call fails and can be tried again,
+//! or it did without.
+
+use super::{
+    support::failure::{Failure, use_up_frames, use_up_vmas},
+    *,
+};
+use freehold::{
+    error::Errno,
+    space::Advice,
+    uffd::{MoveMode, ProtectMode},
+};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Two pages.
+static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
+
+struct Call {
+    name: &'static str,
+    run: fn(&Process, &Uffd) -> Result<(), Errno>,
+    /// Whether it needs memory at all.
+    allocates: bool,
+}
+
+fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<(), Errno> {
+    match done {
+        Ok(done) if done == bytes => Ok(()),
+        // A part: tried again for the whole it finds something there.
+        Ok(_) => Err(Errno::ENOMEM),
+        Err(UffdError::Present | UffdError::SourceHole) => Ok(()),
+        Err(error) => Err(error.errno()),
+    }
+}
+
+const CALLS: &[Call] = &[
+    Call {
+        name: "a context",
+        run: |process, _| {
+            let new = Userfaultfd::new(process.space(), UffdConfig::default());
+            new.map(drop).map_err(|_| Errno::ENOMEM)
+        },
+        allocates: true,
+    },
+    Call {
+        name: "register",
+        run: |_, uffd| uffd.register(page(21), 2 * PAGE, MISSING).map_err(|error| error.errno()),
+        allocates: true,
+    },
+    Call {
+        name: "unregister",
+        run: |_, uffd| uffd.unregister(page(1), PAGE).map_err(|error| error.errno()),
+        allocates: true,
+    },
+    // Merging may, where there is room for fewer VMAs than now; nobody could be told.
+    Call { name: "close", run: |_, uffd| (uffd.close(), Ok(())).1, allocates: false },
+    Call { name: "copy", run: |_, uffd| all(uffd.copy(page(2), &CONTENTS, WAKE), 2 * PAGE), allocates: true },
+    Call {
+        name: "copy into shared memory",
+        run: |_, uffd| all(uffd.copy(page(600), &CONTENTS[..PAGE as usize], WAKE), PAGE),
+        allocates: true,
+    },
+    Call { name: "zeroes", run: |_, uffd| all(uffd.zeropage(page(2), PAGE, WAKE), PAGE), allocates: false },
+    Call {
+        name: "write protection of what is not there",
+        run: |_, uffd| {
+            uffd.write_protect(page(600), 4 * PAGE, ProtectMode::WP).map_err(|error| error.errno())
+        },
+        allocates: true,
+    },
+    Call {
+        name: "move",
+        run: |_, uffd| all(uffd.move_pages(page(2), page(20), PAGE, MoveMode::empty()), PAGE),
+        allocates: false,
+    },
+    Call {
+        name: "fork",
+        run: |process, _| process.fork().map(drop).map_err(|error| error.errno()),
+        allocates: true,
+    },
+    Call {
+        name: "munmap",
+        run: |process, _| process.munmap(page(1), 2 * PAGE).map_err(|error| error.errno()),
+        allocates: true,
+    },
+    Call {
+        name: "DONTNEED",
+        run: |process, _| process.madvise(BASE, PAGE, Advice::DontNeed).map_err(|error| error.errno()),
+        allocates: false,
+    },
+];
+
+/// Ends the other thread, whatever becomes of the call.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Runs `call` while another thread, for which memory does not fail, reads what it says.
+fn answered<R>(uffd: &Uffd, call: impl FnOnce() -> R) -> R {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                drop(uffd.try_read());
+                std::thread::yield_now();
+            }
+        });
+        let _over = Over(&over);
+        call()
+    })
+}
+
+/// Runs a call with one failure; whether there was one.
+fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bool {
+    let what = format!("{}, {locking:?}, {failure:?} {nth}", call.name);
+    let world = World::new();
+    let process = world.process(locking);
+    let mut cpu = world.machine.cpu(0);
+    let features =
+        Features::EVENT_FORK | Features::EVENT_UNMAP | Features::EVENT_REMOVE | Features::WP_UNPOPULATED;
+    let uffd = registered(&process, 4, MISSING | WP, features);
+    uffd.copy(BASE, &pages_of(0..2), WAKE).unwrap();
+    anon(&process, page(20), 4);
+    process.store(&mut cpu, page(20), 1u64).unwrap();
+    let file = shmem(&world, 4);
+    map_shmem(&process, page(600), 4, MapFlags::SHARED, &file);
+    uffd.register(page(600), 4 * PAGE, MISSING | WP).unwrap();
+    let hog = world.process(locking);
+    use_up_frames(&world, &hog, &mut cpu, BASE, 0);
+    use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
+    let (done, failures) = answered(&uffd, || {
+        failure.arm(nth);
+        let done = (call.run)(&process, &uffd);
+        (done, failure.stop())
+    });
+    match done {
+        Ok(()) => {}
+        Err(errno) => {
+            assert!(failures > 0, "{what}: {errno:?} without a failure");
+            assert_eq!(errno, Errno::ENOMEM, "{what}");
+            assert!(process.try_read().is_some(), "{what}: a lock is still held");
+            process.check();
+            assert_eq!(answered(&uffd, || (call.run)(&process, &uffd)), Ok(()), "{what}: again");
+        }
+    }
+    process.check();
+    uffd.close();
+    process.check();
+    assert!(process.load::<u64>(&mut cpu, BASE).is_ok());
+    drop((uffd, file, process, hog, cpu));
+    world.end();
+    failures > 0
+}
+
+#[test]
+fn c55_every_failure_of_every_call() {
+    for locking in [Locking::default(), Locking::ALL[0]] {
+        for call in CALLS {
+            let mut failures = 0;
+            for failure in Failure::ALL {
+                failures += (1..).take_while(|nth| with_failure(call, locking, failure, *nth)).count();
+            }
+            assert_eq!(failures > 0, call.allocates, "{}: {failures} failures", call.name);
+        }
+    }
+}

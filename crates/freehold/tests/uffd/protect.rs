@@ -1,0 +1,277 @@
+//! Write protection by the pager.
+
+use super::*;
+use freehold::{
+    access::Manner,
+    space::{Advice, RemapFlags},
+    uffd::ProtectMode,
+};
+
+const ON: ProtectMode = ProtectMode::WP;
+const OFF: ProtectMode = ProtectMode::empty();
+
+/// Whether a store waits for the pager: lets it wait, and go on without protection.
+fn store_waits(world: &World, process: &Process, uffd: &Uffd, at: u64, value: u64) {
+    beside(
+        world,
+        |cpu| process.store(cpu, at, value).unwrap(),
+        || {
+            assert_fault(uffd, at, FaultReason::WriteProtect, true);
+            uffd.write_protect(at, PAGE, OFF).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_store_waits() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 3, WP, Features::empty());
+        fill(process, cpu, BASE, 2, 10);
+        uffd.write_protect(BASE, 3 * PAGE, ON).unwrap();
+        assert_filled(process, cpu, BASE, 2, 10);
+        store_waits(world, process, &uffd, page(1), 21);
+        // Nothing was there, so nothing is protected.
+        process.store(cpu, page(2), 1u64).unwrap();
+        // Others may not go around it.
+        let debugger = |_: &mut Vcpu| process.write_memory(page(0), &31u64.to_le_bytes(), Manner::Forced);
+        let (written, ()) = beside(world, debugger, || {
+            assert_fault(&uffd, page(0), FaultReason::WriteProtect, true);
+            uffd.write_protect(page(0), PAGE, OFF).unwrap();
+        });
+        assert_eq!(written, Ok(8));
+        assert_eq!([0, 1].map(|n| process.load(cpu, page(n))), [Ok(31u64), Ok(21)]);
+    });
+}
+
+#[test]
+fn errors_in_order() {
+    everywhere(|_, process, cpu| {
+        let uffd = registered(process, 4, WP, Features::empty());
+        uffd.unregister(page(2), PAGE).unwrap();
+        let strange = ProtectMode::from_bits_retain(4);
+        assert_eq!(uffd.write_protect(BASE + 1, PAGE, strange), Err(UffdError::Invalid));
+        assert_eq!(uffd.write_protect(page(2), PAGE, strange), Err(UffdError::Invalid));
+        let both = ON | ProtectMode::DONTWAKE;
+        assert_eq!(uffd.write_protect(page(2), PAGE, both), Err(UffdError::Invalid), "nobody to be woken");
+        assert_eq!(uffd.write_protect(page(2), PAGE, ON), Err(UffdError::NotRegistered));
+        fill(process, cpu, BASE, 4, 0);
+        assert_eq!(
+            uffd.write_protect(page(1), 2 * PAGE, ON),
+            Err(UffdError::NotRegistered),
+            "what is right of it"
+        );
+        assert_eq!(uffd.write_protect(page(8), PAGE, ON), Err(UffdError::NotRegistered), "nothing is mapped");
+        uffd.unregister(BASE, 4 * PAGE).unwrap();
+        uffd.register(BASE, PAGE, MISSING).unwrap();
+        assert_eq!(uffd.write_protect(BASE, PAGE, ON), Err(UffdError::NotRegistered), "not for that");
+    });
+}
+
+#[test]
+fn copied_in_protected() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 2, WP | MISSING, Features::empty());
+        assert_eq!(uffd.copy(BASE, &bytes(5), FillMode::WP), Ok(PAGE));
+        assert_eq!(process.load(cpu, BASE), Ok(5u64));
+        store_waits(world, process, &uffd, BASE, 6);
+        // A page of zeroes that is protected, and then copied.
+        assert_eq!(uffd.zeropage(page(1), PAGE, WAKE), Ok(PAGE));
+        uffd.write_protect(page(1), PAGE, ON).unwrap();
+        store_waits(world, process, &uffd, page(1), 7);
+        assert_eq!(process.load(cpu, page(1)), Ok(7u64));
+    });
+}
+
+/// What is not there can be protected, and comes protected.
+#[test]
+fn pages_that_are_not_there() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 4, WP, Features::WP_UNPOPULATED);
+        uffd.write_protect(BASE, 4 * PAGE, ON).unwrap();
+        assert_eq!(process.load(cpu, page(0)), Ok(0u64));
+        store_waits(world, process, &uffd, page(0), 1);
+        store_waits(world, process, &uffd, page(1), 2);
+        // Anonymous pages that go leave nothing behind.
+        process.madvise(page(2), PAGE, Advice::DontNeed).unwrap();
+        process.store(cpu, page(2), 3u64).unwrap();
+        uffd.write_protect(page(3), PAGE, OFF).unwrap();
+        process.store(cpu, page(3), 4u64).unwrap();
+        assert_filled(process, cpu, BASE, 4, 1);
+        // A marker is nothing that would be in the way of a copy; zeroes cannot be put there.
+        process.madvise(page(2), 2 * PAGE, Advice::DontNeed).unwrap();
+        uffd.register(page(2), 2 * PAGE, WP | MISSING).unwrap();
+        uffd.write_protect(page(2), 2 * PAGE, ON).unwrap();
+        assert_eq!(uffd.zeropage(page(2), PAGE, WAKE), Err(UffdError::Present));
+        beside(
+            world,
+            |cpu| assert_eq!(process.load(cpu, page(2)), Ok(9u64)),
+            || {
+                assert_fault(&uffd, page(2), FaultReason::Missing, false);
+                assert_eq!(uffd.copy(page(2), &bytes(9), WAKE), Ok(PAGE));
+            },
+        );
+    });
+}
+
+#[test]
+fn shared_memory_stays_protected() {
+    everywhere(|world, process, cpu| {
+        let file = shmem(world, 4);
+        map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(BASE, 4 * PAGE, WP).unwrap();
+        fill(process, cpu, BASE, 2, 10);
+        uffd.write_protect(BASE, 4 * PAGE, ON).unwrap();
+        let protected = |number, cpu: &mut Vcpu| {
+            store_waits(world, process, &uffd, page(number), 10 + number);
+            uffd.write_protect(page(number), PAGE, ON).unwrap();
+            assert_eq!(process.load(cpu, page(number)), Ok(10 + number));
+        };
+        protected(0, cpu);
+        // Pages that are taken away, in whatever way, and come again; pages that were never there.
+        process.madvise(BASE, 4 * PAGE, Advice::DontNeed).unwrap();
+        protected(0, cpu);
+        protected(3, cpu);
+        process.load::<u64>(cpu, page(1)).unwrap();
+        let pfn = process.frame_at(page(1)).unwrap();
+        assert_eq!(world.engine().try_to_unmap(pfn), Ok(1));
+        protected(1, cpu);
+        process.load::<u64>(cpu, page(1)).unwrap();
+        world.engine().migrate(process.frame_at(page(1)).unwrap()).unwrap();
+        protected(1, cpu);
+        file.mapping().punch(0..PAGE).unwrap();
+        assert_eq!(process.load(cpu, page(0)), Ok(0u64));
+        protected(0, cpu);
+        // Guards take their place.
+        process.madvise(page(2), PAGE, Advice::GuardInstall).unwrap();
+        process.madvise(page(2), PAGE, Advice::GuardRemove).unwrap();
+        process.store(cpu, page(2), 1u64).unwrap();
+        uffd.unregister(BASE, 4 * PAGE).unwrap();
+        (0..4).for_each(|number| process.store(cpu, page(number), 1u64).unwrap());
+    });
+}
+
+#[test]
+fn other_changes_do_not_lift_it() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 2, WP, Features::empty());
+        fill(process, cpu, BASE, 2, 1);
+        uffd.write_protect(BASE, 2 * PAGE, ON).unwrap();
+        process.mprotect(BASE, PAGE, R).unwrap();
+        process.mprotect(BASE, PAGE, RW).unwrap();
+        store_waits(world, process, &uffd, page(0), 11);
+        // It goes with the page into another frame.
+        let pfn = process.frame_at(page(1)).unwrap();
+        world.engine().migrate(pfn).unwrap();
+        store_waits(world, process, &uffd, page(1), 12);
+        // A page that a child has too is protected first, copied then.
+        uffd.write_protect(BASE, 2 * PAGE, ON).unwrap();
+        let child = Process::of(process.fork().unwrap());
+        store_waits(world, process, &uffd, page(1), 13);
+        assert_eq!((child.load(cpu, page(1)), process.load(cpu, page(1))), (Ok(12u64), Ok(13u64)));
+        // The child is nobody's business.
+        child.store(cpu, page(0), 14u64).unwrap();
+        child.check();
+        assert_eq!(process.load(cpu, page(0)), Ok(11u64));
+    });
+}
+
+#[test]
+fn nothing_is_left_of_it() {
+    type End = fn(&Uffd);
+    let ends: [End; 3] = [
+        |uffd| uffd.unregister(BASE, 3 * PAGE).unwrap(),
+        |uffd| uffd.close(),
+        |uffd| {
+            // Registered for something else.
+            uffd.unregister(BASE, PAGE).unwrap();
+            uffd.register(BASE, 3 * PAGE, MISSING).unwrap();
+            assert_eq!(uffd.write_protect(page(1), 2 * PAGE, OFF), Err(UffdError::NotRegistered));
+        },
+    ];
+    for end in ends {
+        everywhere(|_, process, cpu| {
+            let uffd = registered(process, 3, WP, Features::WP_UNPOPULATED);
+            fill(process, cpu, BASE, 2, 1);
+            uffd.write_protect(BASE, 3 * PAGE, ON).unwrap();
+            end(&uffd);
+            process.store(cpu, page(0), 5u64).unwrap();
+            process.store(cpu, page(1), 6u64).unwrap();
+        });
+    }
+}
+
+/// C-44: moved without a word to the pager, nothing stays protected; with one, everything does.
+#[test]
+fn c44_moved() {
+    for features in [Features::WP_UNPOPULATED, Features::WP_UNPOPULATED | Features::EVENT_REMAP] {
+        everywhere(|world, process, cpu| {
+            let uffd = registered(process, 3, WP, features);
+            fill(process, cpu, BASE, 2, 1);
+            uffd.write_protect(BASE, 3 * PAGE, ON).unwrap();
+            let to = page(600);
+            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+            let remap = |_: &mut Vcpu| process.mremap(BASE, 3 * PAGE, 3 * PAGE, flags, to).unwrap();
+            if features.contains(Features::EVENT_REMAP) {
+                beside(world, remap, || match uffd.read() {
+                    Ok(Message::Remap { from: BASE, to: at, len }) => assert_eq!((at, len), (to, 3 * PAGE)),
+                    other => panic!("{other:?}"),
+                });
+                (0..3).for_each(|n| store_waits(world, process, &uffd, to + n * PAGE, 1 + n));
+            } else {
+                remap(cpu);
+                fill(process, cpu, to, 3, 1);
+            }
+            assert_filled(process, cpu, to, 3, 1);
+            assert!(uffd.try_read().is_none());
+        });
+    }
+}
+
+#[test]
+fn a_part_of_a_huge_page() {
+    use freehold::engine::HugePages;
+    const HUGE: u64 = 2 << 20;
+    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    for locking in Locking::ALL {
+        World::with(16 << 20, config.clone()).live(locking, |world, process, cpu| {
+            process.mmap(BASE, 2 * HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+            process.store(cpu, BASE + 5 * PAGE, 5u64).unwrap();
+            assert_eq!(process.load(cpu, BASE + HUGE), Ok(0u64));
+            let uffd = uffd(process, Features::empty());
+            uffd.register(BASE, 2 * HUGE, WP).unwrap();
+            uffd.write_protect(page(5), PAGE, ON).unwrap();
+            uffd.write_protect(BASE + HUGE + PAGE, PAGE, ON).unwrap();
+            process.store(cpu, page(4), 4u64).unwrap();
+            store_waits(world, process, &uffd, page(5), 6);
+            store_waits(world, process, &uffd, BASE + HUGE + PAGE, 7);
+            process.store(cpu, BASE + HUGE + 2 * PAGE, 8u64).unwrap();
+            assert_eq!([4, 5, 513, 514].map(|n| process.load(cpu, page(n))), [Ok(4u64), Ok(6), Ok(7), Ok(8)]);
+        });
+    }
+}
+
+/// C-53: when the call has returned nobody stores any more, whoever took the right away.
+#[test]
+fn c53_nobody_stores_afterwards() {
+    everywhere(|world, process, _| {
+        let uffd = registered(process, 1, WP, Features::SIGBUS);
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let mut cpu = world.machine.cpu(1);
+                for value in 1u64.. {
+                    if process.store(&mut cpu, BASE, value).is_err() {
+                        return value;
+                    }
+                }
+                0
+            });
+            let mut cpu = world.machine.cpu(2);
+            until(|| process.load::<u64>(&mut cpu, BASE).unwrap() > 10);
+            uffd.write_protect(BASE, PAGE, ON).unwrap();
+            let seen = process.load::<u64>(&mut cpu, BASE).unwrap();
+            assert_eq!(program.join().unwrap(), seen + 1);
+            assert_eq!(process.load(&mut cpu, BASE), Ok(seen));
+        });
+    });
+}

@@ -1,0 +1,116 @@
+//! C-54: closing a context wakes everybody who sleeps for its sake. C-25: what they slept for may be gone.
+
+use super::*;
+use freehold::{access::Manner, space::Advice};
+use freehold_machine::Task;
+
+#[test]
+fn c54_close_wakes_every_kind() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 16, MISSING | WP, Features::EVENT_UNMAP | Features::EVENT_FORK);
+        uffd.copy(page(0), &bytes(1), FillMode::WP).unwrap();
+        let file = shmem(world, 1);
+        map_shmem(process, page(40), 1, MapFlags::SHARED, &file);
+        process.store(cpu, page(40), 1u64).unwrap();
+        process.madvise(page(40), PAGE, Advice::DontNeed).unwrap();
+        uffd.register(page(40), PAGE, MINOR).unwrap();
+        std::thread::scope(|scope| {
+            let run = |number: usize, f: Box<dyn FnOnce(&mut Vcpu) + Send>| {
+                scope.spawn(move || f(&mut world.machine.cpu(number)))
+            };
+            let uffd = &uffd;
+            // A load, a store, a store to what is protected, a minor fault, a debugger, populating, a part that is unmapped, a fork.
+            run(1, Box::new(|cpu| assert_eq!(process.load(cpu, page(1)), Ok(0u64))));
+            run(2, Box::new(|cpu| process.store(cpu, page(2), 2u64).unwrap()));
+            run(3, Box::new(|cpu| process.store(cpu, page(0), 3u64).unwrap()));
+            run(4, Box::new(|cpu| assert_eq!(process.load(cpu, page(40)), Ok(1u64))));
+            let debugger = || assert_eq!(process.read_memory(page(3), &mut [0; 8], Manner::Plain), Ok(8));
+            run(5, Box::new(move |_| debugger()));
+            run(6, Box::new(|_| process.madvise(page(4), PAGE, Advice::PopulateWrite).unwrap()));
+            let mut faults = 0;
+            until(|| {
+                faults += u64::from(matches!(uffd.try_read(), Some(Message::Fault { .. })));
+                faults == 6
+            });
+            // Some were read, these are not.
+            scope.spawn(|| assert_eq!(process.madvise(page(5), PAGE, Advice::PopulateRead), Ok(())));
+            scope.spawn(|| process.munmap(page(12), 4 * PAGE).unwrap());
+            until(|| uffd.zeropage(page(6), PAGE, FillMode::from_bits_retain(8)) == Err(UffdError::Changing));
+            uffd.close();
+        });
+        assert_eq!(process.load(cpu, page(0)), Ok(3u64));
+        assert_eq!(layout(process), [(0, 12), (40, 41)]);
+        assert!(matches!(uffd.read(), Err(UffdReadError::Closed)));
+    });
+}
+
+#[test]
+fn c54_close_wakes_readers() {
+    everywhere(|_, process, _| {
+        let uffd = registered(process, 1, MISSING, Features::empty());
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| uffd.read().unwrap_err())).collect();
+            uffd.close();
+            for reader in readers {
+                assert_eq!(reader.join().unwrap(), UffdReadError::Closed);
+            }
+        });
+    });
+}
+
+/// C-25: the page that is waited for is unmapped, and another file's is there when the sleeper looks again; or nothing.
+#[test]
+fn c25_the_page_goes_while_it_is_waited_for() {
+    everywhere(|world, process, _| {
+        let file = shmem(world, 4);
+        map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
+        let program = |cpu: &mut Vcpu| [0, 1, 2].map(|n| process.load::<u64>(cpu, page(n)));
+        let (read, ()) = beside(world, program, || {
+            assert_fault(&uffd, page(0), FaultReason::Missing, false);
+            anon(process, page(0), 1);
+            uffd.wake(page(0), PAGE).unwrap();
+            assert_fault(&uffd, page(1), FaultReason::Missing, false);
+            process.munmap(page(1), PAGE).unwrap();
+            uffd.wake(page(1), PAGE).unwrap();
+            assert_fault(&uffd, page(2), FaultReason::Missing, false);
+            file.mapping().truncate(PAGE).unwrap();
+            uffd.wake(page(2), PAGE).unwrap();
+        });
+        assert_eq!(read[0], Ok(0));
+        assert!(matches!(read[1], Err(FaultError::Segv { addr, .. }) if addr == page(1)), "{read:?}");
+        assert_eq!(read[2], Err(FaultError::Bus { addr: page(2) }));
+    });
+}
+
+#[test]
+fn c72_a_killed_sleeper_goes() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 2, MISSING, Features::empty());
+        let program = |cpu: &mut Vcpu| {
+            let task = Task::current();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Read, so it is queued and asleep, or about to be.
+                    assert_fault(&uffd, page(0), FaultReason::Missing, false);
+                    task.kill();
+                });
+                let read = process.load::<u64>(cpu, page(0));
+                (task.revive(), read).1
+            })
+        };
+        let (read, ()) = beside(world, program, || ());
+        assert_eq!(read, Err(FaultError::Killed));
+        assert!(uffd.try_read().is_none());
+        assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
+        assert_eq!(process.load(cpu, page(0)), Ok(1u64));
+        let reader = || {
+            Task::current().interrupt_wait(1);
+            let read = uffd.read().unwrap_err();
+            (Task::current().revive(), read).1
+        };
+        assert_eq!(reader(), UffdReadError::Killed);
+        let _ = Access::READ;
+    });
+}
