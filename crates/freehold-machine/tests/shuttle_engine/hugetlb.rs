@@ -265,6 +265,24 @@ fn first_share_beside_changes() {
     });
 }
 
+/// A fault has a table in hand that a hole takes out of its space, and that the last one to have it then frees.
+#[test]
+fn a_table_in_hand() {
+    explore_both("huge pages: a fault, a hole, and who frees the table", 8, 3, |scene| {
+        let (file, other, mut old) = sharing(scene, 1);
+        file.mapping().allocate(2 * HUGE..3 * HUGE).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                assert_eq!(scene.process.load(&mut cpu, at(2)), Ok(0u64));
+            });
+            scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
+            scope.spawn(|| other.munmap(BASE, SPAN).unwrap());
+        });
+        assert_eq!(scene.process.load(&mut old, at(0)), Ok(0u64));
+    });
+}
+
 /// A mapping moves away from under a truncation.
 #[test]
 fn move_beside_a_hole() {
