@@ -33,17 +33,17 @@ const SIZES: [usize; 4] = [1, 16, 512, 4096];
 
 fn main() {
     println!("a thread that maps and unmaps a page, with {VMAS} VMAs, beside readers of all of maps\n");
-    println!("{:<22} {:>10} {:>10} {:>12} {:>16}", "", "p50", "p99", "calls/s", "passes of readers");
+    println!("{:<32} {:>10} {:>10} {:>12} {:>16}", "", "p50", "p99", "calls/s", "passes of readers");
     let ours = [false, true].map(|reads| beside(reads, ours_writer()));
     let host = [false, true].map(|reads| beside(reads, host_writer()));
     for (name, [alone, read]) in [("the engine", &ours), ("the host kernel", &host)] {
         for (what, row) in [("alone", alone), ("with a reader", read)] {
             let [median, high] = [5_000, 9_900].map(|percent| row.times.percentile(percent));
             let label = format!("{name}, {what}");
-            println!("{label:<22} {median:>7} ns {high:>7} ns {:>12} {:>16}", row.calls, row.passes);
+            println!("{label:<32} {median:>7} ns {high:>7} ns {:>12} {:>16}", row.calls, row.passes);
         }
         let p99 = |row: &Row| row.times.percentile(9_900) as f64;
-        println!("{:<22} {:>21.2} times the p99\n", "", p99(read) / p99(alone));
+        println!("{:<32} {:>21.2} times the p99\n", "", p99(read) / p99(alone));
     }
     println!("pinning pages that are there, and unpinning them, nanoseconds per page\n");
     println!("{:>6} {:>8} {:>8} {:>8} {:>24}", "pages", "fast", "slow", "ratio", "read_memory, for scale");

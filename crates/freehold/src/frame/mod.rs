@@ -2,7 +2,7 @@
 //!
 //! | count | who holds one |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; each [pin](pin) as many as `PIN` |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
