@@ -46,7 +46,7 @@ struct Handle(Arc<Board>);
 struct Mapped(Arc<Board>);
 
 impl Board {
-    fn new(scene: &Scene, whole: bool) -> Handle {
+    fn plugged(scene: &Scene, whole: bool) -> Handle {
         let mut frames = [Pfn::new(0); 2 * PAGES as usize];
         assert_eq!(scene.machine.alloc_frames(&mut frames), frames.len());
         let board = Board {
@@ -158,7 +158,7 @@ fn end(scene: Scene, board: Handle) {
 fn taken_back(name: &'static str, whole: bool) {
     explore(name, 60, move |locking| {
         let scene = Scene::new(locking);
-        let board = Board::new(&scene, whole);
+        let board = Board::plugged(&scene, whole);
         let file = board.file(&scene);
         if !whole {
             map(&scene.process, &file).unwrap();
@@ -202,7 +202,7 @@ fn frames_are_taken_back_beside_a_mapping_of_all_of_them() {
 fn a_frame_is_taken_back_beside_one_fault() {
     explore("revocation beside one fault", 100, |locking| {
         let scene = Scene::new(locking);
-        let board = Board::new(&scene, false);
+        let board = Board::plugged(&scene, false);
         let file = board.file(&scene);
         map(&scene.process, &file).unwrap();
         look(&scene.process, &mut scene.machine.cpu(2));
@@ -225,7 +225,7 @@ fn a_frame_is_taken_back_beside_one_fault() {
 fn c31_a_hook_fails_beside_a_sibling() {
     explore("a fault hook fails beside a sibling's fault", 40, |locking| {
         let scene = Scene::new(locking);
-        let board = Board::new(&scene, false);
+        let board = Board::plugged(&scene, false);
         let file = board.file(&scene);
         map(&scene.process, &file).unwrap();
         board.0.fails.store(true, SeqCst);
@@ -251,7 +251,7 @@ fn c31_a_hook_fails_beside_a_sibling() {
 fn c31_an_mmap_hook_fails_beside_a_sibling() {
     explore("an mmap hook fails beside a sibling's stores", 40, |locking| {
         let scene = Scene::new(locking);
-        let board = Board::new(&scene, true);
+        let board = Board::plugged(&scene, true);
         let file = board.file(&scene);
         scene.fill(0..PAGES);
         board.0.fails.store(true, SeqCst);
@@ -279,7 +279,7 @@ fn c31_an_mmap_hook_fails_beside_a_sibling() {
 fn c30_each_vma_is_closed_once() {
     explore("munmap beside fork and a mapping over it", 60, |locking| {
         let scene = Scene::new(locking);
-        let board = Board::new(&scene, true);
+        let board = Board::plugged(&scene, true);
         let file = board.file(&scene);
         map(&scene.process, &file).unwrap();
         thread::scope(|scope| {

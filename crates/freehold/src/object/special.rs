@@ -8,16 +8,7 @@
 //! A hook is shown a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. Should it have one of
 //! its own, it may not use it: most hooks run with locks of the address space held, and the checker of lock orders reports a
 //! hook that waits for them (hazards C-6, C-31). Its own locks a hook may take, if nobody calls the engine with
-//! them held; [`Mapping::revoke`] alone may be called so.
-//!
-//! | hook | called when | under | may fail |
-//! | --- | --- | --- | --- |
-//! | [`Driver::mmap`](super::Driver::mmap) | before anything is published | mmap W | yes: nothing was mapped |
-//! | [`open`](VmOps::open) | a VMA maps this that did not before: mmap, split, fork, mremap | mmap W, in fork of both spaces | no |
-//! | [`close`](VmOps::close) | that VMA is over; once for each `open` | no lock of an address space | no |
-//! | [`may_split`](VmOps::may_split) | before a cut | mmap W | it answers |
-//! | [`mremap`](VmOps::mremap) | last before a move, which then cannot fail any more | mmap W, the VMA's W | yes: nothing has moved |
-//! | [`fault`](VmOps::fault), [`mkwrite`](VmOps::mkwrite) | an access finds no entry, or none that may be written | the VMA's R or mmap R | yes: no entry was made |
+//! them held; [`Mapping::revoke`] alone may be called so. Which hook runs when: [`VmOps`].
 //!
 //! # Taking frames back
 //!
@@ -61,9 +52,16 @@ pub enum Caching {
 }
 
 /// The hooks of a mapping, and in its fields the mapping's private data (Linux's `vm_operations_struct` and
-/// `vm_private_data`). When each is called, and under which locks: see the [module](self).
+/// `vm_private_data`). `mmu` is the platform's own record of the address space.
 ///
-/// `mmu` is the platform's own record of the address space.
+/// | hook | called when | under | may fail |
+/// | --- | --- | --- | --- |
+/// | [`Driver::mmap`](super::Driver::mmap) | before anything is published | mmap W | yes: nothing was mapped |
+/// | [`open`](Self::open) | a VMA maps this that did not before: mmap, split, fork, mremap | mmap W, in fork of both spaces | no |
+/// | [`close`](Self::close) | that VMA is over; once for each `open` | no lock of an address space | no |
+/// | [`may_split`](Self::may_split) | before a cut | mmap W | it answers |
+/// | [`mremap`](Self::mremap) | last before a move, which then cannot fail any more | mmap W, the VMA's W | yes: nothing has moved |
+/// | [`fault`](Self::fault), [`mkwrite`](Self::mkwrite) | an access finds no entry, or none that may be written | the VMA's R or mmap R | yes: no entry was made |
 pub trait VmOps<P: Platform>: Send + Sync + 'static {
     /// How reports call it.
     fn name(&self) -> &str {

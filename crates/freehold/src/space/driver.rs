@@ -28,6 +28,9 @@ use allocator_api2::vec::Vec;
 use core::ops::Range;
 use freehold_pagetable::Pte;
 
+/// What a driver wants mapped: by which hooks, with which flags, and which frames at once.
+type Answer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
+
 /// Frames were taken back since the driver was asked.
 struct Revoked;
 
@@ -74,11 +77,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// What the driver says, if it is something that can be mapped.
-    fn ask_driver(
-        &self,
-        file: &Counted<File<P>>,
-        info: VmaInfo,
-    ) -> Result<(Counted<Special<P>>, VmFlags, Vec<Run>), MmapError> {
+    fn ask_driver(&self, file: &Counted<File<P>>, info: VmaInfo) -> Result<Answer<P>, MmapError> {
         let driver = file.driver().ok_or(MmapError::NotMappable)?;
         let mut asked = MapRequest::new(file, self.space.mmu(), info);
         let special = driver.mmap(&mut asked)?;

@@ -13,7 +13,7 @@ const ROUNDS: u64 = 150;
 type Known = BTreeMap<u64, u64>;
 
 fn forget(known: &mut Known, first: u64, pages: u64) {
-    (first..first + pages).for_each(|page| drop(known.remove(&page)));
+    known.retain(|page, _| !(first..first + pages).contains(page));
 }
 
 struct Player<'w> {
