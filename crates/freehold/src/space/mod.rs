@@ -34,6 +34,7 @@ pub mod smaps;
 mod special;
 mod stack;
 mod unmap;
+mod vma_list;
 pub(crate) mod zap;
 
 pub use counters::{Counts, Faults, Rss, RssKind};

@@ -30,6 +30,7 @@ use super::{
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
     reshape::ReshapeError,
+    vma_list::VmaList,
     zap::{SpaceTlb, Zap},
 };
 use crate::{
@@ -41,7 +42,7 @@ use crate::{
     uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
-use core::{ops::Range, ptr::null_mut};
+use core::ops::Range;
 use freehold_pagetable::{Format, Gather, VaRange, VirtAddr};
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -88,56 +89,6 @@ impl Decoded {
     /// The range.
     pub fn range(&self) -> Range<u64> {
         self.0.clone()
-    }
-}
-
-/// VMAs in address order, linked through themselves.
-///
-/// # Invariants
-///
-/// Every member is owned by the list's owner: gathered under the write lock, or detached.
-struct VmaList<P: Platform> {
-    head: *const Vma<P>,
-    tail: *const Vma<P>,
-}
-
-impl<P: Platform> VmaList<P> {
-    fn new() -> Self {
-        VmaList { head: null_mut(), tail: null_mut() }
-    }
-
-    fn push(&mut self, vma: &Vma<P>) {
-        vma.chain().store(null_mut(), Relaxed);
-        let link = core::ptr::from_ref(vma);
-        match self.tail.is_null() {
-            true => self.head = link,
-            // SAFETY: a member is a live VMA.
-            false => unsafe { &*self.tail }.chain().store(link.cast_mut(), Relaxed),
-        }
-        self.tail = link;
-    }
-
-    /// Puts `other` behind this list.
-    fn append(&mut self, other: Self) {
-        match self.tail.is_null() {
-            true => *self = other,
-            false if other.head.is_null() => {}
-            false => {
-                // SAFETY: a member is a live VMA.
-                unsafe { &*self.tail }.chain().store(other.head.cast_mut(), Relaxed);
-                self.tail = other.tail;
-            }
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
-        let mut at = self.head;
-        core::iter::from_fn(move || {
-            // SAFETY: null or a member; members are live VMAs.
-            let vma = unsafe { at.as_ref() }?;
-            at = vma.chain().load(Relaxed);
-            Some(vma)
-        })
     }
 }
 
