@@ -38,7 +38,7 @@ fn main() -> Outcome<()> {
     let machine: Machine = Machine::new(MachineConfig::backed(256 << 20))?;
     let kernel = Engine::new(machine.clone(), Config::default())?;
     let snapshot = record(&kernel, &mut machine.cpu(0))?;
-    println!("{} KiB of memory, {} KiB compressed", PAGES * PAGE_SIZE >> 10, snapshot.bytes() >> 10);
+    println!("{} KiB of memory, {} KiB compressed", (PAGES * PAGE_SIZE) >> 10, snapshot.bytes() >> 10);
     let began = Instant::now();
     let work = restore(&machine, &kernel, &snapshot)?;
     println!(
@@ -74,11 +74,7 @@ fn record(kernel: &Counted<Engine<Machine>>, cpu: &mut Cpu<X86_4>) -> Outcome<Sn
 }
 
 /// Another finds it.
-fn restore<'s>(
-    machine: &Machine,
-    kernel: &Counted<Engine<Machine>>,
-    snapshot: &'s Snapshot,
-) -> Outcome<Work> {
+fn restore(machine: &Machine, kernel: &Counted<Engine<Machine>>, snapshot: &Snapshot) -> Outcome<Work> {
     let process = Process::new(kernel, &SpaceConfig::default())?;
     process.mmap(START, PAGES * PAGE_SIZE, RW, FIXED, None, 0)?;
     let features =

@@ -299,3 +299,63 @@ fn c53_protection_beside_stores_and_fork() {
         end(scene, uffd);
     });
 }
+
+/// C-53: likewise, of a page that nobody else has any more, whose next store finds that out.
+#[test]
+fn c53_protection_beside_a_store_that_is_granted() {
+    explore("write protection beside a store to a page that was shared", 150, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..1);
+        drop(scene.process.fork().unwrap());
+        let uffd = uffd(&scene.process, Features::SIGBUS);
+        uffd.register(page(0), PAGE, RegisterMode::WP).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let stored = scene.process.store(&mut scene.machine.cpu(0), page(0), 1u64);
+                assert!(matches!(stored, Ok(()) | Err(FaultError::Bus { .. })), "{stored:?}");
+            });
+            scope.spawn(|| {
+                uffd.write_protect(page(0), PAGE, ProtectMode::WP).unwrap();
+                let refused = scene.process.store(&mut scene.machine.cpu(1), page(0), 3u64);
+                assert_eq!(refused, Err(FaultError::Bus { addr: page(0) }));
+            });
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-48: a page whose memory fails is lost where it was, or where it moves to; its frame is mapped nowhere.
+#[test]
+fn c48_move_beside_memory_failure() {
+    explore("MOVE beside the failure of the page's memory", 100, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(8..9);
+        let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
+        let pfn = scene.process.frame_at(page(8)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let moved = uffd.move_pages(page(0), page(8), PAGE, MoveMode::empty());
+                let other = [UffdError::Busy, UffdError::BadAddress].map(Err);
+                assert!(moved == Ok(PAGE) || other.contains(&moved), "{moved:?}");
+            });
+            // On its way it may be nowhere to be found.
+            scope.spawn(|| {
+                while scene.engine.memory_failure(pfn).is_err() {
+                    thread::yield_now();
+                }
+            });
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        for number in [0, 8] {
+            assert_ne!(scene.process.frame_at(page(number)), Some(pfn), "a frame out of use is mapped");
+            let found = scene.process.load::<u64>(&mut cpu, page(number));
+            assert_ne!(found, Ok(value(8)));
+        }
+        drop((cpu, uffd));
+        scene.process.check();
+        unmap(&scene.process, 0..16);
+        let Scene { process, engine, machine, .. } = scene;
+        drop((process, engine));
+        assert_eq!(machine.accounting().frames, 1, "the frame that failed");
+    });
+}

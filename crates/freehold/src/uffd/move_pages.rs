@@ -281,7 +281,7 @@ impl<P: Platform> Mover<'_, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // Who walks by the home it has now comes too late for the old entry, or waits for the new one; see `rmap`.
+        // Who works on the page goes first, and is waited for; who comes by the home it has now comes too late for the old entry. See `rmap`.
         let Some(_identity) = self.space.engine.try_lock_frame(pfn) else { return Err(Obstacle::Wait(pfn)) };
         let old = tables.source.take(from, gather);
         // A borrower that takes no lock raises the count, then looks whether the entry is still the same: with the fences on both

@@ -40,7 +40,7 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; what lies left of the cause is done. [`UffdError::NotRegistered`] also in a hole.
+    /// See [`UffdError`]; what lies left of the cause is done. Holes are passed over, if anything is mapped at all.
     ///
     /// # Locks
     ///
@@ -57,22 +57,32 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdError::Invalid);
         }
         let space = self.space()?;
-        let mut at = range.start;
+        let (mut at, mut any) = (range.start, false);
         while at < range.end {
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
                 true if vma.flags().contains(VmFlags::UFFD_WP) => Ok(()),
                 _ => Err(UffdError::NotRegistered),
             };
-            let vma = space.lock_for_pager(at, false, fits)?;
+            let vma = match space.lock_for_pager(at, false, fits) {
+                Err(UffdError::NotRegistered) => {
+                    at = space.behind_hole(at)?;
+                    continue;
+                }
+                locked => locked?,
+            };
             if context.is_changing() {
                 return Err(UffdError::Changing);
             }
+            any = true;
             let part = at..vma.end().min(range.end).min(at + BATCH * PAGE_SIZE);
             at = part.end;
             match protect {
                 true => space.protect_part(&vma, &part, context.wants(Features::WP_UNPOPULATED))?,
                 false => space.unprotect(&part),
             }
+        }
+        if !any {
+            return Err(UffdError::NotRegistered);
         }
         if !protect && !mode.contains(ProtectMode::DONTWAKE) {
             context.wake(&range);
@@ -82,6 +92,19 @@ impl<P: Platform> Userfaultfd<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
+    /// Where something is mapped behind `at`, where nothing is.
+    ///
+    /// # Errors
+    ///
+    /// Something is mapped there.
+    fn behind_hole(&self, at: u64) -> Result<u64, UffdError> {
+        let guard = self.read_killable()?;
+        match guard.next(at).map_or(u64::MAX, Vma::start) {
+            start if start <= at => Err(UffdError::NotRegistered),
+            start => Ok(start),
+        }
+    }
+
     /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is marked: pages of files, and
     /// with `unpopulated` anonymous ones.
     fn protect_part(&self, vma: &Vma<P>, part: &Range<u64>, unpopulated: bool) -> Result<(), UffdError> {

@@ -211,13 +211,13 @@ fn senders_go_on() {
             Task::current().revive();
             child
         };
-        let (killed, ()) = beside(world, &fork, || {
+        let (killed, ()) = beside(world, fork, || {
             until_changing(&uffd, BASE);
             told.recv().unwrap().kill();
         });
         assert!(uffd.try_read().is_none());
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
-        let (closed, ()) = beside(world, &fork, || {
+        let (closed, ()) = beside(world, fork, || {
             until_changing(&uffd, BASE);
             uffd.close();
         });

@@ -61,6 +61,11 @@ fn errors_in_order() {
             "what is right of it"
         );
         assert_eq!(uffd.write_protect(page(8), PAGE, ON), Err(UffdError::NotRegistered), "nothing is mapped");
+        // Holes are passed over.
+        process.munmap(page(2), PAGE).unwrap();
+        assert_eq!(uffd.write_protect(page(1), 3 * PAGE, ON), Ok(()));
+        assert_eq!(uffd.write_protect(page(1), 7 * PAGE, OFF), Ok(()));
+        assert_eq!(uffd.write_protect(page(2), PAGE, ON), Err(UffdError::NotRegistered));
         uffd.unregister(BASE, 4 * PAGE).unwrap();
         uffd.register(BASE, PAGE, MISSING).unwrap();
         assert_eq!(uffd.write_protect(BASE, PAGE, ON), Err(UffdError::NotRegistered), "not for that");
