@@ -4,12 +4,14 @@ use super::*;
 
 #[test]
 fn pages_start_as_zeroes_and_keep_what_is_written() {
-    everywhere(2, |_, process, cpu| {
+    everywhere(2, |world, process, cpu| {
         let at = process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + HUGE + 8 * PAGE), Ok(0));
         process.store(cpu, at + 511 * PAGE, 7u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(7));
         process.madvise(at, 2 * HUGE, Advice::DontNeed).unwrap();
+        // Free again, and promised again.
+        assert_eq!((counts(world).free, counts(world).reserved), (2, 2));
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(0));
         assert_eq!(process.rss().anon, 0);
     });

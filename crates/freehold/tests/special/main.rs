@@ -21,4 +21,4 @@ static HEAP: FailingAllocator = FailingAllocator;
 
 /// What a device is mapped with, unless a test says otherwise.
 pub const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
-pub const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
+const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);

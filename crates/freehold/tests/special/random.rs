@@ -44,7 +44,9 @@ impl Player<'_> {
                 let offset = dice.roll(PAGES - 1);
                 let pages = pages.min(PAGES - offset);
                 if process.mmap(at, pages * PAGE, R, kind, Some(self.file), offset * PAGE).is_ok() {
-                    (0..pages).for_each(|page| drop(self.known.insert(first + page, offset + page)));
+                    (0..pages).for_each(|page| {
+                        let _ = self.known.insert(first + page, offset + page);
+                    });
                 }
             }
             3 => {
@@ -68,7 +70,9 @@ impl Player<'_> {
                     forget(&mut self.known, first, pages);
                 }
                 for (page, found) in (to..).zip(found).filter(|_| moved) {
-                    found.into_iter().for_each(|found| drop(self.known.insert(page, found)));
+                    found.into_iter().for_each(|found| {
+                        let _ = self.known.insert(page, found);
+                    });
                 }
             }
             7 => drop(process.mprotect(at, len, if dice.roll(2) > 0 { R } else { Prot::empty() })),

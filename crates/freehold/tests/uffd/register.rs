@@ -3,7 +3,7 @@
 use super::*;
 use freehold::{
     error::{Errno, UffdRegisterError},
-    object::Special,
+    object::{Frames, Special},
     space::Advice,
     vma::flags::VmFlags,
 };
@@ -58,7 +58,7 @@ fn errors_in_order() {
 fn c51_kinds_and_modes() {
     everywhere(|world, process, _| {
         let uffd = uffd(process, Features::empty());
-        let vdso = Counted::try_new(Special::new("[vdso]", &[Pfn::new(1)]).unwrap()).unwrap();
+        let vdso = Special::new(Frames::new("[vdso]", &[Pfn::new(1)]).unwrap()).unwrap();
         let rights = VmFlags::READ | VmFlags::MAYREAD | VmFlags::MAYWRITE;
         let at = process.install_special(page(100), PAGE, rights, &vdso).unwrap();
         let droppable = MapFlags::DROPPABLE | MapFlags::ANONYMOUS;
