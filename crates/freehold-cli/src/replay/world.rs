@@ -6,7 +6,7 @@ use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::error::NoMemory;
-use freehold::object::{File, FileAccess, Mapping, Special, Zeroes};
+use freehold::object::{File, FileAccess, Frames, Mapping, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
@@ -48,7 +48,7 @@ pub(super) struct World {
 /// What stands behind a mapping.
 pub(super) enum Mapped {
     File(Opened),
-    Special(Counted<Special>),
+    Special(Counted<Special<Machine>>),
 }
 
 /// A file, opened in the two ways that matter to who maps it.
@@ -119,7 +119,7 @@ impl World {
     pub(super) fn open(&mut self, files: &[PlanFile]) -> Result<(), NoMemory> {
         for file in files {
             let mapped = match special_name(&file.path) {
-                Some(name) => Mapped::Special(Counted::try_new(self.special(name)?)?),
+                Some(name) => Mapped::Special(self.special(name)?),
                 None => {
                     let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
                     let shmem = shmem.iter().any(|start| file.path.starts_with(start));
@@ -141,12 +141,12 @@ impl World {
     }
 
     /// The special mapping of this name, which consists of frames that nobody writes.
-    fn special(&self, name: &'static str) -> Result<Special, NoMemory> {
+    fn special(&self, name: &'static str) -> Result<Counted<Special<Machine>>, NoMemory> {
         let mut frames = [Pfn::new(0); SPECIAL_PAGES];
         if self.machine.alloc_frames(&mut frames) < frames.len() {
             return Err(NoMemory);
         }
-        Special::new(name, &frames)
+        Special::new(Frames::new(name, &frames)?)
     }
 
     /// What is mapped under this number.

@@ -42,14 +42,18 @@ fn an_open_hook_that_unmaps_is_caught() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
 fn a_fault_hook_that_unmaps_is_caught() {
-    meddled("fault", |process, cpu, _| drop(process.load::<u64>(cpu, BASE)));
+    meddled("fault", |process, cpu, _| {
+        let _ = process.load::<u64>(cpu, BASE);
+    });
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
 fn a_write_hook_that_unmaps_is_caught() {
-    meddled("mkwrite", |process, cpu, _| drop(process.store(cpu, BASE, 1u64)));
+    meddled("mkwrite", |process, cpu, _| {
+        let _ = process.store(cpu, BASE, 1u64);
+    });
 }
 
 /// No lock is held when a VMA is closed, so a close hook may do what it likes: here it unmaps the rest.
