@@ -19,6 +19,7 @@ use support::*;
 #[global_allocator]
 static HEAP: FailingAllocator = FailingAllocator;
 
-/// What a device is mapped with, unless a test says otherwise.
+/// Stores reach the device.
 pub const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
-const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
+/// Stores go to copies.
+pub const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
