@@ -161,8 +161,7 @@ fn a_fill_beside_dontneed() {
                 assert!(matches!(early, Ok(PAGE) | Err(UffdError::Changing)), "{early:?}");
                 assert!(matches!(uffd.read(), Ok(Message::Remove(_))));
                 let again = uffd.copy(page(0), &CONTENTS, WAKE);
-                let expected = [Ok(PAGE), Err(UffdError::Present), Err(UffdError::Changing)];
-                assert!(expected.contains(&again), "{again:?}");
+                assert!([Ok(PAGE), Err(UffdError::Present)].contains(&again), "{again:?} after the message");
             });
         });
         end(scene, uffd);

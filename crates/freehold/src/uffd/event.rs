@@ -16,7 +16,7 @@ pub(crate) struct Notice<P: Platform> {
 }
 
 /// One of a context's changes under way.
-struct Change<P: Platform>(Counted<Context<P>>);
+pub(super) struct Change<P: Platform>(Counted<Context<P>>);
 
 impl<P: Platform> Drop for Change<P> {
     fn drop(&mut self) {
@@ -53,12 +53,13 @@ impl<P: Platform> Notice<P> {
     /// The caller holds none.
     pub fn send(self) {
         let Notice { change, message } = self;
-        let context = &change.0;
+        let context = change.0.clone();
         if matches!(message, Message::Remove(_)) {
             // Fills that began before `changing` was raised are over then. All other changes keep them out by the VMA's lock.
             grace_period::<P>();
         }
-        let waiter = Waiter::for_event(message);
+        // The change ends with its message: who has read it may fill at once.
+        let waiter = Waiter::for_event(message, change);
         if let Some(queued) = context.queue.enter(&waiter) {
             // Killed: the pager will not hear of it. As on Linux nobody is told.
             let _ = queued.wait();

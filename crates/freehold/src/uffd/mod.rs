@@ -14,9 +14,9 @@
 //! | a waiter | pending: not read yet | delivered: read. An event is over then, and its sender goes on |
 //! | | delivered | woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
 //! | | either | woken: the context is closed. Gone: a fatal signal |
-//! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | its sender, who goes on |
+//! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, who goes on |
 //!
-//! **A fault waits** as [`Step::Userfault`](crate::fault::Step): all locks are dropped. It is queued first; then it looks at VMA and entry
+//! **A fault waits** as `Step::Userfault`: all locks are dropped. It is queued first; then it looks at VMA and entry
 //! again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first, and looks at the queue then. Both take the
 //! queue's lock in between, so one comes second: either the filler finds the waiter, or the waiter finds the entry. Closing is the same:
 //! VMAs are cleared first, waiters woken then, and who is queued later finds its VMA cleared. Nobody who was woken is told more than to look

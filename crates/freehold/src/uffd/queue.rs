@@ -17,7 +17,7 @@
 //! rings does so after it has queued its waiter. So either the reader finds the waiter, or the bell has moved, or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
 
-use super::{FaultReason, Message};
+use super::{FaultReason, Message, event::Change};
 use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
 use core::{
     cell::{Cell, UnsafeCell},
@@ -51,8 +51,8 @@ enum What<P: Platform> {
         reason: FaultReason,
         write: bool,
     },
-    /// Gone when it was read.
-    Event(Option<Message<P>>),
+    /// Gone when it was read, and the change with it.
+    Event(Option<(Message<P>, Change<P>)>),
 }
 
 /// A task that waits.
@@ -85,8 +85,8 @@ impl<P: Platform> Waiter<P> {
     }
 
     /// One that waits until its event was read.
-    pub fn for_event(event: Message<P>) -> Self {
-        Self::new(What::Event(Some(event)))
+    pub fn for_event(event: Message<P>, change: Change<P>) -> Self {
+        Self::new(What::Event(Some((event, change))))
     }
 }
 
@@ -196,7 +196,8 @@ impl<P: Platform> Lists<P> {
         let waiter = unsafe { self.events.first.as_ref() }?;
         // SAFETY: a member's `what` is the lock's, and its task does not look at it while it hangs in the list.
         let message = match unsafe { &mut *waiter.what.get() } {
-            What::Event(event) => event.take(),
+            // The reader has a reference to the context, so the change does not let go of the last one.
+            What::Event(event) => event.take().map(|(message, _change)| message),
             What::Fault { .. } => None,
         };
         self.release(waiter);
