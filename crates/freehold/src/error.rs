@@ -103,6 +103,12 @@ macro_rules! verb_error {
     };
 }
 
+mod access;
+mod uffd;
+
+pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
+pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
+
 impl FillError {
     /// The number that a system call which reads, writes or truncates a file would return for this error.
     pub fn errno(self) -> Errno {
@@ -214,81 +220,6 @@ verb_error! {
         Limit => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,
-    }
-}
-
-verb_error! {
-    /// Why another's memory could not be read or written; nothing was.
-    AccessError {
-        /// Nothing is mapped there, it does not allow this, or its page could not be had.
-        BadAddress => EFAULT,
-        /// The lengths add up to more than a call can report.
-        TooLong => EINVAL,
-        /// No memory.
-        OutOfMemory => ENOMEM,
-        /// A fatal signal arrived while waiting for a lock.
-        Killed => EINTR,
-    }
-}
-
-plain_error! {
-    /// Why no VMA was found.
-    QueryError {
-        /// Flags that nobody knows.
-        Invalid => EINVAL,
-        /// None is there that is as wanted.
-        NotFound => ENOENT,
-    }
-}
-
-plain_error! {
-    /// Why the bounds of arguments were not set.
-    ArgumentsError {
-        /// They are no ranges of user addresses.
-        Invalid => EINVAL,
-    }
-}
-
-verb_error! {
-    /// Why a stack could not be moved.
-    StackMoveError {
-        /// No stack starts there; or a distance that is no multiple of a page, or leads below the lowest address.
-        Invalid => EINVAL,
-        /// Something is mapped between the new place and the old.
-        Occupied => EFAULT,
-        /// No memory for page tables or the engine's own records.
-        OutOfMemory => ENOMEM,
-        /// A fatal signal arrived while waiting for the lock.
-        Killed => EINTR,
-    }
-}
-
-verb_error! {
-    /// Why no page could be pinned.
-    PinError {
-        /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond what is pinned, or stores
-        /// to what is not pinned for them.
-        BadAddress => EFAULT,
-        /// For long, and for stores to a file that has to know when its pages are written.
-        Tracked => EFAULT,
-        /// For long, and the frames are the file's storage.
-        Direct => EOPNOTSUPP,
-        /// The page is pinned more often than can be counted.
-        TooMany => ENOMEM,
-        /// No memory.
-        OutOfMemory => ENOMEM,
-        /// A fatal signal arrived while waiting for a lock.
-        Killed => EINTR,
-    }
-}
-
-impl From<AccessError> for PinError {
-    fn from(error: AccessError) -> Self {
-        match error {
-            AccessError::BadAddress | AccessError::TooLong => PinError::BadAddress,
-            AccessError::OutOfMemory => PinError::OutOfMemory,
-            AccessError::Killed => PinError::Killed,
-        }
     }
 }
 
@@ -574,80 +505,3 @@ unkillable_error! {
         OutOfMemory => ENOMEM,
     }
 }
-
-verb_error! {
-    /// Why memory was not registered with a userfaultfd, or stayed registered.
-    UffdRegisterError {
-        /// Not whole pages of user space, no mode or an unknown one, nothing mapped, memory that cannot be registered like this, or, to be
-        /// taken back, memory of another userfaultfd.
-        Invalid => EINVAL,
-        /// Memory that can never be written.
-        NotPermitted => EPERM,
-        /// Registered with another userfaultfd.
-        Busy => EBUSY,
-        /// Cutting a VMA would exceed the limit on VMAs.
-        TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
-        OutOfMemory => ENOMEM,
-        /// The address space is gone.
-        SpaceGone => ENOMEM,
-        /// The userfaultfd is closed.
-        Closed => EBADF,
-        /// A fatal signal arrived while waiting for the lock.
-        Killed => EINTR,
-    }
-}
-
-verb_error! {
-    /// Why a userfaultfd's pages were not supplied, protected or moved; nothing was, or what lies left of the cause.
-    UffdError {
-        /// Not whole pages of user space, an unknown mode, or VMAs for which this cannot be done.
-        Invalid => EINVAL,
-        /// The range does not lie in one VMA that is registered with this userfaultfd.
-        NotRegistered => ENOENT,
-        /// Something is there already.
-        Present => EEXIST,
-        /// What is mapped is changing, and the message was not read yet.
-        Changing => EAGAIN,
-        /// Beyond the end of the file, not in its cache, or a page to be moved is lost.
-        BadAddress => EFAULT,
-        /// There is no page to be moved.
-        SourceHole => ENOENT,
-        /// Somebody else has the page that is to be moved.
-        Busy => EBUSY,
-        /// The address space is gone.
-        SpaceGone => ESRCH,
-        /// No memory for a page or table.
-        OutOfMemory => ENOMEM,
-        /// A fatal signal arrived while waiting for a lock.
-        Killed => EINTR,
-    }
-}
-
-/// Why a userfaultfd has no message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UffdReadError {
-    /// It is closed.
-    Closed,
-    /// A fatal signal arrived while waiting for one.
-    Killed,
-}
-
-impl UffdReadError {
-    /// The number a system call would return for this error.
-    pub fn errno(self) -> Errno {
-        match self {
-            UffdReadError::Closed => Errno::EBADF,
-            UffdReadError::Killed => Errno::EINTR,
-        }
-    }
-}
-
-impl fmt::Display for UffdReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-impl core::error::Error for UffdReadError {}

@@ -119,18 +119,7 @@ impl<P: Platform> AddressSpace<P> {
         let level = size.level();
         for address in pages(vma.range(), size).filter(|address| self.huge_entry(*address, level).is_some()) {
             child.huge_table(address, level)?;
-            let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { continue };
-            let copy = match leaf.kind() {
-                Kind::Leaf { pfn, flags } if self.platform().frame(pfn).is_kept() => {
-                    leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
-                    gather.flush();
-                    drop(leaf);
-                    let copy = self.copy_pinned(vma, address, pfn, level);
-                    self.restore_rights(address, pfn, level, flags & PteFlags::WRITE);
-                    Some(copy?)
-                }
-                _ => self.share_huge_page(&mut leaf, gather),
-            };
+            let copy = self.child_entry(vma, address, level, gather)?;
             let Some(copy) = copy else { continue };
             // A walk from the page comes here after the parent's entry: what it does to that is then known here.
             if let Some(mut leaf) = child.table.lock_leaf(self.platform(), address, level) {
@@ -139,6 +128,32 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         Ok(())
+    }
+
+    /// What a child gets for the entry at `address`.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_pinned`](Self::copy_pinned).
+    fn child_entry(
+        &self,
+        vma: &Vma<P>,
+        address: VirtAddr,
+        level: Level,
+        gather: &mut Still<'_, '_, P>,
+    ) -> Result<Option<Pte<P::Format>>, NoMemory> {
+        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return Ok(None) };
+        match leaf.kind() {
+            Kind::Leaf { pfn, flags } if self.platform().frame(pfn).is_kept() => {
+                leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
+                gather.flush();
+                drop(leaf);
+                let copy = self.copy_pinned(vma, address, pfn, level);
+                self.restore_rights(address, pfn, level, flags & PteFlags::WRITE);
+                copy.map(Some)
+            }
+            _ => Ok(self.share_huge_page(&mut leaf, gather)),
+        }
     }
 
     /// Gives an entry back what it lost while its page was copied, if it is still there.

@@ -4,6 +4,7 @@ use super::{
     AddressSpace, TASK_SIZE,
     leftovers::Leftovers,
     locking::WriteGuard,
+    map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
     reshape::NewMapping,
     unmap::{Decoded, Gathered, Unmapped},
 };
@@ -16,83 +17,12 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
-use bitflags::bitflags;
 use core::ops::Range;
 use freehold_range::{Direction, GapRequest};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
 const HUGE: u64 = 2 << 20;
-
-bitflags! {
-    /// Access rights as mmap and mprotect take them.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Prot: u64 {
-        /// PROT_READ
-        const READ = 1;
-        /// PROT_WRITE
-        const WRITE = 2;
-        /// PROT_EXEC
-        const EXEC = 4;
-        /// PROT_SEM: accepted, without meaning here.
-        const SEM = 8;
-        /// PROT_GROWSDOWN: mprotect goes down to the start of a growing VMA.
-        const GROWSDOWN = 0x0100_0000;
-        /// PROT_GROWSUP: nothing grows upwards here.
-        const GROWSUP = 0x0200_0000;
-    }
-
-    /// Flags of mmap, with Linux's numbers on x86-64.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct MapFlags: u64 {
-        /// MAP_SHARED
-        const SHARED = 0x01;
-        /// MAP_PRIVATE
-        const PRIVATE = 0x02;
-        /// MAP_SHARED_VALIDATE: shared, unknown flags refused.
-        const SHARED_VALIDATE = 0x03;
-        /// MAP_DROPPABLE
-        const DROPPABLE = 0x08;
-        /// MAP_FIXED
-        const FIXED = 0x10;
-        /// MAP_ANONYMOUS
-        const ANONYMOUS = 0x20;
-        /// MAP_GROWSDOWN
-        const GROWSDOWN = 0x0100;
-        /// MAP_DENYWRITE: ignored.
-        const DENYWRITE = 0x0800;
-        /// MAP_EXECUTABLE: ignored.
-        const EXECUTABLE = 0x1000;
-        /// MAP_LOCKED
-        const LOCKED = 0x2000;
-        /// MAP_NORESERVE
-        const NORESERVE = 0x4000;
-        /// MAP_POPULATE
-        const POPULATE = 0x8000;
-        /// MAP_NONBLOCK: with POPULATE, do not.
-        const NONBLOCK = 0x1_0000;
-        /// MAP_STACK
-        const STACK = 0x2_0000;
-        /// MAP_HUGETLB
-        const HUGETLB = 0x4_0000;
-        /// MAP_SYNC
-        const SYNC = 0x8_0000;
-        /// MAP_FIXED_NOREPLACE
-        const FIXED_NOREPLACE = 0x10_0000;
-        /// MAP_UNINITIALIZED: ignored.
-        const UNINITIALIZED = 0x400_0000;
-    }
-}
-
-/// Where the size of huge pages stands in the flags.
-const HUGE_SHIFT: u32 = 26;
-
-/// The kind of sharing, which is a number and not a set of bits.
-const TYPE: u64 = 0x0f;
-const SHARED: u64 = 1;
-const PRIVATE: u64 = 2;
-const SHARED_VALIDATE: u64 = 3;
-const DROPPABLE: u64 = 8;
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -214,35 +144,6 @@ impl<P: Platform> AddressSpace<P> {
             0 => 0,
             // One that overflows is as good as none.
             _ => hint.max(self.engine.config().mmap_min_addr).checked_next_multiple_of(unit).unwrap_or(0),
-        }
-    }
-}
-
-/// What the arguments alone say about a mapping's flags.
-fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
-    let mut vm =
-        VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
-    vm.set(VmFlags::GROWSDOWN, flags.contains(MapFlags::GROWSDOWN));
-    vm.set(VmFlags::LOCKED, flags.contains(MapFlags::LOCKED));
-    vm.set(VmFlags::NOHUGEPAGE, flags.contains(MapFlags::STACK));
-    vm
-}
-
-/// The access rights in `prot`.
-pub(super) fn access_flags(prot: Prot) -> VmFlags {
-    let mut vm = VmFlags::empty();
-    vm.set(VmFlags::READ, prot.contains(Prot::READ));
-    vm.set(VmFlags::WRITE, prot.contains(Prot::WRITE));
-    vm.set(VmFlags::EXEC, prot.contains(Prot::EXEC));
-    vm
-}
-
-impl MapFlags {
-    /// The size of pages that goes with `HUGETLB`: its binary logarithm in six bits, or 0 for the default.
-    fn huge_page_size(self) -> Option<HugePageSize> {
-        match self.bits() >> HUGE_SHIFT & 0x3f {
-            0 => Some(HugePageSize::Mib2),
-            shift => HugePageSize::from_bytes(1 << shift),
         }
     }
 }

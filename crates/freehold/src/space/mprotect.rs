@@ -9,7 +9,7 @@ use super::{
     AddressSpace, Prot,
     limits::Replaced,
     locking::WriteGuard,
-    mmap::access_flags,
+    map_flags::access_flags,
     parts::{Holes, Parts},
     reshape::{Change, ReshapeError},
     zap::SpaceTlb,

@@ -3,7 +3,7 @@
 use super::{
     AddressSpace, TASK_SIZE,
     locking::WriteGuard,
-    mmap::{MapFlags, Prot},
+    map_flags::{MapFlags, Prot},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, counted::Counted, error::MmapError, error::RemapFilePagesError, object::File,

@@ -3,7 +3,7 @@
 use super::{
     AddressSpace, TASK_SIZE,
     locking::WriteGuard,
-    mmap::{MapFlags, Prot},
+    map_flags::{MapFlags, Prot},
     unmap::{Decoded, Unmapped},
 };
 use crate::{
