@@ -1,6 +1,7 @@
 //! Private mappings: copies, promises, fork.
 
 use super::*;
+use freehold::access::PinFlags;
 
 #[test]
 fn pages_start_as_zeroes_and_keep_what_is_written() {
@@ -45,5 +46,35 @@ fn the_owner_comes_first_when_the_pool_is_empty() {
         // What both had is the owner's now.
         assert_eq!(child.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
         child.check();
+    });
+}
+
+/// What a device stores to stays the parent's, and the page is in use until the device lets go (hazards C-56, C-57).
+#[test]
+fn a_pinned_page_is_copied_for_a_child() {
+    everywhere(3, |world, process, cpu| {
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        for pinned in [
+            process.pin_user_pages_fast(at + 3 * PAGE, 2, PinFlags::WRITE).unwrap(),
+            process.pin_user_pages(at + 3 * PAGE, 2, PinFlags::WRITE | PinFlags::LONGTERM).unwrap(),
+        ] {
+            assert_eq!(pinned.len(), 2);
+            process.store(cpu, at + 3 * PAGE, 4u64).unwrap();
+            let child = Process::of(process.fork().unwrap());
+            process.store(cpu, at + 3 * PAGE, 5u64).unwrap();
+            let mut bytes = [0; 8];
+            pinned.read(0, &mut bytes).unwrap();
+            assert_eq!(bytes, 5u64.to_le_bytes());
+            assert_eq!(child.load::<u64>(cpu, at), Ok(1));
+            assert_eq!(child.load::<u64>(cpu, at + 3 * PAGE), Ok(4));
+            assert!(world.engine().migrate(process.frame_at(at).unwrap()).is_err());
+            child.check();
+        }
+        let pinned = process.pin_user_pages_fast(at, 512, PinFlags::WRITE).unwrap();
+        process.munmap(at, HUGE).unwrap();
+        assert_eq!(counts(world).free, 2);
+        drop(pinned);
+        assert_eq!(counts(world), all_free(3));
     });
 }
