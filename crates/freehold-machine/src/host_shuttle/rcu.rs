@@ -78,13 +78,12 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
 
 pub(crate) fn rcu_barrier() {
     let last = state().next;
-    loop {
-        let state = state();
-        if state.running == 0 && state.deferred.first().is_none_or(|deferred| deferred.number >= last) {
-            return;
-        }
-        run_ripe(state);
+    run_ripe(state());
+    while !state().has_run_before(last) {
+        // Only who has to wait gives way: a checker that takes this for a sign to let others run first would never try what
+        // happens while they stand still.
         shuttle::thread::yield_now();
+        run_ripe(state());
     }
 }
 
@@ -97,6 +96,11 @@ impl State {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
+    }
+
+    /// Whether every function that was deferred before this number has run.
+    fn has_run_before(&self, number: u64) -> bool {
+        self.running == 0 && self.deferred.first().is_none_or(|deferred| deferred.number >= number)
     }
 
     fn take_ripe(&mut self) -> Vec<Deferred> {
