@@ -1,7 +1,8 @@
 //! Seed 003's experiment at the seed's own size: processes that map a hugetlb file of 250 GB, fault in every page and unmap it, again
 //! and again; with faults held together by a lock of the file, and by one of each VMA.
 //!
-//! `cargo bench --bench hugetlb`; `-- PROCESSES GIGABYTES SECONDS` for other sizes than 48, 250 and 10. Phantom memory: page tables, frame
+//! `cargo bench --bench hugetlb`; `-- PROCESSES GIGABYTES SECONDS` for other sizes than 48, 250 and 10; with `apart` behind them each process
+//! maps the file at addresses where it can share no table, so that each has all faults and entries itself. Phantom memory: page tables, frame
 //! records, pools and locks are real, contents are not, so nothing is zeroed. The two designs take turns in one run.
 //!
 //! A page that another process has faulted into a shared table needs no fault, as on real hardware.
@@ -29,6 +30,8 @@ struct Sizes {
     processes: usize,
     bytes: u64,
     turn: Duration,
+    /// No process can share tables with another.
+    apart: bool,
 }
 
 impl Sizes {
@@ -37,9 +40,10 @@ impl Sizes {
         let number = |n: usize, default: u64| args.get(n).map_or(Some(default), |arg| arg.parse().ok());
         let (processes, gib, seconds) = (number(0, 48)?, number(1, 250)?, number(2, 10)?);
         let fits = (1..=MachineConfig::MAX_CPUS as u64).contains(&processes) && gib > 0 && seconds > 0;
-        let sizes =
-            Sizes { processes: processes as usize, bytes: gib * GIB, turn: Duration::from_secs(seconds) };
-        (fits && args.len() <= 3).then_some(sizes)
+        let apart = args.get(3).is_some_and(|arg| arg == "apart");
+        let turn = Duration::from_secs(seconds);
+        let sizes = Sizes { processes: processes as usize, bytes: gib * GIB, turn, apart };
+        (fits && args.len() <= 3 + usize::from(apart)).then_some(sizes)
     }
 }
 
@@ -83,9 +87,9 @@ impl Side {
     }
 
     /// Maps the file; returns where.
-    fn map(&self, process: &Process, sizes: &Sizes) -> u64 {
-        // Where tables can be shared, as a program does that knows of them.
-        let at = 64 * GIB;
+    fn map(&self, process: &Process, number: usize, sizes: &Sizes) -> u64 {
+        // Where tables can be shared, as a program does that knows of them, or each process at another place within a table.
+        let at = 64 * GIB + if sizes.apart { number as u64 * HUGE } else { 0 };
         process
             .mmap(at, sizes.bytes, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&self.file), 0)
             .expect("room")
@@ -103,7 +107,7 @@ impl Side {
                     let mut cpu = side.machine.cpu(number);
                     let process = side.process();
                     while !stop.load(Relaxed) {
-                        let at = side.map(&process, sizes);
+                        let at = side.map(&process, number, sizes);
                         let mut done = 0;
                         while done < sizes.bytes && !stop.load(Relaxed) {
                             process.touch(&mut cpu, at + done, Access::WRITE).expect("a page");
@@ -151,8 +155,8 @@ impl Side {
         let mut cpu = self.machine.cpu(0);
         let before = self.machine.accounting().tables;
         let all: Vec<Process> = (0..processes).map(|_| self.process()).collect();
-        for process in &all {
-            let at = self.map(process, sizes);
+        for (number, process) in all.iter().enumerate() {
+            let at = self.map(process, number, sizes);
             for done in (0..sizes.bytes).step_by(HUGE as usize) {
                 process.touch(&mut cpu, at + done, Access::READ).expect("a page");
             }
@@ -169,7 +173,7 @@ fn median(values: &[f64]) -> f64 {
 
 fn main() {
     let Some(sizes) = Sizes::from_args() else {
-        eprintln!("hugetlb [PROCESSES (1 to {})] [GIB] [SECONDS A TURN]", MachineConfig::MAX_CPUS);
+        eprintln!("hugetlb [PROCESSES (1 to {}) [GIB [SECONDS A TURN [apart]]]]", MachineConfig::MAX_CPUS);
         std::process::exit(2);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
