@@ -55,6 +55,7 @@ fn read_only<P: Platform>(
 impl<P: Platform> AddressSpace<P> {
     /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by somebody who needs no
     /// such permission.
+    #[inline(never)]
     pub(super) fn write_protect_fault(&self, vma: &Vma<P>, page: u64, held: Held<'_, '_, P>) -> Step<P> {
         let address = VirtAddr::new(page);
         let Some(table) = self.table.pte_table(self.platform(), address) else { return Step::Retry };

@@ -22,6 +22,7 @@ const AROUND: u64 = 16 * PAGE_SIZE;
 impl<P: Platform> AddressSpace<P> {
     /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
     /// `table` is the one for `page`.
+    #[inline(never)]
     pub(super) fn file_fault(
         &self,
         vma: &Vma<P>,

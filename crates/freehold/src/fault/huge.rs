@@ -36,6 +36,7 @@ const FRAMES: u64 = Level::Pmd.frames();
 
 impl<P: Platform> AddressSpace<P> {
     /// A fault where no table hangs yet: fills the whole 2 MiB if it may. `None`: small pages do.
+    #[inline(never)]
     pub(super) fn huge_fault(
         &self,
         vma: &Vma<P>,
@@ -104,6 +105,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// A fault at an entry that stands for 2 MiB.
+    #[inline(never)]
     pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> Step<P> {
         let address = VirtAddr::new(page & !(HUGE - 1));
         let Some(table) = self.table.pmd_table(self.platform(), address) else { return Step::Retry };

@@ -70,6 +70,8 @@ impl From<NoMemory> for Lacking {
 
 impl<P: Platform> AddressSpace<P> {
     /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
+    // Out of the way of faults on small pages.
+    #[inline(never)]
     pub(super) fn hugetlb_fault(
         &self,
         vma: &Vma<P>,

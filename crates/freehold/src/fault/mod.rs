@@ -11,6 +11,9 @@
 //! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the same on every rung
 //! and needs only that the VMA stands still, so it takes the VMA and does not ask how it is held, except for the first
 //! anonymous page of a VMA, which looks at the neighbours.
+//!
+//! What the commonest fault, the first store to anonymous memory, does not need is kept out of line (`inline(never)`): the stack frames of
+//! gathers would else be every fault's, and cost it a third of its time.
 
 mod anon;
 mod cow;
@@ -295,6 +298,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// A fault at the marker of a frame that failed.
+    #[inline(never)]
     fn poison_fault(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, payload: u64) -> Step<P> {
         if let Some(pfn) = failed_frame(payload) {
             if self.platform().frame(pfn).is_locked() {

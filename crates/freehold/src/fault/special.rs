@@ -25,6 +25,7 @@ impl HookFault {
 impl<P: Platform> AddressSpace<P> {
     /// Maps the frame that the hook names: for writing where stores are shared and nobody wants to hear of the first one. A
     /// private store copies it. `table` is the one for `page`.
+    #[inline(never)]
     pub(super) fn special_fault(
         &self,
         vma: &Vma<P>,

@@ -196,6 +196,7 @@ pub(crate) struct VmaWrite<'g, P: Platform> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Locks the VMA at `addr` for reading without touching the mmap lock.
+    #[inline]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, Climb> {
         let rcu = P::rcu_read();
         loop {

@@ -23,6 +23,7 @@ pub(crate) struct Userfault<P: Platform> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Hands a fault in a registered VMA to the pager, if it is one for it.
+    #[inline(never)]
     pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<Step<P>> {
         let context = vma.uffd()?;
         let reason = self.pagers_business(vma, page, access.write)?;
@@ -82,6 +83,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A fault at the marker of a write-protected page that is not there, and that the pager has no business with: to read. The page
     /// comes, and stays write-protected. `table` is the one for `page`.
+    #[inline(never)]
     pub(crate) fn marked_fault(&self, vma: &Vma<P>, page: u64, table: PteTable<'_, P::Format, P>) -> Step<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()) | PteFlags::UFFD_WP);
         let Object::File(file) = vma.object() else {
