@@ -277,7 +277,13 @@ impl<P: Platform> Mapping<P> {
 
     /// Pages, counting the last even if the file ends inside it: huge ones, if it is a file of those.
     pub fn pages(&self) -> u64 {
-        self.size().div_ceil(self.page_bytes())
+        self.pages_of(self.size())
+    }
+
+    /// Pages of so many bytes. Every fault on a file asks, so nothing is divided.
+    fn pages_of(&self, size: u64) -> u64 {
+        let shift = self.page_shift();
+        (size >> shift) + u64::from(size & ((1 << shift) - 1) != 0)
     }
 
     /// Bytes of a page.
@@ -352,7 +358,7 @@ impl<P: Platform> Mapping<P> {
     pub fn fill(&self, index: u64) -> Result<(), FillError> {
         let _pages_stay = self.invalidate.read();
         let size = self.size();
-        if index >= size.div_ceil(self.page_bytes()) {
+        if index >= self.pages_of(size) {
             return Err(FillError::BeyondEnd);
         }
         if self.is_direct() {

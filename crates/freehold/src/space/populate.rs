@@ -179,7 +179,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut page = part.start;
         while page < end {
             if self.is_there(page, access) {
-                page = (page / unit + 1) * unit;
+                page = (page & !(unit - 1)) + unit;
                 continue;
             }
             match self.fault_in(vma, page, access, Held::Mmap(guard)) {
