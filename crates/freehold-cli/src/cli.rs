@@ -1,7 +1,10 @@
 //! The command line.
 
 use crate::locking;
+use crate::reproduce::experiments;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use freehold_machine::MachineConfig;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,10 +27,13 @@ pub enum Command {
     /// Run a command, and make a recording of it
     #[command(long_about = RECORD)]
     Record(RecordArgs),
+    /// Measure what the seeds have measured, every design side by side
+    #[command(long_about = REPRODUCE, after_long_help = REPRODUCE_EXAMPLES)]
+    Reproduce(ReproduceArgs),
 }
 
 const ABOUT: &str = "Replays what real programs did to their memory on Freehold's address spaces, and checks every answer \
-    against the one that Linux gave.";
+    against the one that Linux gave; measures what the designs of locking differ in.";
 
 const REPLAY: &str = "\
 Runs what a recorded program did to its memory (mmap, munmap, page faults, fork, ...) on Freehold's address spaces, its
@@ -51,6 +57,27 @@ The recording is NAME.trace.zst and NAME.snap.zst (NAME.strace, where strace mak
   freehold replay NAME.trace.zst
 
 Exit status: that of the command; 2 when it could not be recorded.";
+
+const REPRODUCE: &str = "\
+Does the experiments by which the seeds were judged, on this engine: for each the designs of locking that it compares, in turns in
+one run, and the host's own kernel beside them where it can do the same. Prints tables in the shape of the seeds', with what they
+published beside what was measured.
+
+Without --quick the sizes are the seeds' own, on phantom memory (page tables and records are real, contents are not), and take
+about a quarter of an hour and 5 GiB. docs/measuring.md says what each experiment does, and what phantom memory leaves out.
+
+Exit status: 0; 2 when an experiment could not be done, a file not be written, or the arguments make no sense.";
+
+const REPRODUCE_EXAMPLES: &str = "\
+Examples:
+  freehold reproduce --quick --report report.html
+      everything small, in less than two minutes; with plots for a browser
+  freehold reproduce munmap-hold munmap-stall
+      two of them, at the seeds' sizes: up to 320 GiB
+  freehold reproduce hugetlb --at-most 64GiB --turns 9
+      smaller, and more often
+  freehold reproduce --markdown docs/results.md
+      writes the tables of a full run as a document";
 
 const SEE_MORE: &str = "More, with examples: freehold replay --help";
 
@@ -163,6 +190,59 @@ pub struct ReplayArgs {
     pub quiet: bool,
 }
 
+/// Which experiments to do, how large, and where to write what they find.
+#[derive(Args, Debug)]
+pub struct ReproduceArgs {
+    /// Experiments [default: all, in the order of the seeds]
+    #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(experiments::ALL.map(|experiment| experiment.name())))]
+    pub experiments: Vec<String>,
+
+    /// Small sizes: all of them in less than two minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Map nothing larger than this, where a seed would: 64GiB, 512MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub at_most: Option<u64>,
+
+    /// How often each design does its work [default: 5; 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub turns: Option<u16>,
+
+    /// Processors to use [default: as many as this machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub cpus: Option<u16>,
+
+    /// Leave out the host's kernel
+    #[arg(long)]
+    pub no_host: bool,
+
+    /// Write a report with plots for a browser
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
+    /// Write the tables as a document
+    #[arg(long, value_name = "FILE.md")]
+    pub markdown: Option<PathBuf>,
+
+    /// Write all figures, every turn of them, for programs; to standard output (-) without the text
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Show no progress
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl ReproduceArgs {
+    /// Processors to use.
+    pub fn cpus(&self) -> usize {
+        let here =
+            || std::thread::available_parallelism().map_or(1, usize::from).min(MachineConfig::MAX_CPUS);
+        self.cpus.map_or_else(here, usize::from)
+    }
+}
+
 impl ReplayArgs {
     /// What the arguments ask for together that each of them does not.
     ///
@@ -195,6 +275,16 @@ fn parse_time(text: &str) -> Result<u64, String> {
     let number = digits.parse::<f64>().ok().filter(|_| plain);
     let time = number.map(|number| (number * unit).round()).filter(|time| *time < u64::MAX as f64);
     time.map(|time| time as u64).ok_or_else(|| format!("`{text}` is no time: say 1.5s, 200ms, or seconds"))
+}
+
+/// Bytes of `64GiB`, in whole pages.
+fn parse_size(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 2 << 20;
+    match locking::parse_bytes(text) {
+        Some(bytes) if bytes >= LEAST => Ok(bytes / 4096 * 4096),
+        Some(_) => Err("nothing can be measured on less than 2MiB".to_owned()),
+        None => Err(format!("`{text}` is no size: say bytes, or as 64MiB, 80GiB")),
+    }
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -111,7 +111,7 @@ fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
 }
 
 /// A number of bytes, plain or in KiB, MiB, GiB.
-fn parse_bytes(text: &str) -> Option<u64> {
+pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" | "B" => 0,

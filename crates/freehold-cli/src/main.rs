@@ -4,7 +4,7 @@
 use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use freehold::space::Locking;
-use freehold_cli::cli::{Cli, Command, ReplayArgs};
+use freehold_cli::cli::{Cli, Command, ReplayArgs, ReproduceArgs};
 use freehold_cli::locking::Design;
 use freehold_cli::output::Output;
 use freehold_cli::picture;
@@ -13,8 +13,9 @@ use freehold_cli::record::record;
 use freehold_cli::replay::outcome::Outcome;
 use freehold_cli::replay::{Options, ReplayError, maps_at, replay};
 use freehold_cli::report::{self, Unusable};
+use freehold_cli::reproduce;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Something differed from Linux.
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             run(&args)
         }
         Command::Record(args) => record(&args),
+        Command::Reproduce(args) => reproduced(&args),
     };
     match done {
         Ok(status) => ExitCode::from(status),
@@ -83,6 +85,36 @@ fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
         file.write(&drawn).with_context(|| cannot_write(path))?;
     }
     Ok(all.status())
+}
+
+/// Does the experiments that the arguments name; the exit status.
+fn reproduced(args: &ReproduceArgs) -> anyhow::Result<u8> {
+    let (chosen, scale) = reproduce::plan(args);
+    reproduce::check(&chosen, &scale).map_err(anyhow::Error::msg)?;
+    let text = args.json.as_deref() != Some(Path::new("-"));
+    // Whether files can be written is known before anything takes a quarter of an hour.
+    let file = |path: &Option<PathBuf>| path.as_deref().map(output).transpose();
+    let json = file(&args.json.clone().filter(|_| text))?;
+    let (page, markdown) = (file(&args.report)?, file(&args.markdown)?);
+    let command = std::env::args().skip(1).fold("freehold".to_owned(), |line, word| line + " " + &word);
+    let found = reproduce::run(&chosen, &scale, args.quiet, command, |found| match text {
+        true => say(&reproduce::text::of(found)),
+        false => Ok(()),
+    })?;
+    let write = |file: Option<Output>, path: &Option<PathBuf>, text: &str| match (file, path) {
+        (Some(file), Some(path)) => file.write(text).with_context(|| cannot_write(path)),
+        _ => Ok(()),
+    };
+    if args.json.is_some() {
+        let json_text = serde_json::to_string_pretty(&found)? + "\n";
+        if !text {
+            say(&json_text)?;
+        }
+        write(json, &args.json, &json_text)?;
+    }
+    write(page, &args.report, &reproduce::page::html(&found)?)?;
+    write(markdown, &args.markdown, &reproduce::text::markdown(&found))?;
+    Ok(0)
 }
 
 /// Everything that was replayed so far.

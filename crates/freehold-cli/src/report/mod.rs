@@ -13,6 +13,7 @@ pub use compare::compare;
 pub use json::{Unusable, json};
 pub use single::single;
 pub use summary::summary;
+pub(crate) use table::{Layout, wrapped};
 
 use crate::replay::outcome::{Outcome, Tally};
 use crate::units;

@@ -1,7 +1,7 @@
 //! One recording, replayed once.
 
 use super::differences::differences;
-use super::table::{Layout, row};
+use super::table::{Layout, row, wrapped};
 use super::{checked, verdict};
 use crate::replay::outcome::{Beside, Outcome, Spread, Tally};
 use crate::{locking, units};
@@ -176,23 +176,4 @@ fn set_aside(outcome: &Outcome) -> String {
     }
     text.push('\n');
     text
-}
-
-/// Words in lines of at most 100 columns, each after `indent`, the further ones two deeper.
-fn wrapped(indent: &str, words: &str) -> String {
-    const MOST: usize = 100;
-    let mut lines = vec![indent.to_owned()];
-    for word in words.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
-        let used = line.chars().count();
-        if used > indent.len() + 2 && used + 1 + word.chars().count() > MOST {
-            lines.push(format!("{indent}  {word}"));
-        } else {
-            if used > indent.len() && !line.ends_with(' ') {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.join("\n") + "\n"
 }

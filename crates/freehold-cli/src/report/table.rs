@@ -43,3 +43,22 @@ impl Layout {
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
+
+/// Words in lines of at most 100 columns, each after `indent`, the further ones two deeper.
+pub fn wrapped(indent: &str, words: &str) -> String {
+    const MOST: usize = 100;
+    let mut lines = vec![indent.to_owned()];
+    for word in words.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        let used = line.chars().count();
+        if used > indent.len() + 2 && used + 1 + word.chars().count() > MOST {
+            lines.push(format!("{indent}  {word}"));
+        } else {
+            if used > indent.len() && !line.ends_with(' ') {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n") + "\n"
+}

@@ -5,7 +5,7 @@
 //! above the end of the last, or the part of one that lies there. Whatever exists all the time is reported, in whole or
 //! in parts, and a gap between two lines was there at some moment (D.12 of the semantics reference, hazard C-70).
 
-use super::{AddressSpace, locking::Climb};
+use super::{AddressSpace, FaultLock, locking::Climb};
 use crate::{
     PAGE_SHIFT,
     object::Object,
@@ -184,6 +184,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, Climb> {
+        if self.locking.fault == FaultLock::MmapLock {
+            return Err(Climb::Busy);
+        }
         let rcu = P::rcu_read();
         let found = match self.tree.next(&rcu, at) {
             Lookup::Found(found) => found,

@@ -106,7 +106,7 @@ impl Unmap {
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 
-/// The first rung that a fault tries.
+/// The first lock that a fault tries, and whoever else looks at one VMA: readers of maps, access on behalf of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).

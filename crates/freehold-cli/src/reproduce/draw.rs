@@ -1,0 +1,192 @@
+//! Plots as drawings (SVG). Lines differ in dashes and marks, not only in colour; the shade around one is from the smallest to the largest of
+//! its turns.
+
+use super::findings::{Axis, Line, Plot, Point};
+use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
+use plotters::element::{DashedPathElement, DynElement};
+use plotters::prelude::*;
+use span::Span;
+
+#[path = "span.rs"]
+mod span;
+
+/// Pixels.
+const SIZE: (u32, u32) = (960, 400);
+const LEGEND: u32 = 190;
+/// Of markers, half.
+const MARK: i32 = 4;
+const GREY: RGBColor = RGBColor(90, 90, 90);
+const FAINT: RGBColor = RGBColor(225, 225, 225);
+
+/// How lines look, in order: colours that differ for everyone, also in brightness; dash and gap, none for a whole line; marks.
+const LOOKS: [Look; 7] = [
+    Look { colour: RGBColor(0, 0, 0), dash: None, mark: Mark::Disc },
+    Look { colour: RGBColor(213, 94, 0), dash: Some((10, 5)), mark: Mark::Square },
+    Look { colour: RGBColor(0, 114, 178), dash: Some((3, 3)), mark: Mark::Triangle },
+    Look { colour: RGBColor(0, 140, 100), dash: None, mark: Mark::Cross },
+    Look { colour: RGBColor(170, 80, 140), dash: Some((16, 4)), mark: Mark::Ring },
+    Look { colour: RGBColor(70, 150, 210), dash: Some((6, 2)), mark: Mark::Box },
+    Look { colour: RGBColor(130, 130, 130), dash: Some((2, 6)), mark: Mark::Disc },
+];
+
+#[derive(Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    dash: Option<(u32, u32)>,
+    mark: Mark,
+}
+
+#[derive(Clone, Copy)]
+enum Mark {
+    Disc,
+    Ring,
+    Square,
+    Box,
+    Triangle,
+    Cross,
+}
+
+type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+type Chart<'c, 's> = ChartContext<'c, SVGBackend<'s>, Cartesian2d<Span, Span>>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// A plot as an SVG element.
+pub fn svg(plot: &Plot) -> String {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let (left, right) = root.split_horizontally(SIZE.0 - LEGEND);
+        // Nothing of this can fail on a string: no fonts are read, no files are written.
+        draw(plot, &left).expect("a string takes all");
+        legend(plot, &right).expect("a string takes all");
+        root.present().expect("a string takes all");
+    }
+    text
+}
+
+fn words(size: u32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&RGBColor(40, 40, 40))
+}
+
+fn draw(plot: &Plot, area: &Area) -> Drawn {
+    let (x, y) = spans(plot);
+    let mut chart = ChartBuilder::on(area)
+        .caption(&plot.title, words(17))
+        .margin(8)
+        .x_label_area_size(44)
+        .y_label_area_size(84)
+        .build_cartesian_2d(x, y)?;
+    let name = |axis: &Axis| format!("{}{}", axis.name, axis.unit.of_axis());
+    chart
+        .configure_mesh()
+        .bold_line_style(FAINT)
+        .light_line_style(TRANSPARENT)
+        .axis_style(GREY)
+        .label_style(words(13))
+        .axis_desc_style(words(14))
+        .x_desc(if plot.x.names.is_empty() { name(&plot.x) } else { String::new() })
+        .y_desc(name(&plot.y))
+        .x_label_formatter(&|x| plot.x.tick(*x))
+        .y_label_formatter(&|y| plot.y.tick(*y))
+        .draw()?;
+    for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
+        let shown = shown(plot, line);
+        match plot.x.names.is_empty() {
+            true => draw_line(&mut chart, &shown, *look)?,
+            // Beside each other, so that none hides another.
+            false => draw_places(&mut chart, &shown, *look, offset(number, plot.lines.len()))?,
+        }
+    }
+    Ok(())
+}
+
+/// How far from the place that it belongs to.
+fn offset(number: usize, lines: usize) -> f64 {
+    (number as f64 - (lines as f64 - 1.0) / 2.0) * 0.5 / lines as f64
+}
+
+/// What can be drawn: on a logarithmic axis, what is more than nothing.
+fn shown(plot: &Plot, line: &Line) -> Vec<Point> {
+    let some = |point: &&Point| {
+        (!plot.y.logarithmic || point.y.median > 0.0) && (!plot.x.logarithmic || point.x > 0.0)
+    };
+    line.points.iter().filter(some).cloned().collect()
+}
+
+/// The axes, wide enough for all turns.
+fn spans(plot: &Plot) -> (Span, Span) {
+    let points: Vec<Point> = plot.lines.iter().flat_map(|line| shown(plot, line)).collect();
+    let x = Span::over(&plot.x, points.iter().map(|point| point.x));
+    let y = Span::over(&plot.y, points.iter().flat_map(|point| [point.y.low, point.y.high, point.y.median]));
+    (x, y)
+}
+
+fn draw_line(chart: &mut Chart, points: &[Point], look: Look) -> Drawn {
+    let upper = points.iter().map(|point| (point.x, point.y.high));
+    let lower = points.iter().rev().map(|point| (point.x, point.y.low));
+    if points.len() > 1 {
+        chart.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), look.colour.mix(0.14))])?;
+    }
+    let middle: Vec<(f64, f64)> = points.iter().map(|point| (point.x, point.y.median)).collect();
+    let style = look.colour.stroke_width(2);
+    match look.dash {
+        None => {
+            chart.draw_series([PathElement::new(middle.clone(), style)])?;
+        }
+        Some((dash, gap)) => {
+            chart.draw_series([DashedPathElement::new(middle.clone(), dash, gap, style)])?;
+        }
+    }
+    // Where a curve is dense, marks would hide it.
+    let every = middle.len().div_ceil(12).max(1);
+    middle
+        .into_iter()
+        .step_by(every)
+        .try_for_each(|place| Ok(chart.plotting_area().draw(&mark(place, look))?))
+}
+
+fn draw_places(chart: &mut Chart, points: &[Point], look: Look, offset: f64) -> Drawn {
+    for point in points {
+        let x = point.x + offset;
+        let bar = vec![(x, point.y.low), (x, point.y.high)];
+        chart.draw_series([PathElement::new(bar, look.colour.stroke_width(2))])?;
+        chart.plotting_area().draw(&mark((x, point.y.median), look))?;
+    }
+    Ok(())
+}
+
+/// A mark at a place of a chart, or of the drawing itself.
+fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, C> {
+    let at = EmptyElement::at(at);
+    let (filled, line) = (look.colour.filled(), look.colour.stroke_width(2));
+    let square = [(-MARK, -MARK), (MARK, MARK)];
+    match look.mark {
+        Mark::Disc => (at + Circle::new((0, 0), MARK, filled)).into_dyn(),
+        Mark::Ring => (at + Circle::new((0, 0), MARK, line)).into_dyn(),
+        Mark::Square => (at + Rectangle::new(square, filled)).into_dyn(),
+        Mark::Box => (at + Rectangle::new(square, line)).into_dyn(),
+        Mark::Triangle => (at + TriangleMarker::new((0, 0), MARK + 2, filled)).into_dyn(),
+        Mark::Cross => (at + Cross::new((0, 0), MARK, line)).into_dyn(),
+    }
+}
+
+fn legend(plot: &Plot, area: &Area) -> Drawn {
+    for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
+        let y = 50 + number as i32 * 24;
+        let ends = vec![(0, y), (34, y)];
+        let style = look.colour.stroke_width(2);
+        match (plot.x.names.is_empty(), look.dash) {
+            (false, _) => {}
+            (_, None) => area.draw(&PathElement::new(ends, style))?,
+            (_, Some((dash, gap))) => area.draw(&DashedPathElement::new(ends, dash, gap, style))?,
+        }
+        area.draw(&mark((17, y), *look))?;
+        area.draw(&Text::new(line.name.clone(), (42, y - 7), words(14)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "draw_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+//! Threads of one process that map, touch and unmap small areas; then each operation by itself.
+
+use super::Experiment;
+use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::reproduce::host::Area;
+use crate::reproduce::load::{ANON, GIB, PAGE, RW, World, unmap_name, unmaps};
+use crate::reproduce::measure::{Figure, figures, in_turns};
+use crate::reproduce::unit::Unit;
+use crate::reproduce::{scale::Scale, steps::Steps};
+use freehold::fault::Access;
+use freehold::space::FaultLock;
+use freehold_machine::Process;
+use freehold_sync::stats::Histogram;
+use single::Single;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+#[path = "single.rs"]
+mod single;
+
+/// See the [module](self).
+pub struct MmapChurn;
+
+/// Pages of an area.
+const AREA: u64 = 4;
+
+enum Side {
+    Design(Process),
+    Host,
+}
+
+/// What a turn found.
+struct Turn {
+    operations: f64,
+    /// Waits for the mmap lock: number and nanoseconds in a second.
+    waits: f64,
+    waited: f64,
+}
+
+impl Experiment for MmapChurn {
+    fn name(&self) -> &'static str {
+        "mmap-churn"
+    }
+
+    fn title(&self) -> &'static str {
+        "threads that map, touch and unmap small areas; each operation by itself"
+    }
+
+    fn memory(&self, _: &Scale) -> u64 {
+        1 << 30
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        let sides = 4 + usize::from(scale.host);
+        scale.threads().len() as f64 * scale.seconds(sides) + single_seconds(scale)
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let world = World::new(4 * GIB, scale.cpus, Default::default())?;
+        let processes = unmaps(FaultLock::default()).map(|locking| world.process(locking).map(Side::Design));
+        let mut sides: Vec<Side> = processes.into_iter().collect::<anyhow::Result<_>>()?;
+        if scale.host {
+            sides.push(Side::Host);
+        }
+        let mut all = Vec::new();
+        for threads in scale.threads() {
+            let found = in_turns(scale.turns, &mut sides, |side, turn| {
+                let what = format!("{threads} threads, turn {}", turn + 1);
+                steps.step(what, scale.turn.as_secs_f64(), || match side {
+                    Side::Design(process) => of_design(&world, process, threads, scale),
+                    Side::Host => of_host(threads, scale),
+                })
+            })?;
+            all.push((threads, found));
+        }
+        let singles = singles(&world, scale, steps)?;
+        Ok(findings(&all, singles))
+    }
+}
+
+fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
+    let before = process.lock_stats().unwrap_or_default();
+    let (done, took) = world.for_a_while(threads, scale.turn, |_, cpu, stop| {
+        cpu.run(process.mmu());
+        cpu.call(|| {
+            let mut done = 0u64;
+            while !stop.load(Relaxed) {
+                let at = process.mmap(0, AREA * PAGE, RW, ANON, None, 0)?;
+                for page in 0..AREA {
+                    process.space().handle_fault(at + page * PAGE, Access::WRITE)?;
+                }
+                process.munmap(at, AREA * PAGE)?;
+                done += 1;
+            }
+            Ok(done)
+        })
+    })?;
+    let mut during = process.lock_stats().unwrap_or_default();
+    during.remove(&before);
+    let mut waited: Histogram = during.read.waited.clone();
+    waited.merge(&during.write.waited);
+    let seconds = took.as_secs_f64();
+    Ok(Turn {
+        operations: done.iter().sum::<u64>() as f64 / seconds,
+        waits: waited.count() as f64 / seconds,
+        waited: waited.sum() as f64 / seconds,
+    })
+}
+
+fn of_host(threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
+    let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    std::thread::scope(|scope| {
+        let run = || {
+            ready.wait();
+            let mut done = 0u64;
+            while !stop.load(Relaxed) {
+                let area = Area::map(AREA * PAGE)?;
+                (0..AREA).for_each(|page| area.touch(page));
+                drop(area);
+                done += 1;
+            }
+            anyhow::Ok(done)
+        };
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        ready.wait();
+        let started = Instant::now();
+        std::thread::sleep(scale.turn);
+        stop.store(true, Relaxed);
+        let mut done = 0;
+        for thread in all {
+            done += thread.join().expect("a thread of the load")?;
+        }
+        Ok(Turn { operations: done as f64 / started.elapsed().as_secs_f64(), waits: 0.0, waited: 0.0 })
+    })
+}
+
+fn single_seconds(scale: &Scale) -> f64 {
+    Single::ALL.len() as f64 * scale.turns as f64 * 0.05
+}
+
+/// Each operation by itself, the engine's and the host's in turns; nanoseconds.
+fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table> {
+    let process = world.process(Default::default())?;
+    let mut rows = Vec::new();
+    for single in Single::ALL {
+        let mut sides = vec![false];
+        if scale.host {
+            sides.push(true);
+        }
+        let found = in_turns(scale.turns, &mut sides, |host, _| match host {
+            false => steps.step(single.name(), 0.05, || single.of_engine(&process)),
+            true => single.of_host(),
+        })?;
+        let of_sides = figures(&found, |nanoseconds| *nanoseconds);
+        let (engine, host) = (&of_sides[0], of_sides.get(1));
+        let cells = vec![
+            Cell::measured(Unit::Nanoseconds, engine.clone()),
+            Cell::measured(Unit::Nanoseconds, host.cloned()),
+            Cell::measured(Unit::Times, host.and_then(|host| host.ratio(engine))),
+        ];
+        rows.push(Row { name: single.name().to_owned(), cells });
+    }
+    let columns = ["operation", "Freehold", "Linux (host)", "times as long"];
+    let title = "each operation by itself, one thread".to_owned();
+    Ok(Table { title, columns: columns.map(str::to_owned).into(), rows })
+}
+
+fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
+    let mut names: Vec<&str> = unmaps(FaultLock::default()).map(|design| unmap_name(design.unmap)).into();
+    names.push("Linux (host)");
+    let table = |title: &str, unit: Unit, sides: usize, value: &dyn Fn(&Turn) -> f64| {
+        let rows = all.iter().map(|(threads, found)| {
+            let figures = figures(found, value);
+            let cells = (0..sides).map(|side| Cell::measured(unit, figures.get(side).cloned()));
+            Row { name: threads.to_string(), cells: cells.collect() }
+        });
+        let columns = ["threads"].into_iter().chain(names[..sides].iter().copied());
+        Table { title: title.to_owned(), columns: columns.map(str::to_owned).collect(), rows: rows.collect() }
+    };
+    let lines = names.iter().enumerate().map(|(side, name)| {
+        let points = all.iter().filter_map(|(threads, found)| {
+            let turns = found.get(side)?.iter().map(|turn| turn.operations);
+            Some(Point { x: *threads as f64, y: Figure::of(turns) })
+        });
+        Line { name: (*name).to_owned(), points: points.collect() }
+    });
+    let lines = lines.collect();
+    Findings {
+        experiment: MmapChurn.name(),
+        title: MmapChurn.title(),
+        work: format!("Threads of one process map {AREA} pages, write to each, and unmap them, again and again."),
+        tables: vec![
+            table("areas mapped, touched and unmapped a second", Unit::PerSecond, 5, &|turn| turn.operations),
+            table("waits for the mmap lock, in a second", Unit::Count, 4, &|turn| turn.waits),
+            table("time waited for the mmap lock by all threads, in a second", Unit::Nanoseconds, 4, &|turn| turn.waited),
+            singles,
+        ],
+        plots: vec![Plot {
+            title: "Areas mapped, touched and unmapped a second".to_owned(),
+            x: Axis::linear("threads", Unit::Count),
+            y: Axis::logarithmic("areas", Unit::PerSecond),
+            lines,
+        }],
+        notes: vec![
+            "No seed measures this; it is what memory allocators do.".to_owned(),
+            "The host's calls trap, zero pages, and interrupt other processors to flush their TLBs; the engine's flush is a word written to a virtual CPU.".to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}

@@ -1,0 +1,52 @@
+//! The experiments, one a file.
+
+mod fault_throughput;
+mod hugetlb;
+mod i_mmap;
+mod mmap_churn;
+mod munmap_hold;
+mod munmap_stall;
+mod page_fault;
+mod published;
+
+use super::findings::Findings;
+use super::scale::Scale;
+use super::steps::Steps;
+
+/// Something that a seed has measured, to be measured here.
+pub trait Experiment: Sync {
+    /// What it is called on the command line.
+    fn name(&self) -> &'static str;
+    /// What it is about, in a line.
+    fn title(&self) -> &'static str;
+    /// Bytes of the host's memory that it needs.
+    fn memory(&self, scale: &Scale) -> u64;
+    /// About how many seconds it takes: what its steps say together.
+    fn seconds(&self, scale: &Scale) -> f64;
+    /// Does it.
+    ///
+    /// # Errors
+    ///
+    /// What the engine or the host refuses: no memory, as a rule.
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings>;
+}
+
+/// All there are, in the order of the seeds.
+pub const ALL: [&dyn Experiment; 7] = [
+    &munmap_hold::MunmapHold,
+    &munmap_stall::MunmapStall,
+    &fault_throughput::FaultThroughput,
+    &i_mmap::IMmap,
+    &hugetlb::Hugetlb,
+    &page_fault::PageFault,
+    &mmap_churn::MmapChurn,
+];
+
+/// The one of that name.
+pub fn find(name: &str) -> Option<&'static dyn Experiment> {
+    ALL.into_iter().find(|experiment| experiment.name() == name)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

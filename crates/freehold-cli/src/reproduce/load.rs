@@ -1,0 +1,135 @@
+//! What the experiments' loads are made of.
+
+use anyhow::Context;
+use freehold::{
+    counted::Counted,
+    engine::{Config, Engine},
+    fault::Access,
+    object::{File, FileAccess, Mapping, Zeroes},
+    space::{FaultLock, Locking, MapFlags, Prot, SpaceConfig, Unmap},
+};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// Bytes.
+pub const GIB: u64 = 1 << 30;
+/// To read and write.
+pub const RW: Prot = Prot::READ.union(Prot::WRITE);
+/// Memory of a process's own.
+pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
+
+/// The format of page tables that machines have here.
+pub type Format = freehold_pagetable::X86_4;
+/// An open file.
+pub type Open = Counted<File<Machine>>;
+
+/// A machine of phantom memory and the engine on it.
+pub struct World {
+    /// The machine.
+    pub machine: Machine,
+    /// The engine.
+    pub engine: Counted<Engine<Machine>>,
+}
+
+impl World {
+    /// With so many bytes of phantom memory and virtual CPUs.
+    pub fn new(bytes: u64, cpus: usize, config: Config) -> anyhow::Result<World> {
+        let machine = Machine::new(MachineConfig::phantom(bytes).cpus(cpus).fast())
+            .context("no memory for a machine: use --at-most or --quick")?;
+        let engine = Engine::new(machine.clone(), config)?;
+        Ok(World { machine, engine })
+    }
+
+    /// An empty address space with statistics of its mmap lock.
+    pub fn process(&self, locking: Locking) -> anyhow::Result<Process> {
+        let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
+        Ok(Process::new(&self.engine, &config)?)
+    }
+
+    /// A file, all in the page cache.
+    pub fn file(&self, pages: u64) -> anyhow::Result<Open> {
+        let mapping = Mapping::new(&self.engine, Zeroes, pages * PAGE, false)?;
+        for page in 0..pages {
+            mapping.fill(page)?;
+        }
+        Ok(File::new(&mapping, FileAccess::READ_WRITE, "file")?)
+    }
+
+    /// Lets `work` run on so many threads, each a CPU, all starting at once, until it is told to stop after `turn`. What each returned,
+    /// and the time until the last was done.
+    pub fn for_a_while<R: Send>(
+        &self,
+        threads: usize,
+        turn: Duration,
+        work: impl Fn(usize, &mut Cpu<Format>, &AtomicBool) -> anyhow::Result<R> + Sync,
+    ) -> anyhow::Result<(Vec<R>, Duration)> {
+        let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
+        std::thread::scope(|scope| {
+            let run = |thread| {
+                let (machine, ready, stop, work) = (&self.machine, &ready, &stop, &work);
+                scope.spawn(move || {
+                    let mut cpu = machine.cpu(thread);
+                    ready.wait();
+                    work(thread, &mut cpu, stop)
+                })
+            };
+            let all: Vec<_> = (0..threads).map(run).collect();
+            ready.wait();
+            let started = Instant::now();
+            std::thread::sleep(turn);
+            stop.store(true, Relaxed);
+            let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
+            let results: anyhow::Result<Vec<R>> = results.collect();
+            Ok((results?, started.elapsed()))
+        })
+    }
+}
+
+/// Maps memory of the process's own, somewhere.
+pub fn map(process: &Process, bytes: u64) -> anyhow::Result<u64> {
+    Ok(process.mmap(0, bytes, RW, ANON, None, 0)?)
+}
+
+/// Faults in so many pages from `at` on, one by one.
+pub fn fault_in(process: &Process, at: u64, pages: u64, access: Access) -> anyhow::Result<()> {
+    let space = process.space();
+    for page in 0..pages {
+        space.handle_fault(at + page * PAGE, access)?;
+    }
+    Ok(())
+}
+
+/// Memory that is mapped and all there.
+pub fn populated(process: &Process, bytes: u64) -> anyhow::Result<u64> {
+    let at = map(process, bytes)?;
+    fault_in(process, at, bytes / PAGE, Access::WRITE)?;
+    Ok(at)
+}
+
+/// What a design is called in tables.
+pub fn unmap_name(unmap: Unmap) -> &'static str {
+    match unmap {
+        Unmap::Exclusive => "Exclusive",
+        Unmap::Sectioned { .. } => "Sectioned",
+        Unmap::Downgraded => "Downgraded",
+        Unmap::Released => "Released",
+    }
+}
+
+/// All designs of munmap, with faults as given.
+pub fn unmaps(fault: FaultLock) -> [Locking; 4] {
+    [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released].map(|unmap| Locking {
+        unmap,
+        fault,
+        ..Locking::default()
+    })
+}
+
+/// Nanoseconds since.
+pub fn since(started: Instant) -> f64 {
+    started.elapsed().as_nanos() as f64
+}

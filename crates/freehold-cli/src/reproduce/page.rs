@@ -1,0 +1,51 @@
+//! The report for a browser: one file that needs no other.
+
+use super::findings::{Cell, Findings, Plot};
+use super::{Report, draw, text};
+use askama::Template;
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'r> {
+    report: &'r Report,
+}
+
+impl Page<'_> {
+    fn how(&self) -> String {
+        text::how(self.report)
+    }
+
+    fn value(&self, cell: &Cell) -> String {
+        text::parts(cell).0
+    }
+
+    fn spread(&self, cell: &Cell) -> String {
+        text::parts(cell).1.unwrap_or_default()
+    }
+
+    /// `published` for what is not ours.
+    fn class(&self, cell: &Cell) -> &'static str {
+        match cell {
+            Cell::Nothing => "nothing",
+            Cell::Published { .. } => "published",
+            Cell::Measured { .. } => "measured",
+        }
+    }
+
+    fn drawn(&self, plot: &Plot) -> String {
+        draw::svg(plot)
+    }
+
+    fn took(&self, found: &Findings) -> String {
+        crate::units::duration(std::time::Duration::from_secs_f64(found.seconds))
+    }
+}
+
+/// The page.
+///
+/// # Errors
+///
+/// None that a report can cause.
+pub fn html(report: &Report) -> anyhow::Result<String> {
+    Ok(Page { report }.render()?)
+}

@@ -1,0 +1,73 @@
+//! How large an experiment is.
+
+use super::memory;
+use std::time::Duration;
+
+/// Sizes and times of a run.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Everything small, to be done in two minutes.
+    pub quick: bool,
+    /// How often each side of a comparison does its work.
+    pub turns: usize,
+    /// How long a turn is, for work that goes on for a time.
+    pub turn: Duration,
+    /// Processors to be used.
+    pub cpus: usize,
+    /// No mapping is larger, in bytes.
+    pub at_most: u64,
+    /// Do the same work with the host's own calls, where it can.
+    pub host: bool,
+}
+
+impl Scale {
+    /// The seeds' sizes.
+    pub fn full(cpus: usize) -> Scale {
+        Scale { quick: false, turns: 5, turn: Duration::from_secs(1), cpus, at_most: u64::MAX, host: true }
+    }
+
+    /// Small ones.
+    pub fn quick(cpus: usize) -> Scale {
+        Scale { quick: true, turns: 3, turn: Duration::from_millis(200), ..Scale::full(cpus) }
+    }
+
+    /// One of two, by how large everything is.
+    pub fn choose<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Sizes of mappings, in bytes, none larger than allowed; the smallest that there is, if all are.
+    pub fn sizes(&self, full: &[u64], quick: &[u64]) -> Vec<u64> {
+        let mut sizes: Vec<u64> =
+            self.choose(full, quick).iter().map(|size| *size.min(&self.at_most)).collect();
+        sizes.dedup();
+        sizes
+    }
+
+    /// A size of mappings, in bytes.
+    pub fn size(&self, full: u64, quick: u64) -> u64 {
+        self.choose(full, quick).min(self.at_most)
+    }
+
+    /// Numbers of threads, from one to the processors there are, doubling.
+    pub fn threads(&self) -> Vec<usize> {
+        let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2));
+        let mut threads: Vec<usize> = doubled.take_while(|threads| *threads < self.cpus).collect();
+        threads.push(self.cpus);
+        threads
+    }
+
+    /// Whether the host is to be asked for a mapping of so many bytes: not for more than half of what it has free.
+    pub fn fits_host(&self, bytes: u64) -> bool {
+        self.host && memory::available().is_none_or(|available| bytes <= available / 2)
+    }
+
+    /// What all sides of a comparison take in all turns, in seconds.
+    pub fn seconds(&self, sides: usize) -> f64 {
+        (sides * self.turns) as f64 * self.turn.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+#[path = "scale_tests.rs"]
+mod tests;

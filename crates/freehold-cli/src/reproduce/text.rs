@@ -1,0 +1,108 @@
+//! Findings as text: for a terminal, and as Markdown for documents.
+
+use super::Report;
+use super::findings::{Cell, Findings, Table};
+use super::measure::Figure;
+use super::unit::Unit;
+use crate::report::{Layout, wrapped};
+use crate::units;
+
+/// What a cell says: the median, and half of what lies between the turns' extremes; of a change, and where they lie far apart, both extremes.
+pub fn cell(cell: &Cell) -> String {
+    match parts(cell) {
+        (value, None) => value,
+        (value, Some(spread)) => format!("{value} {spread}"),
+    }
+}
+
+/// The value of a cell, and its spread.
+pub fn parts(cell: &Cell) -> (String, Option<String>) {
+    match cell {
+        Cell::Nothing => ("-".to_owned(), None),
+        Cell::Published { unit, value } => (unit.text(*value), None),
+        Cell::Measured { unit, figure } => (unit.text(figure.median), spread(*unit, figure)),
+    }
+}
+
+fn spread(unit: Unit, figure: &Figure) -> Option<String> {
+    let part = figure.spread()?;
+    Some(match unit {
+        Unit::Change => format!("[{:+.1}, {:+.1}]", figure.low * 100.0, figure.high * 100.0),
+        // What varies so much has no width around its middle.
+        _ if part > 1.0 => format!("[{}, {}]", unit.text(figure.low), unit.text(figure.high)),
+        _ => format!("±{:.0} %", part * 100.0),
+    })
+}
+
+/// An experiment's findings for a terminal.
+pub fn of(found: &Findings) -> String {
+    let mut text = format!("{}: {}\n\n", found.experiment, found.title);
+    text.push_str(&wrapped("  ", &found.work));
+    for table in &found.tables {
+        text.push_str(&format!("\n  {}\n", table.title));
+        let cells = |table: &Table| -> Vec<Vec<String>> {
+            let head = table.columns.clone();
+            let rows = table
+                .rows
+                .iter()
+                .map(|row| [row.name.clone()].into_iter().chain(row.cells.iter().map(cell)).collect());
+            [head].into_iter().chain(rows).collect()
+        };
+        text.push_str(&Layout { indent: 4, gap: 2, left: 1 }.text(cells(table)));
+    }
+    text.push('\n');
+    for note in &found.notes {
+        text.push_str(&wrapped("  ", note));
+    }
+    text.push_str(&format!("  ({})\n\n", units::duration(std::time::Duration::from_secs_f64(found.seconds))));
+    text
+}
+
+/// All of a run as a Markdown document.
+pub fn markdown(report: &Report) -> String {
+    let mut text = format!(
+        "# Results\n\nWritten by `{}`; not edited by hand. Freehold {}, {}.\n\n{}\n",
+        report.command,
+        report.version,
+        report.machine.text(),
+        how(report)
+    );
+    for found in &report.experiments {
+        text.push_str(&format!("\n## {}\n\n{}: {}\n", found.experiment, found.title, found.work));
+        for table in &found.tables {
+            text.push_str(&format!("\n**{}**\n\n", table.title));
+            text.push_str(&line(table.columns.iter().map(String::as_str)));
+            text.push_str(&line(table.columns.iter().map(|_| "---")));
+            for row in &table.rows {
+                let cells: Vec<String> = row.cells.iter().map(cell).collect();
+                text.push_str(&line([row.name.as_str()].into_iter().chain(cells.iter().map(String::as_str))));
+            }
+        }
+        text.push('\n');
+        for note in &found.notes {
+            text.push_str(&format!("- {note}\n"));
+        }
+    }
+    text
+}
+
+fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+    let cells: Vec<&str> = cells.collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// What the figures are.
+pub fn how(report: &Report) -> String {
+    let sizes = if report.quick { "Small sizes (--quick)" } else { "The seeds' sizes" };
+    format!(
+        "{sizes}, {} in all. Each figure is the median of up to {}, in which the designs took their turns, and what follows it (±) half the distance between \
+         the smallest and the largest, or both of these in brackets; a change is that of a turn, with the smallest and the largest of all turns in brackets. Columns that begin with a seed's number \
+         are what it published, on its machine.",
+        units::duration(std::time::Duration::from_secs_f64(report.seconds)),
+        units::counted(report.turns as u64, "turn")
+    )
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;
