@@ -1,47 +1,26 @@
-//! What it costs that pages can be found from behind: the i_mmap lock taken by its readers for themselves, and together.
+//! What it costs that pages can be found from behind: links of VMAs, and walks over those who map a page.
 //!
-//! `cargo bench --bench rmap`. Phantom memory: page tables, frame records, trees and locks are real, contents are not. The two
-//! designs take turns of a second in one run; each figure is the median of its turns.
+//! `cargo bench --bench rmap`. Phantom memory: page tables, frame records, trees and locks are real, contents are not. What the lock over all
+//! who map a file costs whom is the experiment `i-mmap` of `freehold reproduce`.
 
 use freehold::{
     counted::Counted,
     engine::{Config, Engine},
     fault::Access,
     object::{File, FileAccess, Mapping, Zeroes},
-    rmap::FileRmap,
     space::{MapFlags, Prot, SpaceConfig},
 };
 use freehold_bench::{PAGE, machine};
 use freehold_machine::{Machine, Process};
-use freehold_sync::stats::LockSnapshot;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
-const RX: Prot = Prot::READ.union(Prot::EXEC);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
-/// Libraries of a program, and pages of each.
-const LIBRARIES: u64 = 4;
-const LIBRARY: u64 = 64;
-/// Pages of the data file that all map.
-const DATA: u64 = 256;
-/// Turns of each design.
-const TURNS: usize = 5;
-const TURN: Duration = Duration::from_millis(1000);
 
 type Open = Counted<File<Machine>>;
 
 fn main() {
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    println!("tasks that fork, map, fault, truncate, unmap and exit, on {threads} threads\n");
-    println!(
-        "{:>6} {:>16} {:>16} {:>8}   waits on i_mmap a minute: number, total, longest",
-        "tasks", "Exclusive, jpm", "Shared, jpm", "ratio"
-    );
-    for tasks in [100, 500, 1000, 2000] {
-        load(tasks, threads);
-    }
-    println!("\na file mapped so many times, nanoseconds per VMA\n");
+    println!("a file mapped so many times, nanoseconds per VMA\n");
     println!("{:>8} {:>14} {:>16} {:>12}", "mapped", "mmap (link)", "munmap (unlink)", "walk");
     for mapped in [10, 1_000, 100_000] {
         links(mapped);
@@ -53,9 +32,8 @@ fn main() {
     }
 }
 
-fn engine(file_rmap: FileRmap) -> Counted<Engine<Machine>> {
-    let config = Config { file_rmap, lock_stats: true, ..Config::default() };
-    Engine::new(machine(4 << 30), config).expect("memory")
+fn engine() -> Counted<Engine<Machine>> {
+    Engine::new(machine(4 << 30), Config::default()).expect("memory")
 }
 
 fn open(engine: &Counted<Engine<Machine>>, pages: u64) -> Open {
@@ -68,120 +46,8 @@ fn new(engine: &Counted<Engine<Machine>>) -> Process {
     Process::new(engine, &SpaceConfig::default()).expect("memory")
 }
 
-fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) -> u64 {
-    process.mmap(0, pages * PAGE, prot, flags, Some(file), 0).expect("room")
-}
-
 fn touch(process: &Process, at: u64, pages: u64, access: Access) {
     (0..pages).for_each(|page| process.space().handle_fault(at + page * PAGE, access).expect("memory"));
-}
-
-/// A design with its tasks.
-struct Side {
-    engine: Counted<Engine<Machine>>,
-    tasks: Vec<Process>,
-    data: Open,
-    scratch: Vec<Open>,
-    jobs: Vec<f64>,
-    waits: LockSnapshot,
-}
-
-impl Side {
-    fn new(file_rmap: FileRmap, tasks: usize, threads: usize) -> Side {
-        let engine = engine(file_rmap);
-        let libraries: Vec<Open> = (0..LIBRARIES).map(|_| open(&engine, LIBRARY)).collect();
-        let data = open(&engine, DATA);
-        let task = |_| {
-            let process = new(&engine);
-            for library in &libraries {
-                let text = map(&process, library, LIBRARY, RX, MapFlags::PRIVATE);
-                touch(&process, text, 4, Access::EXEC);
-                map(&process, library, 2, RW, MapFlags::PRIVATE);
-            }
-            let heap = process.mmap(0, 64 * PAGE, RW, ANON, None, 0).expect("room");
-            touch(&process, heap, 16, Access::WRITE);
-            map(&process, &data, DATA, RW, MapFlags::SHARED);
-            process
-        };
-        let tasks = (0..tasks).map(task).collect();
-        let scratch = (0..threads).map(|_| open(&engine, 16)).collect();
-        let waits = engine.file_lock_stats().expect("asked for");
-        Side { tasks, data, scratch, jobs: Vec::new(), waits, engine }
-    }
-
-    /// Jobs of all threads in one turn.
-    fn turn(&mut self, threads: usize) {
-        let (stop, done, next) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let (side, stop, done, next) = (&*self, &stop, &done, &next);
-                scope.spawn(move || {
-                    while !stop.load(Relaxed) {
-                        let number = next.fetch_add(1, Relaxed);
-                        side.job(number, &side.scratch[thread]);
-                        done.fetch_add(1, Relaxed);
-                    }
-                });
-            }
-            std::thread::sleep(TURN);
-            stop.store(true, Relaxed);
-        });
-        self.jobs.push(done.load(Relaxed) as f64 * 60.0 / started.elapsed().as_secs_f64());
-    }
-
-    fn job(&self, number: u64, scratch: &Open) {
-        let task = &self.tasks[number as usize % self.tasks.len()];
-        let child = Process::of(task.fork().expect("memory"));
-        let at = map(&child, &self.data, 32, RW, MapFlags::SHARED);
-        touch(&child, at, 16, Access::READ);
-        touch(&child, at, 4, Access::WRITE);
-        let file = map(&child, scratch, 16, RW, MapFlags::SHARED);
-        touch(&child, file, 8, Access::WRITE);
-        scratch.mapping().truncate(0).expect("memory");
-        scratch.mapping().truncate(16 * PAGE).expect("memory");
-        child.munmap(file, 16 * PAGE).expect("mapped");
-        if number.is_multiple_of(16) {
-            // A walk over all who map the data.
-            let page = DATA - 1 - number / 16 % 64;
-            self.data.mapping().punch(page * PAGE..(page + 1) * PAGE).expect("memory");
-        }
-        child.munmap(at, 32 * PAGE).expect("mapped");
-    }
-
-    /// Of a minute: number, total, longest.
-    fn waits(&self) -> String {
-        let mut during = self.engine.file_lock_stats().expect("asked for");
-        during.remove(&self.waits);
-        let mut waited = during.read.waited.clone();
-        waited.merge(&during.write.waited);
-        let minutes = TURN.as_secs_f64() * TURNS as f64 / 60.0;
-        format!(
-            "{:.0}, {:.0} ms, {} us",
-            waited.count() as f64 / minutes,
-            waited.sum() as f64 / 1e6 / minutes,
-            waited.max() / 1000
-        )
-    }
-}
-
-fn load(tasks: usize, threads: usize) {
-    let mut sides = [FileRmap::Exclusive, FileRmap::Shared].map(|design| Side::new(design, tasks, threads));
-    for _ in 0..TURNS {
-        sides.iter_mut().for_each(|side| side.turn(threads));
-    }
-    let [exclusive, shared] = sides.each_mut().map(|side| median(&mut side.jobs));
-    println!(
-        "{tasks:>6} {exclusive:>16.0} {shared:>16.0} {:>8.2}   {} | {}",
-        shared / exclusive,
-        sides[0].waits(),
-        sides[1].waits()
-    );
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Nanoseconds of one of so many.
@@ -190,7 +56,7 @@ fn each(started: Instant, count: u64) -> f64 {
 }
 
 fn links(mapped: u64) {
-    let engine = engine(FileRmap::Shared);
+    let engine = engine();
     let file = open(&engine, 16);
     // As many VMAs as one process may have are in each.
     let processes: Vec<_> = (0..mapped.div_ceil(10_000)).map(|_| new(&engine)).collect();
@@ -216,7 +82,7 @@ fn links(mapped: u64) {
 
 fn family(children: u64) {
     const ROUNDS: u64 = 20;
-    let engine = engine(FileRmap::Shared);
+    let engine = engine();
     let server = new(&engine);
     let at = server.mmap(0, 2 * PAGE, RW, ANON, None, 0).expect("room");
     touch(&server, at, 2, Access::WRITE);
