@@ -2,17 +2,14 @@
 //! its turns.
 
 use super::findings::{Axis, Line, Plot, Point};
+use super::span::Span;
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
-use span::Span;
-
-#[path = "span.rs"]
-mod span;
 
 /// Pixels.
-const SIZE: (u32, u32) = (960, 400);
+const SIZE: (u32, u32) = (960, 380);
 const LEGEND: u32 = 190;
 /// Of markers, half.
 const MARK: i32 = 4;
@@ -51,7 +48,7 @@ type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 type Chart<'c, 's> = ChartContext<'c, SVGBackend<'s>, Cartesian2d<Span, Span>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// A plot as an SVG element.
+/// A plot as an SVG element, without its title.
 pub fn svg(plot: &Plot) -> String {
     let mut text = String::new();
     {
@@ -72,7 +69,6 @@ fn words(size: u32) -> TextStyle<'static> {
 fn draw(plot: &Plot, area: &Area) -> Drawn {
     let (x, y) = spans(plot);
     let mut chart = ChartBuilder::on(area)
-        .caption(&plot.title, words(17))
         .margin(8)
         .x_label_area_size(44)
         .y_label_area_size(84)
@@ -173,7 +169,7 @@ fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, 
 
 fn legend(plot: &Plot, area: &Area) -> Drawn {
     for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
-        let y = 50 + number as i32 * 24;
+        let y = 24 + number as i32 * 24;
         let ends = vec![(0, y), (34, y)];
         let style = look.colour.stroke_width(2);
         match (plot.x.names.is_empty(), look.dash) {

@@ -13,6 +13,7 @@ pub mod measure;
 mod memory;
 pub mod page;
 pub mod scale;
+mod span;
 pub mod steps;
 pub mod text;
 pub mod unit;

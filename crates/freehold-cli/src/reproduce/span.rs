@@ -1,7 +1,7 @@
 //! The length of an axis, and where it has marks.
 
-use super::super::findings::Axis;
-use super::super::unit::Unit;
+use super::findings::Axis;
+use super::unit::Unit;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl Span {
         let (low, high) = if low <= high { (low, high) } else { (1.0, 10.0) };
         match (axis.names.len(), axis.logarithmic) {
             (0, true) => Span::logarithmic(low, high, if axis.unit == Unit::Bytes { 2.0 } else { 10.0 }),
-            (0, false) => Span::linear(low, high),
+            (0, false) => Span::linear(low, high, if axis.unit == Unit::Count { 1.0 } else { 0.0 }),
             (names, _) => Span {
                 range: 0.5..names as f64 + 0.5,
                 logarithmic: false,
@@ -34,13 +34,13 @@ impl Span {
         }
     }
 
-    /// From zero; marks at 1, 2 or 5 of some power of ten.
-    fn linear(low: f64, high: f64) -> Span {
+    /// From zero; marks at 1, 2 or 5 of some power of ten, `least` apart.
+    fn linear(low: f64, high: f64, least: f64) -> Span {
         let (low, high) = (low.min(0.0), if high > 0.0 { high } else { 1.0 });
         let rough = (high - low) / MOST;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).find(|step| *step >= rough);
-        let step = step.unwrap_or(10.0 * power);
+        let step = step.unwrap_or(10.0 * power).max(least);
         let end = (high / step).ceil();
         let marks = ((low / step).floor() as i64..=end as i64).map(|mark| mark as f64 * step).collect();
         Span { range: (low / step).floor() * step..end * step, logarithmic: false, marks }

@@ -7,7 +7,8 @@ fn marks(axis: &Axis, values: &[f64]) -> Vec<f64> {
 #[test]
 fn marks_are_round_numbers() {
     let linear = Axis::linear("x", Unit::Count);
-    assert_eq!(marks(&linear, &[1.0, 2.0]), [0.0, 0.5, 1.0, 1.5, 2.0]);
+    assert_eq!(marks(&linear, &[1.0, 2.0]), [0.0, 1.0, 2.0], "there are no halves of threads");
+    assert_eq!(marks(&Axis::linear("x", Unit::Share), &[1.0]), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
     assert_eq!(marks(&linear, &[100.0, 2000.0]), [0.0, 500.0, 1000.0, 1500.0, 2000.0]);
     let times = Axis::logarithmic("x", Unit::Nanoseconds);
     let near = |found: &[f64], wanted: &[f64]| {

@@ -2,7 +2,7 @@
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::reproduce::load::{GIB, Open, RW, World};
+use crate::reproduce::load::{Format, GIB, Open, RW, World};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{scale::Scale, steps::Steps};
@@ -15,6 +15,7 @@ use freehold::space::{HugetlbLock, Locking, MapFlags};
 use freehold_machine::{Cpu, Process};
 use freehold_sync::stats::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// See the [module](self).
 pub struct Hugetlb;
@@ -97,12 +98,7 @@ impl Experiment for Hugetlb {
         let apart = (most, Place::Apart);
         for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain([apart]) {
             let found = in_turns(turns(scale), &mut sides, |side, turn| {
-                let what = format!(
-                    "{} of {}, turn {}",
-                    units::counted(processes as u64, "process"),
-                    units::bytes(bytes),
-                    turn + 1
-                );
+                let what = format!("{} of {}, turn {}", counted(processes), units::bytes(bytes), turn + 1);
                 steps.step(what, turn_seconds(scale), || side.turn(processes, place, scale))
             })?;
             let tables =
@@ -136,7 +132,7 @@ impl Side {
     /// All processes for a while.
     fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
         let before = self.waited();
-        let turn = std::time::Duration::from_secs_f64(turn_seconds(scale));
+        let turn = Duration::from_secs_f64(turn_seconds(scale));
         let (counted, took) = self
             .world
             .for_a_while(processes, turn, |number, cpu, stop| self.process(number, place, cpu, stop))?;
@@ -157,7 +153,7 @@ impl Side {
         &self,
         number: usize,
         place: Place,
-        cpu: &mut Cpu<crate::reproduce::load::Format>,
+        cpu: &mut Cpu<Format>,
         stop: &AtomicBool,
     ) -> anyhow::Result<(u64, u64)> {
         let process = self.world.process(self.locking)?;
@@ -241,6 +237,10 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
     }
 }
 
+fn counted(processes: usize) -> String {
+    if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
+}
+
 /// All waits together in ten seconds.
 fn waited(turn: &Turn) -> f64 {
     turn.waited.sum() as f64 * 10.0 / turn.seconds
@@ -279,7 +279,6 @@ fn table(of: &Of) -> Table {
         cells: tables.chain((0..4).map(|_| Cell::Nothing)).collect(),
     });
     let apart = if of.place == Place::Apart { ", apart" } else { "" };
-    let title =
-        format!("{}{apart}", units::counted(of.processes as u64, "process").replace("processs", "processes"));
+    let title = format!("{}{apart}", counted(of.processes));
     Table { title, columns: columns.map(str::to_owned).into(), rows }
 }

@@ -1,15 +1,12 @@
 //! Seed 002: the lock over all who map a file, taken by its readers each alone, and together.
 
+use super::tasks::{Load, Tasks};
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{scale::Scale, steps::Steps};
 use freehold::rmap::FileRmap;
-use tasks::{Load, Tasks};
-
-#[path = "tasks.rs"]
-mod tasks;
 
 /// See the [module](self).
 pub struct IMmap;

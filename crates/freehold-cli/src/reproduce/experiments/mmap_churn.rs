@@ -1,6 +1,7 @@
 //! Threads of one process that map, touch and unmap small areas; then each operation by itself.
 
 use super::Experiment;
+use super::single::Single;
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::reproduce::host::Area;
 use crate::reproduce::load::{ANON, GIB, PAGE, RW, World, unmap_name, unmaps};
@@ -11,13 +12,9 @@ use freehold::fault::Access;
 use freehold::space::FaultLock;
 use freehold_machine::Process;
 use freehold_sync::stats::Histogram;
-use single::Single;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
-
-#[path = "single.rs"]
-mod single;
 
 /// See the [module](self).
 pub struct MmapChurn;

@@ -8,6 +8,9 @@ mod munmap_hold;
 mod munmap_stall;
 mod page_fault;
 mod published;
+mod single;
+mod tasks;
+mod victim;
 
 use super::findings::Findings;
 use super::scale::Scale;

@@ -1,6 +1,7 @@
 //! Seeds 000 and 001: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120 seconds.
 
 use super::Experiment;
+use super::victim::Victim;
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::reproduce::load::{ANON, GIB, PAGE, RW, World, populated, unmap_name};
 use crate::reproduce::measure::{Figure, figures, in_turns};
@@ -8,14 +9,9 @@ use crate::reproduce::unit::Unit;
 use crate::reproduce::{memory, scale::Scale, steps::Steps};
 use crate::units;
 use freehold::space::{FaultLock, Locking, Unmap};
-use freehold_machine::Process;
 use freehold_sync::stats::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use victim::Victim;
-
-#[path = "victim.rs"]
-mod victim;
 
 /// See the [module](self).
 pub struct MunmapStall;
@@ -145,20 +141,12 @@ fn of_design(world: &World, locking: Locking, victim: Victim, size: u64) -> anyh
         cpu.call(|| process.munmap(at, size))?;
         Ok(started.elapsed())
     };
-    watch(world_cpu(world, &process, &mut *subject), unmap)
-}
-
-/// `subject`, on the second CPU.
-fn world_cpu<'w>(
-    world: &'w World,
-    process: &'w Process,
-    subject: &'w mut (dyn FnMut() -> anyhow::Result<Duration> + Send),
-) -> impl FnOnce(&mut Watch) -> anyhow::Result<()> + Send + 'w {
-    move |watch| {
+    let victim = |watch: &mut Watch| {
         let mut cpu = world.machine.cpu(1);
         cpu.run(process.mmu());
-        cpu.call(|| watch.until_told(subject))
-    }
+        cpu.call(|| watch.until_told(&mut *subject))
+    };
+    watch(victim, unmap)
 }
 
 fn of_host(victim: Victim, size: u64) -> anyhow::Result<Turn> {
@@ -282,10 +270,11 @@ fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
     Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
 }
 
-/// How many operations took longer than a time.
+/// Which part of the time went into operations that took longer than a time. Of a hundred operations that wait for a moment and one that waits
+/// for all of the munmap, this says what matters to who waits.
 fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     let line = |(side, turns): (&Side, &Vec<Turn>)| {
-        let points = (6..=32).map(|power| {
+        let points = (5..=31).map(|power| {
             let limit = 1u64 << power;
             Point { x: limit as f64, y: Figure::of(turns.iter().map(|turn| longer(&turn.beside, limit))) }
         });
@@ -293,14 +282,20 @@ fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     };
     Plot {
         title: format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size)),
-        x: Axis::logarithmic("time of one operation", Unit::Nanoseconds),
-        y: Axis::logarithmic("operations that took longer", Unit::Share),
+        x: Axis::logarithmic("time of an operation", Unit::Nanoseconds),
+        y: Axis::linear("time spent in longer ones", Unit::Share),
         lines: of_size.sides.iter().zip(found).map(line).collect(),
     }
 }
 
-/// Which part of the values is larger than `limit`.
+/// Which part of the sum of all values is of those larger than `limit`; a value counts as much as the largest of its bucket.
 fn longer(times: &Histogram, limit: u64) -> f64 {
-    let more: u64 = times.buckets().filter(|(most, _)| *most > limit).map(|(_, count)| count).sum();
-    more as f64 / times.count().max(1) as f64
+    let sum = |from: u64| -> u64 {
+        times
+            .buckets()
+            .filter(|(most, _)| *most > from)
+            .map(|(most, count)| most.min(times.max()) * count)
+            .sum()
+    };
+    sum(limit) as f64 / sum(0).max(1) as f64
 }
