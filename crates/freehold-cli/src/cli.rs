@@ -64,7 +64,7 @@ one run, and the host's own kernel beside them where it can do the same. Prints 
 published beside what was measured.
 
 Without --quick the sizes are the seeds' own, on phantom memory (page tables and records are real, contents are not), and take
-about a quarter of an hour and 5 GiB. docs/measuring.md says what each experiment does, and what phantom memory leaves out.
+about twenty minutes and 6 GiB. docs/measuring.md says what each experiment does, and what phantom memory leaves out.
 
 Exit status: 0; 2 when an experiment could not be done, a file not be written, or the arguments make no sense.";
 
@@ -201,11 +201,11 @@ pub struct ReproduceArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Map nothing larger than this, where a seed would: 64GiB, 512MiB
+    /// Of what a seed maps, no more than this: 64GiB, 512MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub at_most: Option<u64>,
 
-    /// How often each design does its work [default: 5; 3 with --quick]
+    /// How often each design does its work [default: 5; 3 with --quick, and where once takes seconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     pub turns: Option<u16>,
 
@@ -235,6 +235,23 @@ pub struct ReproduceArgs {
 }
 
 impl ReproduceArgs {
+    /// What the arguments ask for together that each of them does not.
+    ///
+    /// # Errors
+    ///
+    /// What makes no sense, for the user.
+    pub fn check(&self) -> Result<(), String> {
+        let files: Vec<&PathBuf> = [&self.report, &self.markdown, &self.json].into_iter().flatten().collect();
+        let dash = PathBuf::from("-");
+        if [&self.report, &self.markdown].into_iter().flatten().any(|path| *path == dash) {
+            return Err("only --json goes to standard output (-)".to_owned());
+        }
+        match files.iter().enumerate().find(|(index, path)| files[..*index].contains(path)) {
+            Some((_, path)) => Err(format!("{} is named twice", path.display())),
+            None => Ok(()),
+        }
+    }
+
     /// Processors to use.
     pub fn cpus(&self) -> usize {
         let here =

@@ -34,7 +34,12 @@ fn main() -> ExitCode {
             run(&args)
         }
         Command::Record(args) => record(&args),
-        Command::Reproduce(args) => reproduced(&args),
+        Command::Reproduce(args) => {
+            if let Err(why) = args.check() {
+                Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
+            }
+            reproduced(&args)
+        }
     };
     match done {
         Ok(status) => ExitCode::from(status),
@@ -93,28 +98,54 @@ fn reproduced(args: &ReproduceArgs) -> anyhow::Result<u8> {
     reproduce::check(&chosen, &scale).map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
     // Whether files can be written is known before anything takes a quarter of an hour.
-    let file = |path: &Option<PathBuf>| path.as_deref().map(output).transpose();
-    let json = file(&args.json.clone().filter(|_| text))?;
-    let (page, markdown) = (file(&args.report)?, file(&args.markdown)?);
-    let command = std::env::args().skip(1).fold("freehold".to_owned(), |line, word| line + " " + &word);
-    let found = reproduce::run(&chosen, &scale, args.quiet, command, |found| match text {
-        true => say(&reproduce::text::of(found)),
-        false => Ok(()),
-    })?;
-    let write = |file: Option<Output>, path: &Option<PathBuf>, text: &str| match (file, path) {
-        (Some(file), Some(path)) => file.write(text).with_context(|| cannot_write(path)),
-        _ => Ok(()),
-    };
-    if args.json.is_some() {
-        let json_text = serde_json::to_string_pretty(&found)? + "\n";
-        if !text {
-            say(&json_text)?;
+    let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
+    let json = file(args.json.as_ref().filter(|_| text))?;
+    let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
+    // Who reads the text may have seen enough of it; files are written all the same.
+    let mut gone = None;
+    let mut show = |text: &str| {
+        if gone.is_none() {
+            gone = say(text).err();
         }
-        write(json, &args.json, &json_text)?;
+    };
+    let found = reproduce::run(&chosen, &scale, args.quiet, command_line(), |found| match found {
+        Ok(found) if text => show(&reproduce::text::of(found)),
+        Ok(_) => {}
+        Err(why) => eprintln!("freehold: {why}"),
+    });
+    let json_text = serde_json::to_string_pretty(&found)? + "\n";
+    if !text {
+        show(&json_text);
     }
-    write(page, &args.report, &reproduce::page::html(&found)?)?;
-    write(markdown, &args.markdown, &reproduce::text::markdown(&found))?;
-    Ok(0)
+    let page_text = page.as_ref().map(|_| reproduce::page::html(&found)).transpose()?;
+    let markdown_text = markdown.as_ref().map(|_| reproduce::text::markdown(&found));
+    // One that cannot be written does not keep the others from it.
+    let files = [
+        (json, &args.json, Some(json_text)),
+        (page, &args.report, page_text),
+        (markdown, &args.markdown, markdown_text),
+    ];
+    let mut status = if found.failed.is_empty() { 0 } else { UNUSABLE };
+    for (file, path, text) in files {
+        let (Some(file), Some(path), Some(text)) = (file, path, text) else { continue };
+        if let Err(error) = file.write(&text).with_context(|| cannot_write(path)) {
+            eprintln!("freehold: {error:#}");
+            status = UNUSABLE;
+        }
+    }
+    match gone {
+        Some(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(status),
+    }
+}
+
+/// As it was called, words with blanks in quotes.
+fn command_line() -> String {
+    let quoted = |word: std::ffi::OsString| match word.to_string_lossy() {
+        word if word.contains(char::is_whitespace) => format!("'{word}'"),
+        word => word.into_owned(),
+    };
+    std::env::args_os().skip(1).map(quoted).fold("freehold".to_owned(), |line, word| line + " " + &word)
 }
 
 /// Everything that was replayed so far.

@@ -86,10 +86,12 @@ fn draw(plot: &Plot, area: &Area) -> Drawn {
         .x_label_formatter(&|x| plot.x.tick(*x))
         .y_label_formatter(&|y| plot.y.tick(*y))
         .draw()?;
+    // Of many lines the shades would hide each other.
+    let shade = if plot.lines.len() > 5 { 0.05 } else { 0.14 };
     for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
         let shown = shown(plot, line);
         match plot.x.names.is_empty() {
-            true => draw_line(&mut chart, &shown, *look)?,
+            true => draw_line(&mut chart, &shown, *look, shade)?,
             // Beside each other, so that none hides another.
             false => draw_places(&mut chart, &shown, *look, offset(number, plot.lines.len()))?,
         }
@@ -118,11 +120,11 @@ fn spans(plot: &Plot) -> (Span, Span) {
     (x, y)
 }
 
-fn draw_line(chart: &mut Chart, points: &[Point], look: Look) -> Drawn {
+fn draw_line(chart: &mut Chart, points: &[Point], look: Look, shade: f64) -> Drawn {
     let upper = points.iter().map(|point| (point.x, point.y.high));
     let lower = points.iter().rev().map(|point| (point.x, point.y.low));
     if points.len() > 1 {
-        chart.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), look.colour.mix(0.14))])?;
+        chart.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), look.colour.mix(shade))])?;
     }
     let middle: Vec<(f64, f64)> = points.iter().map(|point| (point.x, point.y.median)).collect();
     let style = look.colour.stroke_width(2);

@@ -35,6 +35,25 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
+impl Table {
+    /// Without the columns that have nothing in any row: what the host was not asked for, or a seed does not say.
+    pub fn shown(&self) -> Table {
+        let some = |column: usize| {
+            column == 0 || self.rows.iter().any(|row| !matches!(row.cells[column - 1], Cell::Nothing))
+        };
+        let columns: Vec<usize> = (0..self.columns.len()).filter(|column| some(*column)).collect();
+        let row = |row: &Row| Row {
+            name: row.name.clone(),
+            cells: columns[1..].iter().map(|column| row.cells[column - 1].clone()).collect(),
+        };
+        Table {
+            title: self.title.clone(),
+            columns: columns.iter().map(|column| self.columns[*column].clone()).collect(),
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+}
+
 /// A name and its cells.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {

@@ -7,45 +7,53 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// What is smaller cannot hold a huge page, and is spared the call that forbids them.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory of the host, of pages of 4 KiB; unmapped when dropped.
 pub struct Area {
     at: usize,
     bytes: usize,
+    /// It is a VMA of its own, between two pages that nobody may touch.
+    apart: bool,
 }
 
 impl Area {
-    /// Maps so many bytes that can be read and written, for pages of 4 KiB: what is compared with them has no others.
+    /// Maps so many bytes that can be read and written, wherever the kernel likes: it may make one VMA of it and a neighbour.
     ///
     /// # Errors
     ///
     /// The host's.
     pub fn map(bytes: u64) -> io::Result<Area> {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: asks for fresh memory, anywhere.
-        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, flags, -1, 0) };
-        if at == libc::MAP_FAILED {
+        let at = mmap(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        Ok(Area { at, bytes, apart: false })
+    }
+
+    /// Maps so many bytes as a VMA of their own, for pages of 4 KiB: what is compared with them has no others.
+    ///
+    /// # Errors
+    ///
+    /// The host's.
+    pub fn apart(bytes: u64) -> io::Result<Area> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let at = mmap(bytes + 2 * PAGE, libc::PROT_NONE)? + PAGE;
+        let area = Area { at, bytes, apart: true };
+        // SAFETY: the inner part of what was just mapped, which nobody knows.
+        let opened = unsafe { libc::mprotect(area.pointer(), bytes, libc::PROT_READ | libc::PROT_WRITE) };
+        if opened != 0 {
             return Err(io::Error::last_os_error());
         }
-        let area = Area { at: at.expose_provenance(), bytes };
-        if bytes >= HUGE_PAGE {
-            // SAFETY: the area is ours. A kernel without huge pages refuses, and then there is nothing to avoid.
-            unsafe { libc::madvise(area.pointer(), area.bytes, libc::MADV_NOHUGEPAGE) };
-        }
+        // SAFETY: the area is ours. A kernel without huge pages refuses, and then there is nothing to avoid.
+        unsafe { libc::madvise(area.pointer(), area.bytes, libc::MADV_NOHUGEPAGE) };
         Ok(area)
     }
 
-    /// The same, all there already.
+    /// As [`apart`](Self::apart), all there already.
     ///
     /// # Errors
     ///
     /// The host's.
     pub fn populated(bytes: u64) -> io::Result<Area> {
-        let area = Area::map(bytes)?;
+        let area = Area::apart(bytes)?;
         (0..bytes / PAGE as u64).for_each(|page| area.touch(page));
         Ok(area)
     }
@@ -96,9 +104,27 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        let around = if self.apart { PAGE } else { 0 };
+        let start = ptr::with_exposed_provenance_mut(self.at - around);
         // SAFETY: mapped by `mmap`, and nobody can refer to it any more.
-        unsafe { libc::munmap(self.pointer(), self.bytes) };
+        unsafe { libc::munmap(start, self.bytes + 2 * around) };
     }
+}
+
+/// Maps fresh memory anywhere; its address.
+fn mmap(bytes: usize, rights: i32) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: asks for fresh memory, anywhere.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, flags, -1, 0) };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.expose_provenance()) }
+}
+
+/// The processor time that the calling thread has used.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time to where it is told, and every Linux knows this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Forks; how long the call took its parent. The child ends at once.
@@ -119,6 +145,23 @@ pub fn fork() -> io::Result<Duration> {
             // SAFETY: our own child; its status is nothing to us.
             unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
             Ok(took)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn areas_apart_are_vmas_of_their_own() {
+        let areas: Vec<Area> = (0..3).map(|_| Area::apart(8 << 20).expect("room")).collect();
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        for area in &areas {
+            area.touch(0);
+            let line = format!("{:x}-{:x} rw-p", area.at, area.at + area.bytes);
+            assert!(maps.contains(&line), "{line} is no line of\n{maps}");
         }
     }
 }

@@ -44,8 +44,13 @@ impl World {
         Ok(World { machine, engine })
     }
 
-    /// An empty address space with statistics of its mmap lock.
+    /// An empty address space.
     pub fn process(&self, locking: Locking) -> anyhow::Result<Process> {
+        Ok(Process::new(&self.engine, &SpaceConfig { locking, ..SpaceConfig::default() })?)
+    }
+
+    /// The same with statistics of its mmap lock: two looks at the clock for each hold, which is much for a short one.
+    pub fn watched(&self, locking: Locking) -> anyhow::Result<Process> {
         let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
         Ok(Process::new(&self.engine, &config)?)
     }
@@ -59,34 +64,53 @@ impl World {
         Ok(File::new(&mapping, FileAccess::READ_WRITE, "file")?)
     }
 
-    /// Lets `work` run on so many threads, each a CPU, all starting at once, until it is told to stop after `turn`. What each returned,
-    /// and the time until the last was done.
+    /// As [`for_a_while`], each thread a CPU.
     pub fn for_a_while<R: Send>(
         &self,
         threads: usize,
         turn: Duration,
         work: impl Fn(usize, &mut Cpu<Format>, &AtomicBool) -> anyhow::Result<R> + Sync,
     ) -> anyhow::Result<(Vec<R>, Duration)> {
-        let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
-        std::thread::scope(|scope| {
-            let run = |thread| {
-                let (machine, ready, stop, work) = (&self.machine, &ready, &stop, &work);
-                scope.spawn(move || {
-                    let mut cpu = machine.cpu(thread);
-                    ready.wait();
-                    work(thread, &mut cpu, stop)
-                })
-            };
-            let all: Vec<_> = (0..threads).map(run).collect();
-            ready.wait();
-            let started = Instant::now();
-            std::thread::sleep(turn);
-            stop.store(true, Relaxed);
-            let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
-            let results: anyhow::Result<Vec<R>> = results.collect();
-            Ok((results?, started.elapsed()))
-        })
+        for_a_while(threads, turn, |thread, stop| work(thread, &mut self.machine.cpu(thread), stop))
     }
+}
+
+/// A side of a comparison.
+pub enum Side {
+    /// A process of some design.
+    Design(Process),
+    /// The host's kernel. Always the last one.
+    Host,
+}
+
+/// What the host is called in tables.
+pub const HOST: &str = "Linux (host)";
+
+/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each returned, and the time
+/// until the last was done.
+pub fn for_a_while<R: Send>(
+    threads: usize,
+    turn: Duration,
+    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<(Vec<R>, Duration)> {
+    let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    std::thread::scope(|scope| {
+        let run = |thread| {
+            let (ready, stop, work) = (&ready, &stop, &work);
+            scope.spawn(move || {
+                ready.wait();
+                work(thread, stop)
+            })
+        };
+        let all: Vec<_> = (0..threads).map(run).collect();
+        ready.wait();
+        let started = Instant::now();
+        std::thread::sleep(turn);
+        stop.store(true, Relaxed);
+        let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
+        let results: anyhow::Result<Vec<R>> = results.collect();
+        Ok((results?, started.elapsed()))
+    })
 }
 
 /// Maps memory of the process's own, somewhere.

@@ -58,8 +58,8 @@ impl Figure {
     }
 }
 
-/// Lets every side work once in each of `turns`; what they found, by side. Each turn begins with another side, so that none is always
-/// first.
+/// Lets every side work once in each of `turns`; what they found, by side. Each turn begins with another side and every other one goes
+/// backwards, so that none is always first, or always after the same one.
 ///
 /// # Errors
 ///
@@ -73,6 +73,7 @@ pub fn in_turns<S, R>(
     let mut found: Vec<Vec<R>> = sides.iter().map(|_| Vec::with_capacity(turns)).collect();
     for turn in 0..turns {
         for place in 0..count {
+            let place = if turn.is_multiple_of(2) { place } else { count - 1 - place };
             let side = (turn + place) % count;
             found[side].push(work(&mut sides[side], turn)?);
         }

@@ -31,7 +31,7 @@ fn every_side_works_once_a_turn_and_none_is_always_first() {
         Ok(turn)
     });
     assert_eq!(found.expect("no errors"), vec![vec![0, 1, 2]; 3]);
-    assert_eq!(log.iter().collect::<String>(), "abcbcacab");
+    assert_eq!(log.iter().collect::<String>(), "abcacbcab");
 }
 
 #[test]

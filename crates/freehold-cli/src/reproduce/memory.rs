@@ -3,19 +3,24 @@
 use crate::units;
 use std::fs;
 
-/// Bytes that can be had without taking anybody else's: what the kernel says, and what the group that this process is in may have.
-/// Nothing where neither can be read.
+/// Bytes that can be had without taking anybody else's: what the kernel says, and what the control group that this process is in may
+/// have. Nothing where neither can be read.
 pub fn available() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
-    let group = || {
-        let limit = number("/sys/fs/cgroup/memory.max")?;
-        Some(limit.saturating_sub(number("/sys/fs/cgroup/memory.current")?))
-    };
-    [info, group()].into_iter().flatten().min()
+    [info, of_group()].into_iter().flatten().min()
 }
 
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+/// What the control group leaves, if it has a limit. What files have in the page cache goes when it is needed.
+fn of_group() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let read = |file: &str| fs::read_to_string(format!("/sys/fs/cgroup{group}/{file}")).ok();
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    let cached = cached.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
 fn of_meminfo(text: &str) -> Option<u64> {
@@ -38,8 +43,8 @@ pub fn of_phantom(bytes: u64) -> u64 {
 pub fn check(experiment: &str, need: u64, available: Option<u64>) -> Result<(), String> {
     match available {
         Some(available) if need > available => Err(format!(
-            "{experiment} needs {} of memory at this size, and {} are free: give it more, choose smaller mappings \
-             (--at-most 64GiB, or --quick), or name other experiments",
+            "{experiment} needs {} of memory at this size, and {} are free: give it more, name other experiments, or \
+             choose smaller sizes (--quick, or --at-most 16GiB)",
             units::bytes(need),
             units::bytes(available)
         )),

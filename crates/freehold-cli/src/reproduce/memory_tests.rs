@@ -16,7 +16,7 @@ fn too_little_memory_is_said_with_what_to_do() {
     let error = check("munmap-hold", 5 << 30, Some(3 << 30)).expect_err("too little");
     assert_eq!(
         error,
-        "munmap-hold needs 5 GiB of memory at this size, and 3 GiB are free: give it more, choose smaller mappings \
-         (--at-most 64GiB, or --quick), or name other experiments"
+        "munmap-hold needs 5 GiB of memory at this size, and 3 GiB are free: give it more, name other experiments, or \
+         choose smaller sizes (--quick, or --at-most 16GiB)"
     );
 }

@@ -37,12 +37,16 @@ pub struct Report {
     pub machine: Facts,
     /// How it was called, for who wants to do the same.
     pub command: String,
-    /// Not at the seeds' sizes.
+    /// At the small sizes.
     pub quick: bool,
-    /// How often each side did its work, at most.
-    pub turns: usize,
+    /// No mapping was larger, in bytes; as large as the seeds' without.
+    pub at_most: Option<u64>,
+    /// Processors that were used, if there were as many.
+    pub cpus: usize,
     /// What each experiment has found.
     pub experiments: Vec<Findings>,
+    /// What could not be done, and why.
+    pub failed: Vec<String>,
     /// How long it took, in seconds.
     pub seconds: f64,
 }
@@ -66,41 +70,48 @@ pub fn plan(args: &ReproduceArgs) -> (Vec<&'static dyn Experiment>, Scale) {
     };
     let mut scale = if args.quick { Scale::quick } else { Scale::full }(args.cpus());
     scale.at_most = args.at_most.unwrap_or(scale.at_most);
-    scale.turns = args.turns.map_or(scale.turns, usize::from);
+    scale.turns = args.turns.map(usize::from);
     scale.host = !args.no_host;
     (ALL.into_iter().filter(wanted).collect(), scale)
 }
 
-/// Does the experiments one after the other, and shows `each` what one has found as soon as it is done.
-///
-/// # Errors
-///
-/// What an experiment could not do, and what `each` returns.
+/// Does the experiments one after the other, and shows `each` what one has found as soon as it is done. One that cannot be done does not keep
+/// the others from it.
 pub fn run(
     chosen: &[&dyn Experiment],
     scale: &Scale,
     quiet: bool,
     command: String,
-    mut each: impl FnMut(&Findings) -> anyhow::Result<()>,
-) -> anyhow::Result<Report> {
+    mut each: impl FnMut(Result<&Findings, &str>),
+) -> Report {
     let begun = Instant::now();
     let steps = Steps::new(chosen.iter().map(|experiment| experiment.seconds(scale)).sum(), quiet);
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), Vec::new());
     for experiment in chosen {
         steps.begin(experiment.name());
         let started = Instant::now();
-        let mut found = experiment.run(scale, &steps).with_context(|| experiment.name())?;
-        found.seconds = started.elapsed().as_secs_f64();
-        steps.aside(|| each(&found))?;
-        all.push(found);
+        match experiment.run(scale, &steps).with_context(|| experiment.name()) {
+            Ok(mut found) => {
+                found.seconds = started.elapsed().as_secs_f64();
+                steps.aside(|| each(Ok(&found)));
+                all.push(found);
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                steps.aside(|| each(Err(&why)));
+                failed.push(why);
+            }
+        }
     }
-    Ok(Report {
+    Report {
         version: env!("CARGO_PKG_VERSION"),
         machine: Facts::here(),
         command,
         quick: scale.quick,
-        turns: scale.turns,
+        at_most: Some(scale.at_most).filter(|bytes| *bytes != u64::MAX),
+        cpus: scale.cpus,
         experiments: all,
+        failed,
         seconds: begun.elapsed().as_secs_f64(),
-    })
+    }
 }

@@ -1,6 +1,6 @@
 //! The report for a browser: one file that needs no other.
 
-use super::findings::{Cell, Findings, Plot};
+use super::findings::{Cell, Findings, Plot, Table};
 use super::{Report, draw, text};
 use askama::Template;
 
@@ -13,6 +13,10 @@ struct Page<'r> {
 impl Page<'_> {
     fn how(&self) -> String {
         text::how(self.report)
+    }
+
+    fn tables(&self, found: &Findings) -> Vec<Table> {
+        found.tables.iter().map(Table::shown).collect()
     }
 
     fn value(&self, cell: &Cell) -> String {

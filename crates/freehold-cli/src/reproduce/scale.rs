@@ -8,8 +8,8 @@ use std::time::Duration;
 pub struct Scale {
     /// Everything small, to be done in two minutes.
     pub quick: bool,
-    /// How often each side of a comparison does its work.
-    pub turns: usize,
+    /// How often each side of a comparison does its work, if the user says.
+    pub turns: Option<usize>,
     /// How long a turn is, for work that goes on for a time.
     pub turn: Duration,
     /// Processors to be used.
@@ -23,12 +23,22 @@ pub struct Scale {
 impl Scale {
     /// The seeds' sizes.
     pub fn full(cpus: usize) -> Scale {
-        Scale { quick: false, turns: 5, turn: Duration::from_secs(1), cpus, at_most: u64::MAX, host: true }
+        Scale { quick: false, turns: None, turn: Duration::from_secs(1), cpus, at_most: u64::MAX, host: true }
     }
 
     /// Small ones.
     pub fn quick(cpus: usize) -> Scale {
-        Scale { quick: true, turns: 3, turn: Duration::from_millis(200), ..Scale::full(cpus) }
+        Scale { quick: true, turn: Duration::from_millis(200), ..Scale::full(cpus) }
+    }
+
+    /// How often each side of a comparison does its work.
+    pub fn turns(&self) -> usize {
+        self.turns.unwrap_or(self.choose(5, 3))
+    }
+
+    /// The same where a turn takes seconds.
+    pub fn long_turns(&self) -> usize {
+        self.turns.unwrap_or(3)
     }
 
     /// One of two, by how large everything is.
@@ -64,7 +74,7 @@ impl Scale {
 
     /// What all sides of a comparison take in all turns, in seconds.
     pub fn seconds(&self, sides: usize) -> f64 {
-        (sides * self.turns) as f64 * self.turn.as_secs_f64()
+        (sides * self.turns()) as f64 * self.turn.as_secs_f64()
     }
 }
 

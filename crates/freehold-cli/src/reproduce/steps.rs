@@ -1,8 +1,10 @@
 //! How far the experiments have come, on a terminal.
 
+use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
 
 /// Thousandths of a second: what the bar counts in.
 const SCALE: f64 = 1000.0;
@@ -11,7 +13,9 @@ const SCALE: f64 = 1000.0;
 /// nothing is measured.
 pub struct Steps {
     bar: ProgressBar,
-    experiment: Cell<&'static str>,
+    begun: Instant,
+    /// As expected: in all, and of the steps that are done.
+    seconds: f64,
     done: Cell<f64>,
 }
 
@@ -22,23 +26,23 @@ impl Steps {
             true => ProgressBar::hidden(),
             false => {
                 let length = Some((seconds * SCALE) as u64);
-                let style = ProgressStyle::with_template("{prefix:16} {bar:30} about {eta} left  {wide_msg}");
+                let style = ProgressStyle::with_template("{prefix:16} {bar:30} {wide_msg}");
                 ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr())
                     .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             }
         };
-        Steps { bar, experiment: Cell::new(""), done: Cell::new(0.0) }
+        Steps { bar, begun: Instant::now(), seconds, done: Cell::new(0.0) }
     }
 
     /// The next experiment.
     pub fn begin(&self, experiment: &'static str) {
-        self.experiment.set(experiment);
         self.bar.set_prefix(experiment);
     }
 
     /// Does a step that is expected to take so many seconds.
     pub fn step<R>(&self, what: impl Into<String>, seconds: f64, work: impl FnOnce() -> R) -> R {
-        self.bar.set_message(what.into());
+        let left = units::duration(Duration::from_secs(self.left().as_secs()));
+        self.bar.set_message(format!("about {left} left: {}", what.into()));
         self.bar.tick();
         let result = work();
         self.done.set(self.done.get() + seconds);
@@ -51,7 +55,16 @@ impl Steps {
         self.bar.suspend(work)
     }
 
+    /// The time that the rest takes if it is as much slower or faster than expected as what is done was; before much is done, that counts
+    /// for little.
+    fn left(&self) -> Duration {
+        const TRUST: f64 = 10.0;
+        let pace = (self.begun.elapsed().as_secs_f64() + TRUST) / (self.done.get() + TRUST);
+        Duration::from_secs_f64((self.seconds - self.done.get()).max(0.0) * pace)
+    }
+
     /// Seconds of the steps that are done, as they were expected.
+    #[cfg(test)]
     pub fn done(&self) -> f64 {
         self.done.get()
     }

@@ -38,7 +38,7 @@ fn spread(unit: Unit, figure: &Figure) -> Option<String> {
 pub fn of(found: &Findings) -> String {
     let mut text = format!("{}: {}\n\n", found.experiment, found.title);
     text.push_str(&wrapped("  ", &found.work));
-    for table in &found.tables {
+    for table in found.tables.iter().map(Table::shown) {
         text.push_str(&format!("\n  {}\n", table.title));
         let cells = |table: &Table| -> Vec<Vec<String>> {
             let head = table.columns.clone();
@@ -48,7 +48,7 @@ pub fn of(found: &Findings) -> String {
                 .map(|row| [row.name.clone()].into_iter().chain(row.cells.iter().map(cell)).collect());
             [head].into_iter().chain(rows).collect()
         };
-        text.push_str(&Layout { indent: 4, gap: 2, left: 1 }.text(cells(table)));
+        text.push_str(&Layout { indent: 4, gap: 2, left: 1 }.text(cells(&table)));
     }
     text.push('\n');
     for note in &found.notes {
@@ -69,7 +69,7 @@ pub fn markdown(report: &Report) -> String {
     );
     for found in &report.experiments {
         text.push_str(&format!("\n## {}\n\n{}: {}\n", found.experiment, found.title, found.work));
-        for table in &found.tables {
+        for table in found.tables.iter().map(Table::shown) {
             text.push_str(&format!("\n**{}**\n\n", table.title));
             text.push_str(&line(table.columns.iter().map(String::as_str)));
             text.push_str(&line(table.columns.iter().map(|_| "---")));
@@ -93,13 +93,17 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
 
 /// What the figures are.
 pub fn how(report: &Report) -> String {
-    let sizes = if report.quick { "Small sizes (--quick)" } else { "The seeds' sizes" };
+    let sizes = match (report.quick, report.at_most) {
+        (true, _) => "Small sizes".to_owned(),
+        (false, None) => "The seeds' sizes".to_owned(),
+        (false, Some(bytes)) => format!("The seeds' sizes up to {}", units::bytes(bytes)),
+    };
     format!(
-        "{sizes}, {} in all. Each figure is the median of up to {}, in which the designs took their turns, and what follows it (±) half the distance between \
-         the smallest and the largest, or both of these in brackets; a change is that of a turn, with the smallest and the largest of all turns in brackets. Columns that begin with a seed's number \
-         are what it published, on its machine.",
+        "{sizes}, on {}; {} in all. Each figure is the median of some turns, in each of which every design did its work once; what follows it (\u{b1}) is half the distance between \
+         the smallest and the largest turn, or both of these in brackets. A change is computed within each turn, and its median given, so it need not be that of the medians beside it. \
+         Columns that begin with a seed's number are what it published, on its machine.",
+        units::counted(report.cpus as u64, "processor"),
         units::duration(std::time::Duration::from_secs_f64(report.seconds)),
-        units::counted(report.turns as u64, "turn")
     )
 }
 

@@ -43,7 +43,9 @@ fn a_document_says_how_it_was_made() {
         },
         command: "freehold reproduce --markdown docs/results.md".to_owned(),
         quick: false,
-        turns: 5,
+        at_most: None,
+        cpus: 2,
+        failed: Vec::new(),
         experiments: vec![found()],
         seconds: 61.0,
     };

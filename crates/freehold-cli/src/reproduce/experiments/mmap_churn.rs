@@ -4,7 +4,9 @@ use super::Experiment;
 use super::single::Single;
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::reproduce::host::Area;
-use crate::reproduce::load::{ANON, GIB, PAGE, RW, World, unmap_name, unmaps};
+use crate::reproduce::load::{
+    ANON, GIB, HOST, PAGE, RW, Side, World, fault_in, for_a_while, unmap_name, unmaps,
+};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{scale::Scale, steps::Steps};
@@ -12,20 +14,14 @@ use freehold::fault::Access;
 use freehold::space::FaultLock;
 use freehold_machine::Process;
 use freehold_sync::stats::Histogram;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// See the [module](self).
 pub struct MmapChurn;
 
 /// Pages of an area.
 const AREA: u64 = 4;
-
-enum Side {
-    Design(Process),
-    Host,
-}
 
 /// What a turn found.
 struct Turn {
@@ -62,7 +58,7 @@ impl Experiment for MmapChurn {
         }
         let mut all = Vec::new();
         for threads in scale.threads() {
-            let found = in_turns(scale.turns, &mut sides, |side, turn| {
+            let found = in_turns(scale.turns(), &mut sides, |side, turn| {
                 let what = format!("{threads} threads, turn {}", turn + 1);
                 steps.step(what, scale.turn.as_secs_f64(), || match side {
                     Side::Design(process) => of_design(&world, process, threads, scale),
@@ -76,64 +72,52 @@ impl Experiment for MmapChurn {
     }
 }
 
+/// How fast, and then for a part of the turn what is waited for: to know that takes two looks at the clock for each hold.
 fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
-    let before = process.lock_stats().unwrap_or_default();
-    let (done, took) = world.for_a_while(threads, scale.turn, |_, cpu, stop| {
+    let (operations, _) = churn(world, process, threads, scale.turn * 3 / 4)?;
+    let watched = world.watched(process.locking())?;
+    let (_, seconds) = churn(world, &watched, threads, scale.turn / 4)?;
+    let during = watched.lock_stats().unwrap_or_default();
+    let mut waited: Histogram = during.read.waited.clone();
+    waited.merge(&during.write.waited);
+    Ok(Turn { operations, waits: waited.count() as f64 / seconds, waited: waited.sum() as f64 / seconds })
+}
+
+/// Operations a second, and the time in seconds.
+fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> anyhow::Result<(f64, f64)> {
+    let (done, took) = world.for_a_while(threads, turn, |_, cpu, stop| {
         cpu.run(process.mmu());
         cpu.call(|| {
             let mut done = 0u64;
             while !stop.load(Relaxed) {
                 let at = process.mmap(0, AREA * PAGE, RW, ANON, None, 0)?;
-                for page in 0..AREA {
-                    process.space().handle_fault(at + page * PAGE, Access::WRITE)?;
-                }
+                fault_in(process, at, AREA, Access::WRITE)?;
                 process.munmap(at, AREA * PAGE)?;
                 done += 1;
             }
             Ok(done)
         })
     })?;
-    let mut during = process.lock_stats().unwrap_or_default();
-    during.remove(&before);
-    let mut waited: Histogram = during.read.waited.clone();
-    waited.merge(&during.write.waited);
     let seconds = took.as_secs_f64();
-    Ok(Turn {
-        operations: done.iter().sum::<u64>() as f64 / seconds,
-        waits: waited.count() as f64 / seconds,
-        waited: waited.sum() as f64 / seconds,
-    })
+    Ok((done.iter().sum::<u64>() as f64 / seconds, seconds))
 }
 
 fn of_host(threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
-    let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
-    std::thread::scope(|scope| {
-        let run = || {
-            ready.wait();
-            let mut done = 0u64;
-            while !stop.load(Relaxed) {
-                let area = Area::map(AREA * PAGE)?;
-                (0..AREA).for_each(|page| area.touch(page));
-                drop(area);
-                done += 1;
-            }
-            anyhow::Ok(done)
-        };
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        ready.wait();
-        let started = Instant::now();
-        std::thread::sleep(scale.turn);
-        stop.store(true, Relaxed);
-        let mut done = 0;
-        for thread in all {
-            done += thread.join().expect("a thread of the load")?;
+    let (done, took) = for_a_while(threads, scale.turn, |_, stop| {
+        let mut done = 0u64;
+        while !stop.load(Relaxed) {
+            let area = Area::map(AREA * PAGE)?;
+            (0..AREA).for_each(|page| area.touch(page));
+            drop(area);
+            done += 1;
         }
-        Ok(Turn { operations: done as f64 / started.elapsed().as_secs_f64(), waits: 0.0, waited: 0.0 })
-    })
+        Ok(done)
+    })?;
+    Ok(Turn { operations: done.iter().sum::<u64>() as f64 / took.as_secs_f64(), waits: 0.0, waited: 0.0 })
 }
 
 fn single_seconds(scale: &Scale) -> f64 {
-    Single::ALL.len() as f64 * scale.turns as f64 * 0.05
+    Single::ALL.len() as f64 * scale.turns() as f64 * 0.05
 }
 
 /// Each operation by itself, the engine's and the host's in turns; nanoseconds.
@@ -145,8 +129,12 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
         if scale.host {
             sides.push(true);
         }
-        let found = in_turns(scale.turns, &mut sides, |host, _| match host {
-            false => steps.step(single.name(), 0.05, || single.of_engine(&process)),
+        let found = in_turns(scale.turns(), &mut sides, |host, _| match host {
+            false => steps.step(single.name(), 0.05, || {
+                let mut cpu = world.machine.cpu(0);
+                cpu.run(process.mmu());
+                cpu.call(|| single.of_engine(&process))
+            }),
             true => single.of_host(),
         })?;
         let of_sides = figures(&found, |nanoseconds| *nanoseconds);
@@ -158,14 +146,14 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
         ];
         rows.push(Row { name: single.name().to_owned(), cells });
     }
-    let columns = ["operation", "Freehold", "Linux (host)", "times as long"];
+    let columns = ["operation", "Freehold", HOST, "times as long"];
     let title = "each operation by itself, one thread".to_owned();
     Ok(Table { title, columns: columns.map(str::to_owned).into(), rows })
 }
 
 fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
     let mut names: Vec<&str> = unmaps(FaultLock::default()).map(|design| unmap_name(design.unmap)).into();
-    names.push("Linux (host)");
+    names.push(HOST);
     let table = |title: &str, unit: Unit, sides: usize, value: &dyn Fn(&Turn) -> f64| {
         let rows = all.iter().map(|(threads, found)| {
             let figures = figures(found, value);

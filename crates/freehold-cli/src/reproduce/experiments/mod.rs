@@ -45,11 +45,6 @@ pub const ALL: [&dyn Experiment; 7] = [
     &mmap_churn::MmapChurn,
 ];
 
-/// The one of that name.
-pub fn find(name: &str) -> Option<&'static dyn Experiment> {
-    ALL.into_iter().find(|experiment| experiment.name() == name)
-}
-
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -3,14 +3,14 @@
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::reproduce::host::Area;
-use crate::reproduce::load::{GIB, PAGE, World, populated, since, unmap_name, unmaps};
+use crate::reproduce::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, unmaps};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{memory, scale::Scale, steps::Steps};
 use crate::units;
 use freehold::space::{FaultLock, Locking};
 use freehold_machine::Process;
-use freehold_sync::stats::Histogram;
+use freehold_sync::stats::LockSnapshot;
 use std::time::Instant;
 
 /// See the [module](self).
@@ -23,18 +23,12 @@ const QUICK_HOST: u64 = GIB / 2;
 /// Of small sizes a turn has several calls, so many bytes in all, but no more calls than this.
 const MOST_CALLS: u64 = 200;
 
-/// One side: a design, or the host.
-enum Side {
-    Design(Process),
-    Host,
-}
-
 /// What one turn of one side found, in nanoseconds. Of the host only the call is known.
 #[derive(Default)]
 struct Turn {
     /// The median of its calls.
     call: f64,
-    /// One hold for writing: median, longest.
+    /// One hold for writing: the mean of a call's, in the median call; the longest of all calls.
     hold: f64,
     longest: f64,
     /// Holds for writing, and for reading, of one call.
@@ -56,8 +50,8 @@ impl Experiment for MunmapHold {
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        let sizes = scale.sizes(&FULL, &QUICK);
-        sizes.iter().map(|size| seconds(*size) * (4 * scale.turns) as f64).sum()
+        let of_size = |size| 4.0 * seconds(size) + if host(scale, size) { host_seconds(size) } else { 0.0 };
+        scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * scale.turns() as f64
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -67,21 +61,28 @@ impl Experiment for MunmapHold {
         let designs = unmaps(FaultLock::default());
         let mut of_sizes = Vec::new();
         for &size in &sizes {
-            let processes = designs.map(|locking| world.process(locking).map(Side::Design));
+            let processes = designs.map(|locking| world.watched(locking).map(Side::Design));
             let mut sides: Vec<Side> = processes.into_iter().collect::<anyhow::Result<_>>()?;
-            if scale.fits_host(size) && size <= scale.choose(u64::MAX, QUICK_HOST) {
+            if host(scale, size) {
                 sides.push(Side::Host);
             }
-            of_sizes.push(in_turns(scale.turns, &mut sides, |side, turn| match side {
-                Side::Design(process) => {
-                    let what = format!("{}, turn {}", units::bytes(size), turn + 1);
-                    steps.step(what, seconds(size), || of_design(process, size))
+            of_sizes.push(in_turns(scale.turns(), &mut sides, |side, turn| {
+                let what = format!("{}, turn {}", units::bytes(size), turn + 1);
+                match side {
+                    Side::Design(process) => {
+                        steps.step(what, seconds(size), || of_design(&world, process, size))
+                    }
+                    Side::Host => steps.step(what + ", host", host_seconds(size), || of_host(size)),
                 }
-                Side::Host => of_host(size),
             })?);
         }
         Ok(findings(&designs, &sizes, &of_sizes))
     }
+}
+
+/// Whether the host does it, too.
+fn host(scale: &Scale, size: u64) -> bool {
+    size <= scale.choose(u64::MAX, QUICK_HOST) && scale.fits_host(size)
 }
 
 /// About how long a turn takes.
@@ -89,31 +90,60 @@ fn seconds(size: u64) -> f64 {
     (size / PAGE * calls(size)) as f64 * 65e-9 + 0.001
 }
 
+fn host_seconds(size: u64) -> f64 {
+    (size / PAGE * calls(size)) as f64 * 3e-6
+}
+
 fn calls(size: u64) -> u64 {
     ((16 << 20) / size).clamp(1, MOST_CALLS)
 }
 
-fn of_design(process: &Process, size: u64) -> anyhow::Result<Turn> {
-    let calls = calls(size);
-    let (mut times, mut written, mut read) = (Vec::new(), Histogram::default(), Histogram::default());
-    for _ in 0..calls {
-        let at = populated(process, size)?;
-        let before = process.lock_stats().unwrap_or_default();
-        let started = Instant::now();
-        process.munmap(at, size)?;
-        times.push(since(started));
-        let mut during = process.lock_stats().unwrap_or_default();
-        during.remove(&before);
-        written.merge(&during.write.held);
-        read.merge(&during.downgraded);
-    }
-    Ok(Turn {
-        call: Figure::of(times).median,
-        hold: written.percentile(5_000) as f64,
-        longest: written.buckets().last().map_or(0, |(most, _)| most.min(written.max())) as f64,
-        written: written.sum() as f64 / calls as f64,
-        read: read.sum() as f64 / calls as f64,
+fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn> {
+    let mut cpu = world.machine.cpu(0);
+    cpu.run(process.mmu());
+    cpu.call(|| {
+        let (mut times, mut holds) = (Vec::new(), Vec::new());
+        for _ in 0..calls(size) {
+            let at = populated(process, size)?;
+            let before = process.lock_stats().unwrap_or_default();
+            let started = Instant::now();
+            process.munmap(at, size)?;
+            times.push(since(started));
+            let mut during = process.lock_stats().unwrap_or_default();
+            during.remove(&before);
+            holds.push(Holds::of(&during));
+        }
+        let median = |value: fn(&Holds) -> f64| Figure::of(holds.iter().map(value)).median;
+        Ok(Turn {
+            call: Figure::of(times).median,
+            hold: median(|holds| holds.hold),
+            longest: holds.iter().map(|holds| holds.longest).fold(0.0, f64::max),
+            written: median(|holds| holds.written),
+            read: median(|holds| holds.read),
+        })
     })
+}
+
+/// Of one call, in nanoseconds.
+struct Holds {
+    hold: f64,
+    longest: f64,
+    written: f64,
+    read: f64,
+}
+
+impl Holds {
+    fn of(during: &LockSnapshot) -> Holds {
+        let held = &during.write.held;
+        let written = held.sum() as f64;
+        // Of several the largest is known by its bucket alone.
+        let longest = match held.count() {
+            1 => written,
+            _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
+        };
+        let hold = written / held.count().max(1) as f64;
+        Holds { hold, longest, written, read: during.downgraded.sum() as f64 }
+    }
 }
 
 fn of_host(size: u64) -> anyhow::Result<Turn> {
@@ -150,18 +180,18 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) 
         lines,
     };
     let mut calls: Vec<Line> = lines(&|turn| turn.call);
-    calls.push(line("Linux (host)", 4, &|turn| turn.call));
+    calls.push(line(HOST, 4, &|turn| turn.call));
     Findings {
         experiment: MunmapHold.name(),
         title: MunmapHold.title(),
         work: "One thread maps anonymous memory, faults in every page of 4 KiB, and unmaps all of it by one call.".to_owned(),
         tables: vec![
             call_table(sizes, of_sizes),
-            measure("mmap lock held for writing: median of the holds", &|turn, _| turn.hold),
-            measure("mmap lock held for writing: the longest hold of a turn", &|turn, _| turn.longest),
+            measure("mmap lock held for writing at once: mean of a call, median of calls", &|turn, _| turn.hold),
+            measure("mmap lock held for writing at once: the longest of a turn", &|turn, _| turn.longest),
             measure("mmap lock held for writing: all holds of a call together", &|turn, _| turn.written),
             measure("mmap lock held for reading, after the downgrade, of a call", &|turn, _| turn.read),
-            measure("time of the call, per page", &|turn, size| turn.call / (size / PAGE) as f64),
+            measure("time of the call, per page (zap, flush, free; of one page mostly the call)", &|turn, size| turn.call / (size / PAGE) as f64),
         ],
         plots: vec![
             plot("The longest that one munmap keeps everyone from the mmap lock", "longest hold for writing", lines(&|turn| turn.longest)),
@@ -189,7 +219,7 @@ fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
         "change",
         "Downgraded",
         "Released",
-        "Linux (host)",
+        HOST,
         "000: before",
         "after",
         "change",

@@ -3,7 +3,7 @@
 use super::Experiment;
 use super::victim::Victim;
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::reproduce::load::{ANON, GIB, PAGE, RW, World, populated, unmap_name};
+use crate::reproduce::load::{ANON, GIB, HOST, PAGE, RW, World, populated, unmap_name};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{memory, scale::Scale, steps::Steps};
@@ -19,21 +19,21 @@ pub struct MunmapStall;
 const FULL: [u64; 2] = [16 * GIB, 320 * GIB];
 const QUICK: [u64; 1] = [2 * GIB];
 /// The host does it at this size.
-const HOST: u64 = 8 * GIB;
-const QUICK_HOST: u64 = GIB / 2;
+const OF_HOST: u64 = 8 * GIB;
+const QUICK_OF_HOST: u64 = GIB / 2;
 /// How long a victim is watched before the munmap begins.
 const ALONE: Duration = Duration::from_millis(250);
 
-/// One side: a design, or the host.
+/// One side: a design, or the host with so many bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Design(Locking),
-    Host,
+    Host(u64),
 }
 
 impl Side {
     /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with faults as now.
-    const ALL: [Side; 7] = {
+    const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
             Side::Design(Locking { unmap, fault, hugetlb: freehold::space::HugetlbLock::VmaLock })
         }
@@ -45,7 +45,6 @@ impl Side {
             with(Unmap::Released, MmapLock),
             with(Unmap::Downgraded, VmaLock),
             with(Unmap::Released, VmaLock),
-            Side::Host,
         ]
     };
 
@@ -53,7 +52,7 @@ impl Side {
         match self {
             Side::Design(Locking { unmap, fault: FaultLock::MmapLock, .. }) => unmap_name(unmap).to_owned(),
             Side::Design(Locking { unmap, .. }) => format!("{}, VMA lock", unmap_name(unmap)),
-            Side::Host => "Linux (host)".to_owned(),
+            Side::Host(bytes) => format!("{HOST}, {}", units::bytes(bytes)),
         }
     }
 }
@@ -86,8 +85,12 @@ impl Experiment for MunmapStall {
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        let steps = (Victim::ALL.len() * (Side::ALL.len() - 1) * turns(scale)) as f64;
-        scale.sizes(&FULL, &QUICK).iter().map(|size| seconds(*size) * steps).sum()
+        let of_size = |size: u64| {
+            let host = if host(scale, size).is_some() { host_seconds(scale, size) } else { 0.0 };
+            Side::DESIGNS.len() as f64 * seconds(size) + host
+        };
+        let turns = (Victim::ALL.len() * scale.long_turns()) as f64;
+        scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * turns
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -96,17 +99,18 @@ impl Experiment for MunmapStall {
         let world = World::new(largest + largest / 64 + 2 * GIB, 2, Default::default())?;
         let mut all = Vec::new();
         for &size in &sizes {
-            let host_bytes = scale.size(HOST, QUICK_HOST).min(size);
-            let host = size == sizes[0] && scale.fits_host(host_bytes);
-            let mut sides = Side::ALL.to_vec();
-            sides.retain(|side| *side != Side::Host || host);
+            let mut sides: Vec<Side> = Side::DESIGNS.into_iter().chain(host(scale, size)).collect();
             let found = Victim::ALL.map(|victim| {
-                in_turns(turns(scale), &mut sides, |side, turn| match *side {
-                    Side::Design(locking) => {
-                        let what = format!("{}, {}, turn {}", units::bytes(size), victim.name(), turn + 1);
-                        steps.step(what, seconds(size), || of_design(&world, locking, victim, size))
+                in_turns(scale.long_turns(), &mut sides, |side, turn| {
+                    let what = format!("{}, {}, turn {}", units::bytes(size), victim.name(), turn + 1);
+                    match *side {
+                        Side::Design(locking) => {
+                            steps.step(what, seconds(size), || of_design(&world, locking, victim, size))
+                        }
+                        Side::Host(bytes) => {
+                            steps.step(what + ", host", host_seconds(scale, size), || of_host(victim, bytes))
+                        }
                     }
-                    Side::Host => of_host(victim, host_bytes),
                 })
             });
             let found = found.into_iter().collect::<anyhow::Result<_>>()?;
@@ -116,9 +120,19 @@ impl Experiment for MunmapStall {
     }
 }
 
-/// Turns at the seeds' sizes take seconds each.
-fn turns(scale: &Scale) -> usize {
-    scale.turns.min(3)
+/// The host with as much as it unmaps, if it does: beside the first size.
+fn host(scale: &Scale, size: u64) -> Option<Side> {
+    let bytes = host_bytes(scale, size);
+    let first = scale.sizes(&FULL, &QUICK).first() == Some(&size);
+    (first && scale.fits_host(bytes)).then_some(Side::Host(bytes))
+}
+
+fn host_bytes(scale: &Scale, size: u64) -> u64 {
+    scale.size(OF_HOST, QUICK_OF_HOST).min(size)
+}
+
+fn host_seconds(scale: &Scale, size: u64) -> f64 {
+    (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + ALONE.as_secs_f64()
 }
 
 /// About how long a turn takes.
@@ -211,10 +225,10 @@ fn findings(all: &[OfSize]) -> Findings {
     for of_size in all {
         for (victim, found) in Victim::ALL.iter().zip(&of_size.found) {
             tables.push(table(of_size, *victim, found));
+            tables.push(histogram(of_size, *victim, found));
         }
     }
-    let largest = all.last();
-    let plots = largest.into_iter().flat_map(|of_size| {
+    let plots = all.iter().flat_map(|of_size| {
         Victim::ALL.iter().zip(&of_size.found).map(|(victim, found)| plot(of_size, *victim, found))
     });
     Findings {
@@ -230,7 +244,10 @@ fn findings(all: &[OfSize]) -> Findings {
             "Faults and readers take the mmap lock in the first four rows, as Linux had them in the seeds' day, and that of the VMA in the rows that \
              say so, as now."
                 .to_owned(),
-            "The longest times contain what the machine takes away from its processors. The host unmaps less, of real memory.".to_owned(),
+            "An operation that waits for all of a munmap is one of many, so percentiles hardly see it; the last column does: which part of the victim's time went \
+             into operations that took more than twice what 99 % of them take alone. Whatever the machine takes away from its processors is in it, too."
+                .to_owned(),
+            "The host unmaps real memory, as much as its row says; its reader opens and reads its own process's files in /proc.".to_owned(),
         ],
         seconds: 0.0,
     }
@@ -247,12 +264,13 @@ fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
         of(|turn| turn.beside.max()),
         of(|turn| turn.munmap.as_nanos() as u64),
     ];
+    let waited = figures(found, |turn| longer(&turn.beside, 2 * turn.alone.percentile(9_900)));
     let rows = of_size.sides.iter().enumerate().map(|(side, which)| {
         let mut cells: Vec<Cell> = nanoseconds
             .iter()
             .map(|figures| Cell::measured(Unit::Nanoseconds, figures[side].clone()))
             .collect();
-        cells.push(Cell::measured(Unit::Times, nanoseconds[4][side].ratio(&nanoseconds[1][side])));
+        cells.push(Cell::measured(Unit::Share, waited[side].clone()));
         Row { name: which.name(), cells }
     });
     let columns = [
@@ -264,10 +282,40 @@ fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
         "99 %",
         "longest",
         "the munmap",
-        "99 %: beside / alone",
+        "time in long ones",
     ];
     let title = format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size));
     Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
+}
+
+/// How many operations beside a munmap took how long.
+fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
+    // Powers of two near those of ten: buckets end at them.
+    const ENDS: [u32; 8] = [7, 10, 13, 17, 20, 23, 27, 63];
+    let mut columns = vec!["design".to_owned()];
+    let mut from = 0;
+    for end in ENDS {
+        let upto = Unit::Nanoseconds.text(((1u64 << end) - 1) as f64);
+        columns.push(if end == 63 { "longer".to_owned() } else { format!("to {upto}") });
+    }
+    let mut counts = Vec::new();
+    for end in ENDS {
+        let limits = from..=(1u64 << end) - 1;
+        counts.push(figures(found, |turn| {
+            turn.beside
+                .buckets()
+                .filter(|(most, _)| limits.contains(most))
+                .map(|(_, count)| count)
+                .sum::<u64>() as f64
+        }));
+        from = 1 << end;
+    }
+    let rows = of_size.sides.iter().enumerate().map(|(side, which)| {
+        let cells = counts.iter().map(|counts| Cell::measured(Unit::Count, counts[side].clone()));
+        Row { name: which.name(), cells: cells.collect() }
+    });
+    let title = format!("{}: operations by their time", victim.title());
+    Table { title, columns, rows: rows.collect() }
 }
 
 /// Which part of the time went into operations that took longer than a time. Of a hundred operations that wait for a moment and one that waits

@@ -2,14 +2,15 @@
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::reproduce::host::Area;
-use crate::reproduce::load::{ANON, GIB, PAGE, RW, World};
+use crate::reproduce::host::{Area, thread_time};
+use crate::reproduce::load::{ANON, GIB, HOST, PAGE, RW, Side, World, fault_in};
 use crate::reproduce::measure::{Figure, figures, in_turns};
 use crate::reproduce::unit::Unit;
 use crate::reproduce::{memory, scale::Scale, steps::Steps};
 use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking, MapFlags};
 use freehold_machine::Process;
+use std::cell;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,7 @@ enum Where {
 
 const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
 
-enum Side {
-    Design(Process),
-    Host,
-}
-
-/// Faults a second: of one processor, of all.
+/// Faults a second: in a second of one thread's processor time, and of all threads together.
 struct Turn {
     each: f64,
     all: f64,
@@ -41,6 +37,25 @@ struct Turn {
 /// Pages that a thread faults in before they are unmapped.
 fn pages(scale: &Scale) -> u64 {
     (scale.size(GIB, GIB / 8) / PAGE).max(1)
+}
+
+/// Of the host's: a part of that, so that it fits.
+fn host_pages(scale: &Scale) -> u64 {
+    pages(scale).min(1 << 15)
+}
+
+/// Threads as the machine allows, and as the seed had them.
+fn threads(scale: &Scale) -> Vec<usize> {
+    let seed = published::PAGE_FAULT.iter().map(|seed| seed.0).filter(|threads| *threads <= scale.cpus);
+    let mut threads: Vec<usize> = scale.threads().into_iter().chain(seed).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads
+}
+
+/// Whether the host does it, too.
+fn host(scale: &Scale) -> bool {
+    scale.fits_host(host_pages(scale) * PAGE * scale.cpus as u64)
 }
 
 impl Experiment for PageFault {
@@ -57,7 +72,7 @@ impl Experiment for PageFault {
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        (WHERE.len() * scale.threads().len()) as f64 * scale.seconds(sides(scale))
+        (WHERE.len() * threads(scale).len()) as f64 * scale.seconds(sides(scale))
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -67,13 +82,13 @@ impl Experiment for PageFault {
         let processes = designs.map(|fault| world.process(Locking { fault, ..Locking::default() }));
         let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();
-        if scale.host {
+        if host(scale) {
             sides.push(Side::Host);
         }
         let mut all = Vec::new();
         for (place, name) in WHERE {
-            for threads in scale.threads() {
-                let found = in_turns(scale.turns, &mut sides, |side, turn| {
+            for threads in threads(scale) {
+                let found = in_turns(scale.turns(), &mut sides, |side, turn| {
                     let what = format!("{name}, {threads} threads, turn {}", turn + 1);
                     steps.step(what, scale.turn.as_secs_f64(), || match side {
                         Side::Design(process) => of_design(&world, process, place, threads, scale),
@@ -93,29 +108,33 @@ impl Experiment for PageFault {
 }
 
 fn sides(scale: &Scale) -> usize {
-    2 + usize::from(scale.host)
+    2 + usize::from(host(scale))
 }
 
 /// Lets all threads begin at once, again and again until a turn is over, and counts the time of their faults alone. `round` makes what they
-/// fault in, which ends when it is dropped; `fault` is one thread's part.
+/// fault in, which ends when it is dropped; `fault` is one thread's part, which tells when it begins.
 fn rounds<M: Sync>(
     threads: usize,
     pages: u64,
     turn: Duration,
     mut round: impl FnMut() -> anyhow::Result<M>,
-    fault: impl Fn(&M, usize) -> anyhow::Result<()> + Sync,
+    fault: impl Fn(&M, usize, &dyn Fn()) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<Turn> {
-    let (mut of_each, mut of_all, mut count) = (0.0, 0.0, 0u64);
-    let begun = Instant::now();
-    while begun.elapsed() < turn || count == 0 {
+    let (mut of_each, mut of_all, mut count) = (Duration::ZERO, Duration::ZERO, 0u64);
+    let turn_began = Instant::now();
+    while turn_began.elapsed() < turn || count == 0 {
         let memory = round()?;
         let ready = Barrier::new(threads);
         let run = |thread| {
-            ready.wait();
-            let started = Instant::now();
-            fault(&memory, thread).map(|()| started.elapsed().as_secs_f64())
+            let began = cell::Cell::new((Instant::now(), Duration::ZERO));
+            fault(&memory, thread, &|| {
+                ready.wait();
+                began.set((Instant::now(), thread_time()));
+            })?;
+            let (wall, processor) = began.get();
+            anyhow::Ok((wall, Instant::now(), thread_time() - processor))
         };
-        let times: anyhow::Result<Vec<f64>> = std::thread::scope(|scope| {
+        let times: anyhow::Result<Vec<_>> = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
             let mine = run(0);
             [mine]
@@ -124,12 +143,14 @@ fn rounds<M: Sync>(
                 .collect()
         });
         let times = times?;
-        of_each += times.iter().sum::<f64>();
-        of_all += times.iter().copied().fold(0.0, f64::max);
+        of_each += times.iter().map(|(.., processor)| *processor).sum::<Duration>();
+        let (first, last) =
+            (times.iter().map(|times| times.0).min(), times.iter().map(|times| times.1).max());
+        of_all += last.zip(first).map_or(Duration::ZERO, |(last, first)| last - first);
         count += 1;
     }
-    let faults = (count * pages) as f64;
-    Ok(Turn { each: faults * threads as f64 / of_each, all: faults * threads as f64 / of_all })
+    let faults = (count * pages * threads as u64) as f64;
+    Ok(Turn { each: faults / of_each.as_secs_f64(), all: faults / of_all.as_secs_f64() })
 }
 
 fn of_design(
@@ -156,16 +177,12 @@ fn of_design(
         }
         Ok(Mapped { process, at: base, bytes: whole })
     };
-    rounds(threads, pages, scale.turn, round, |mapped: &Mapped, thread| {
+    rounds(threads, pages, scale.turn, round, |mapped: &Mapped, thread, begin| {
         let mut cpu = world.machine.cpu(thread);
         cpu.run(process.mmu());
         let at = mapped.at + thread as u64 * distance;
-        cpu.call(|| {
-            for page in 0..pages {
-                process.space().handle_fault(at + page * PAGE, Access::WRITE)?;
-            }
-            Ok(())
-        })
+        begin();
+        cpu.call(|| fault_in(process, at, pages, Access::WRITE))
     })
 }
 
@@ -183,18 +200,18 @@ impl Drop for Mapped<'_> {
 }
 
 fn of_host(place: Where, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
-    // A part of what the engine does, so that it fits.
-    let pages = pages(scale).min(1 << 15);
+    let pages = host_pages(scale);
     let areas = if place == Where::OneVma { 1 } else { threads };
     let round = || {
         let bytes = pages * PAGE * threads as u64 / areas as u64;
-        (0..areas).map(|_| Ok(Area::map(bytes)?)).collect::<anyhow::Result<Vec<Area>>>()
+        (0..areas).map(|_| Ok(Area::apart(bytes)?)).collect::<anyhow::Result<Vec<Area>>>()
     };
-    rounds(threads, pages, scale.turn, round, |all: &Vec<Area>, thread| {
+    rounds(threads, pages, scale.turn, round, |all: &Vec<Area>, thread, begin| {
         let (area, first) = match place {
             Where::OneVma => (&all[0], thread as u64 * pages),
             Where::VmaEach => (&all[thread], 0),
         };
+        begin();
         (first..first + pages).for_each(|page| area.touch(page));
         Ok(())
     })
@@ -226,7 +243,7 @@ fn findings(all: &[Measured]) -> Findings {
                 vec![ratio(0), ratio(1), Cell::Nothing, ratio(2), published(0), published(1), Cell::Nothing];
             Row { name: format!("{threads} threads / 1"), cells }
         });
-        let columns = ["", "MmapLock", "VmaLock", "change", "Linux (host)", "004: before", "after", "change"];
+        let columns = ["", "MmapLock", "VmaLock", "change", HOST, "004: before", "after", "change"];
         Table {
             title: format!("faults a second of one processor and of all, {name}"),
             columns: columns.map(str::to_owned).into(),
@@ -234,7 +251,7 @@ fn findings(all: &[Measured]) -> Findings {
         }
     });
     let plots = WHERE.iter().map(|(place, name)| {
-        let lines = ["MmapLock", "VmaLock", "Linux (host)"].iter().enumerate().map(|(side, design)| {
+        let lines = ["MmapLock", "VmaLock", HOST].iter().enumerate().map(|(side, design)| {
             let points = of(*place).filter_map(|(_, threads, _, every)| {
                 Some(Point { x: *threads as f64, y: every.get(side)?.clone() })
             });
@@ -251,7 +268,7 @@ fn findings(all: &[Measured]) -> Findings {
         experiment: PageFault.name(),
         title: PageFault.title(),
         work: "Threads of one process write to every page of anonymous memory, each in its own part of one VMA or in a VMA of its own, at tables of its own; mapping and \
-               unmapping is not counted."
+               unmapping is not counted. faults/cpu: in a second of a thread's processor time; faults/sec: of all, from the first thread's beginning to the last one's end."
             .to_owned(),
         tables: tables.collect(),
         plots: plots.collect(),

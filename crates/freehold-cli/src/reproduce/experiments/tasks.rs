@@ -4,10 +4,11 @@ use crate::reproduce::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
 use crate::reproduce::scale::Scale;
 use freehold::engine::Config;
 use freehold::fault::Access;
-use freehold::rmap::FileRmap;
+use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{Locking, MapFlags, Prot};
 use freehold_machine::Process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 /// Libraries of a program, and pages of each.
@@ -15,7 +16,7 @@ const LIBRARIES: u64 = 4;
 const LIBRARY: u64 = 64;
 /// Pages of the data file that all map.
 const DATA: u64 = 256;
-/// The first ones, which all have faulted in at first, and which move.
+/// The first ones, which all have, and which move.
 const MOVED: u64 = 16;
 /// Pages of a file that one thread has for itself.
 const SCRATCH: u64 = 16;
@@ -47,9 +48,8 @@ impl Load {
 /// All tasks on an engine of one design.
 pub struct Tasks {
     world: World,
-    tasks: Vec<Process>,
-    /// Where the first of them maps the data.
-    data_at: u64,
+    /// Each with the address at which it maps the data.
+    tasks: Vec<(Process, u64)>,
     data: Open,
     scratch: Vec<Open>,
     next: AtomicU64,
@@ -88,10 +88,8 @@ impl Tasks {
             Ok((process, at))
         };
         let tasks: Vec<(Process, u64)> = (0..tasks).map(task).collect::<anyhow::Result<_>>()?;
-        let data_at = tasks[0].1;
-        let tasks = tasks.into_iter().map(|(process, _)| process).collect();
         let scratch = (0..threads.max(2)).map(|_| world.file(SCRATCH)).collect::<anyhow::Result<_>>()?;
-        Ok(Tasks { world, tasks, data_at, data, scratch, next: AtomicU64::new(0) })
+        Ok(Tasks { world, tasks, data, scratch, next: AtomicU64::new(0) })
     }
 
     /// All threads for a while.
@@ -102,7 +100,7 @@ impl Tasks {
             cpu.call(|| match load {
                 Load::Migration if thread == 0 => self.migrate(stop),
                 // Only what the first thread does counts.
-                Load::Migration => self.jobs(thread, stop, Tasks::fork_and_map).map(|_| 0),
+                Load::Migration => self.jobs(thread, stop, Tasks::fork_and_map).map(|_| 0.0),
                 Load::AllTests => self.jobs(thread, stop, Tasks::fork_and_map),
                 Load::Disk => self.jobs(thread, stop, Tasks::write_and_truncate),
             })
@@ -112,9 +110,9 @@ impl Tasks {
         let mut waited = during.read.waited.clone();
         waited.merge(&during.write.waited);
         let seconds = took.as_secs_f64();
-        let rate = done.iter().sum::<u64>() as f64 / seconds;
+        let done = done.iter().sum::<f64>();
         Ok(Turn {
-            rate: if load == Load::Migration { rate } else { rate * 60.0 },
+            rate: if load == Load::Migration { done } else { done * 60.0 / seconds },
             waits: waited.count() as f64 / seconds,
             waited: waited.sum() as f64 / seconds,
         })
@@ -126,13 +124,13 @@ impl Tasks {
         thread: usize,
         stop: &AtomicBool,
         job: fn(&Tasks, u64, &Open) -> anyhow::Result<()>,
-    ) -> anyhow::Result<u64> {
-        let mut done = 0;
+    ) -> anyhow::Result<f64> {
+        let mut done = 0u64;
         while !stop.load(Relaxed) {
             job(self, self.next.fetch_add(1, Relaxed), &self.scratch[thread])?;
             done += 1;
         }
-        Ok(done)
+        Ok(done as f64)
     }
 
     fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
@@ -155,7 +153,7 @@ impl Tasks {
     }
 
     fn task(&self, number: u64) -> &Process {
-        &self.tasks[number as usize % self.tasks.len()]
+        &self.tasks[number as usize % self.tasks.len()].0
     }
 
     /// Writes half of a file, cuts it off, and makes it as long as before.
@@ -176,19 +174,28 @@ impl Tasks {
         Ok(())
     }
 
-    /// Moves the data's first pages to other frames, until told to stop; how many. To move one, everyone who maps the data is looked at, and
-    /// whoever had the page faults it in again.
-    fn migrate(&self, stop: &AtomicBool) -> anyhow::Result<u64> {
-        let (mut moved, mut page) = (0, 0);
-        while !stop.load(Relaxed) {
-            page = (page + 1) % MOVED;
-            let at = self.data_at + page * PAGE;
-            fault_in(&self.tasks[0], at, 1, Access::READ)?;
-            // Another's fault may hold it: then the next one.
-            let frame = self.tasks[0].frame_at(at);
-            moved += u64::from(frame.is_some_and(|frame| self.world.engine.migrate(frame).is_ok()));
+    /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving. Whoever maps a page that moves has to
+    /// fault it in again, which all tasks do before the next round.
+    fn migrate(&self, stop: &AtomicBool) -> anyhow::Result<f64> {
+        let (mut moved, mut moving) = (0u64, Duration::ZERO);
+        while !stop.load(Relaxed) || moved == 0 {
+            for (task, at) in &self.tasks {
+                fault_in(task, *at, MOVED, Access::READ)?;
+            }
+            let (first, at) = &self.tasks[0];
+            let started = Instant::now();
+            for page in 0..MOVED {
+                let Some(frame) = first.frame_at(at + page * PAGE) else { continue };
+                match self.world.engine.migrate(frame) {
+                    Ok(_) => moved += 1,
+                    // A fault has it in hand, or has brought another.
+                    Err(MigrateError::Busy | MigrateError::NoPage) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            moving += started.elapsed();
         }
-        Ok(moved)
+        Ok(moved as f64 / moving.as_secs_f64())
     }
 }
 

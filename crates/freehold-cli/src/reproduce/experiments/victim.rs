@@ -97,7 +97,7 @@ impl Victim {
                 Ok(started.elapsed())
             }),
             Victim::Fault => {
-                let area = Area::map(PAGES * PAGE)?;
+                let area = Area::apart(PAGES * PAGE)?;
                 let mut page = 0;
                 Box::new(move || {
                     if page == PAGES {
