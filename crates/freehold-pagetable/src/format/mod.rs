@@ -56,6 +56,10 @@ bitflags! {
 const PKEY_SHIFT: u32 = 13;
 
 impl PteFlags {
+    /// Flags that a leaf loses without changing otherwise.
+    pub const REVOCABLE: Self =
+        Self::WRITE.union(Self::ACCESSED).union(Self::DIRTY).union(Self::SOFT_DIRTY).union(Self::UFFD_WP);
+
     /// These, with this protection key, 0 to 15.
     #[inline]
     pub const fn with_pkey(self, pkey: u8) -> Self {
@@ -141,6 +145,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     fn flags(raw: u64) -> PteFlags;
     /// The leaf with other flags: the frame stays.
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
+    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`].
+    fn without(raw: u64, flags: PteFlags) -> u64;
     /// The frame of a leaf or the table of a table pointer.
     fn pfn(raw: u64) -> Pfn;
     /// Whether hardware may translate through the entry, so that a TLB or a walk cache may hold it.
@@ -260,6 +266,16 @@ impl<F: Format> Pte<F> {
     #[inline]
     pub fn with_flags(self, level: Level, flags: PteFlags) -> Self {
         Self::from_raw(F::with_flags(self.raw, level, flags))
+    }
+
+    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`]; at any level.
+    ///
+    /// # Panics
+    /// In test builds, when there is another one among them.
+    #[inline]
+    pub fn without(self, flags: PteFlags) -> Self {
+        debug_assert!(PteFlags::REVOCABLE.contains(flags), "{flags:?} are not all revocable");
+        Self::from_raw(F::without(self.raw, flags))
     }
 
     /// The protection key of a leaf.

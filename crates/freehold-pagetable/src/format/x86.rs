@@ -125,6 +125,11 @@ impl<const N: usize> Format for X86<N> {
     }
 
     #[inline]
+    fn without(raw: u64, flags: PteFlags) -> u64 {
+        raw & !(u64::from(flags.bits()) & PLAIN)
+    }
+
+    #[inline]
     fn pfn(raw: u64) -> Pfn {
         Pfn::new((raw & FRAME) >> PAGE_SHIFT)
     }
