@@ -32,13 +32,12 @@ impl Magazine {
 
     /// Takes frames from the back of `frames` until one or the other is exhausted.
     fn fill<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
-        let mut len = self.len.load(Relaxed);
-        while len < KEEP {
-            let Some(frame) = frames.pop() else { break };
-            self.slots[len].store(frame.get(), Relaxed);
-            len += 1;
+        let len = self.len.load(Relaxed);
+        let kept = frames.len().min(KEEP - len);
+        for (slot, frame) in self.slots[len..].iter().zip(frames.drain(frames.len() - kept..).rev()) {
+            slot.store(frame.get(), Relaxed);
         }
-        self.len.store(len, Relaxed);
+        self.len.store(len + kept, Relaxed);
     }
 }
 
@@ -194,32 +193,44 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn release(&self, unmapped: &[Unmapped]) {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         for leaf in unmapped {
-            // The frames of a huge page stay together, for the next one.
-            let huge = leaf.level() != Level::Pte;
-            if huge {
-                if self.release_huge_page(*leaf) {
-                    continue;
-                }
+            if leaf.level() != Level::Pte {
                 self.frames.free(self.platform(), &mut free);
+                self.release_large(*leaf);
+                continue;
             }
-            for n in 0..leaf.level().frames() {
-                let frame = leaf.pfn().add(n);
-                if leaf.is_dirty() {
-                    self.platform().frame(frame).set_dirty();
-                }
-                if self.platform().frame(frame).put() {
-                    free.push(frame);
-                }
-                if free.is_full() && huge {
-                    self.frames.free_now(self.platform(), &mut free);
-                } else if free.is_full() {
+            let frame = self.platform().frame(leaf.pfn());
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(leaf.pfn());
+                if free.is_full() {
                     self.frames.free(self.platform(), &mut free);
                 }
             }
-            if huge {
+        }
+        self.frames.free(self.platform(), &mut free);
+    }
+
+    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
+    #[inline(never)]
+    fn release_large(&self, leaf: Unmapped) {
+        if self.release_huge_page(leaf) {
+            return;
+        }
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        for pfn in (0..leaf.level().frames()).map(|n| leaf.pfn().add(n)) {
+            let frame = self.platform().frame(pfn);
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(pfn);
+            }
+            if free.is_full() {
                 self.frames.free_now(self.platform(), &mut free);
             }
         }
-        self.frames.free(self.platform(), &mut free);
+        self.frames.free_now(self.platform(), &mut free);
     }
 }
