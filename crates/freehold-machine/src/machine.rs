@@ -104,7 +104,7 @@ unsafe impl<F: Format> Host for Machine<F> {
         host::wake_all(word);
     }
 
-    #[inline]
+    #[inline(always)]
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
         host::with_cpu(f)
     }
