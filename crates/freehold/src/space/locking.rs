@@ -380,13 +380,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// What lies before and behind `range`, which may hold anything.
     pub(crate) fn around(&self, range: &Range<u64>) -> (Option<Slot<'_, P>>, Option<Slot<'_, P>>) {
-        let (prev, next) = self.tree.borrow().around(range.start);
-        let prev = prev.map(|found| self.slot(&found));
-        match next {
-            // Something is in the range: what lies behind it has to be looked for.
-            Some(found) if found.start < range.end => (prev, self.next_slot(range.end)),
-            next => (prev, next.map(|found| self.slot(&found))),
-        }
+        let (prev, next) = self.tree.borrow().around(range.start, range.end);
+        (prev.map(|found| self.slot(&found)), next.map(|found| self.slot(&found)))
     }
 
     /// The first VMA that ends above `addr`; closing ranges are passed over.
