@@ -174,7 +174,13 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         const {
             assert!(SLOTS >= 4 && SLOTS <= 63);
         }
-        Self { root: Node::new(), spares: Spares::new(), finger: Finger::new(), len: AtomicUsize::new(0), host: PhantomData }
+        Self {
+            root: Node::new(),
+            spares: Spares::new(),
+            finger: Finger::new(),
+            len: AtomicUsize::new(0),
+            host: PhantomData,
+        }
     }
 
     /// The entry that contains `key`. Takes no lock, writes nothing, never waits.

@@ -218,14 +218,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
         lost.set(PteFlags::DIRTY, !private);
         lost.set(PteFlags::UFFD_WP, !uffd_wp);
-        let mut copier = Copier {
-            platform: self.platform(),
-            private,
-            uffd_wp,
-            lost,
-            rss: Rss::default(),
-            kept: 0,
-        };
+        let mut copier =
+            Copier { platform: self.platform(), private, uffd_wp, lost, rss: Rss::default(), kept: 0 };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);
@@ -353,9 +347,7 @@ impl<P: Platform> Copier<'_, P> {
 /// The entry without the right to write.
 fn protected<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => {
-            pte.without(PteFlags::WRITE)
-        }
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
         Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
         Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }
