@@ -3,7 +3,6 @@
 use super::{
     AddressSpace, TASK_SIZE,
     leftovers::Leftovers,
-    limits::Replaced,
     locking::WriteGuard,
     map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
     reshape::NewMapping,

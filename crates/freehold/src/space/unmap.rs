@@ -42,7 +42,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
-use freehold_pagetable::{Format, Gather, VaRange, VirtAddr};
+use freehold_pagetable::{Format, Gather, Level, VaRange, VirtAddr};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
 /// lock; a constant, so the hold stays independent of sizes.
@@ -448,7 +448,10 @@ impl<P: Platform> AddressSpace<P> {
             let (_, level) = self.table.peek(self.platform(), VirtAddr::new(at));
             level < P::Format::ROOT && free.covers(VaRange::entry(VirtAddr::new(at), level.above()))
         };
-        !span.is_empty() && (inside(span.start) || inside(span.end - 1))
+        let (first, last) = (span.start, span.end.wrapping_sub(1));
+        // Both ends in one table: nearly always.
+        let one = first / Level::Pte.table_span() == last / Level::Pte.table_span();
+        !span.is_empty() && (inside(first) || (!one && inside(last)))
     }
 
     /// Unlinks the tables over `span` that lie inside `free`.
