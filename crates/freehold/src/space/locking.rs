@@ -261,6 +261,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Takes the mmap lock for writing unless a fatal signal arrives first.
+    #[inline]
     pub fn write_killable(&self) -> Result<WriteGuard<'_, P>, Killed> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }
@@ -275,6 +276,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
+    #[inline]
     pub fn write_range(&self, range: Range<u64>) -> Result<WriteGuard<'_, P>, Killed> {
         loop {
             let guard = self.write_killable()?;
@@ -301,6 +303,7 @@ impl<P: Platform> AddressSpace<P> {
         ReadGuard { tree: unsafe { self.tree.locked() }, lock }
     }
 
+    #[inline]
     fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         WriteGuard { space: self, tree: RefCell::new(unsafe { self.tree.writer() }), lock }
