@@ -9,9 +9,7 @@ use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, PhysAddr, VirtAddr};
 use memory_set::{MappingBackend, MemoryArea, MemorySet};
 use page_table_entry::x86_64::X64PTE;
-use page_table_multiarch::{
-    MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData,
-};
+use page_table_multiarch::{MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData};
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 

@@ -218,11 +218,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// addresses, which must not be anybody else's, and may still owe the flush of an entry that they cleared.
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
-        let free = self.free_span(&span);
         let small = span.end - span.start <= AT_ONCE;
-        if !totals.files && !space.has_tables_inside(free, &span) && space.is_bare(&span, small) {
+        let mut known = None;
+        let mut free = || *known.get_or_insert_with(|| self.free_span(&span));
+        if !totals.files && space.is_settled(&span, small, &mut free) {
             return Settling::Nothing;
         }
+        let free = free();
         match space.locking.unmap {
             Unmap::Released if totals.special => Settling::Exclusive(free),
             Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(&space.mmu) => {
@@ -432,26 +434,33 @@ impl<P: Platform> AddressSpace<P> {
         vma.flags().intersects(VmFlags::PFNMAP | huge)
     }
 
-    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing. Errs towards `false` for large ranges that have
-    /// page tables.
-    fn is_bare(&self, span: &Range<u64>, small: bool) -> bool {
+    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing, and no table at an end of it lies inside `free`, so that
+    /// it must go with the range. Errs towards `false` for large ranges that have page tables.
+    fn is_settled(&self, span: &Range<u64>, small: bool, free: impl FnOnce() -> VaRange) -> bool {
+        const TABLE: u64 = Level::Pte.table_span();
+        if span.is_empty() {
+            return true;
+        }
+        let peek = |at: u64| (VirtAddr::new(at), self.table.peek(self.platform(), VirtAddr::new(at)));
+        let (first, last) = (peek(span.start), span.end - 1);
+        // Nearly always one table of the lowest level would hold it all.
+        let one = span.start / TABLE == last / TABLE;
+        // The walk ends at an entry: the lowest table on the way is the one that holds it.
+        let ends = [Some(first), (!one).then(|| peek(last))];
+        let mut tables =
+            ends.into_iter().flatten().filter(|(_, (_, level))| *level < P::Format::ROOT).peekable();
+        if tables.peek().is_some() {
+            let free = free();
+            if tables.any(|(at, (_, level))| free.covers(VaRange::entry(at, level.above()))) {
+                return false;
+            }
+        }
+        let (_, (pte, level)) = first;
+        if one && level > Level::Pte {
+            return pte.is_none();
+        }
         let range = VaRange::of(span.start, span.end);
-        span.is_empty()
-            || self.table.is_empty_range(self.platform(), range)
-            || (small && self.is_unmapped(range))
-    }
-
-    /// Whether a table at an end of `span` lies inside `free`, so that it must go with the range.
-    fn has_tables_inside(&self, free: VaRange, span: &Range<u64>) -> bool {
-        let inside = |at: u64| {
-            // The walk ends at an entry: the lowest table on the way is the one that holds it.
-            let (_, level) = self.table.peek(self.platform(), VirtAddr::new(at));
-            level < P::Format::ROOT && free.covers(VaRange::entry(VirtAddr::new(at), level.above()))
-        };
-        let (first, last) = (span.start, span.end.wrapping_sub(1));
-        // Both ends in one table: nearly always.
-        let one = first / Level::Pte.table_span() == last / Level::Pte.table_span();
-        !span.is_empty() && (inside(first) || (!one && inside(last)))
+        self.table.is_empty_range(self.platform(), range) || (small && self.is_unmapped(range))
     }
 
     /// Unlinks the tables over `span` that lie inside `free`.
