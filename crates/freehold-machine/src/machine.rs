@@ -213,6 +213,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.frame_record(pfn)
     }
 
+    #[inline]
     fn zero_frame(&self, pfn: Pfn) {
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
