@@ -124,7 +124,7 @@ pub(crate) fn home_of<P: Platform>(vma: &Vma<P>) -> usize {
 impl<P: Platform> Engine<P> {
     /// A frame for anonymous memory at `page` of `vma`, which has a family; referenced and counted as mapped once, exclusive;
     /// zeroed if asked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn alloc_anon(&self, zero: bool, vma: &Vma<P>, page: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
         self.platform().frame(frame).init_anon(home_of(vma), vma.pgoff_of(page));
