@@ -174,10 +174,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// The caller still holds the lock, and everything is mapped as before.
     pub(crate) fn unmap_unlocking(self, range: &Decoded) -> Result<(), (Self, MunmapError)> {
-        let (detached, settling) = match self.detach_range(range) {
-            Ok(done) => done,
+        let (detached, settling) = match self.gather(range) {
+            Ok(gathered) => self.detach_gathered(gathered),
             Err(error) => return Err((self, error)),
         };
+        self.settle_unlocking(detached, settling);
+        Ok(())
+    }
+
+    /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
+    fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
+        let settling = self.settling(&gathered);
+        let closing = matches!(settling, Settling::Released);
+        (gathered.commit(closing), settling)
+    }
+
+    /// Its last steps.
+    fn settle_unlocking(self, detached: Detached<'s, P>, settling: Settling) {
         match settling {
             Settling::Exclusive(free) => {
                 let unmapped = detached.settle(free);
@@ -201,15 +214,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 detached.settle_released().retire();
             }
         }
-        Ok(())
-    }
-
-    /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
-    fn detach_range(&self, range: &Decoded) -> Result<(Detached<'s, P>, Settling), MunmapError> {
-        let gathered = self.gather(range)?;
-        let settling = self.settling(&gathered);
-        let closing = matches!(settling, Settling::Released);
-        Ok((gathered.commit(closing), settling))
     }
 
     /// How step 4 goes: the one place that reads the design.
@@ -511,25 +515,24 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         let guard = self.write_range(range.range())?;
-        let sections = match self.locking.unmap {
-            _ if atomic => None,
-            Unmap::Sectioned { bytes } => Some(bytes),
-            Unmap::Exclusive => None,
-            // Seed 001's fallback for what must be zapped under the write lock.
-            Unmap::Downgraded | Unmap::Released => {
-                guard.vmas(range.range()).any(|vma| self.is_special(vma)).then_some(SECTION)
-            }
-        };
-        match sections {
-            Some(bytes) => self.unmap_sections(guard, range, bytes),
-            None if atomic => {
-                let unmapped = guard.unmap(range)?;
-                drop(guard);
-                unmapped.retire();
-                Ok(())
-            }
-            None => guard.unmap_unlocking(range).map_err(|(_, error)| error),
+        if atomic {
+            let unmapped = guard.unmap(range)?;
+            drop(guard);
+            unmapped.retire();
+            return Ok(());
         }
+        if let Unmap::Sectioned { bytes } = self.locking.unmap {
+            return self.unmap_sections(guard, range, bytes);
+        }
+        let gathered = guard.gather(range)?;
+        if gathered.totals.special && self.locking.unmap != Unmap::Exclusive {
+            // Seed 001's fallback for what must be zapped under the write lock. What was gathered is in place still.
+            drop(gathered);
+            return self.unmap_sections(guard, range, SECTION);
+        }
+        let (detached, settling) = guard.detach_gathered(gathered);
+        guard.settle_unlocking(detached, settling);
+        Ok(())
     }
 
     /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
