@@ -71,6 +71,15 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
     }
 
+    /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so wrongly, the slot, and the
+    /// end of the entry before the node. For checks.
+    pub(super) fn place(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
+        let place = &self.steps[level];
+        let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
+        let node = place.node.load(Ordering::Relaxed).cast_const();
+        set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
+    }
+
     /// Points, at `level`, where `step` goes. The leaf comes last.
     #[inline(always)]
     pub(super) fn set(&self, level: usize, step: Step<'_, SLOTS>) {
