@@ -5,8 +5,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;
-use freehold::space::Locking;
-use freehold_bench::{LockedSet, LockedTree, PAGE, SIZES, Space, Subject, area};
+use freehold::space::{Locking, Prot};
+use freehold_bench::{LockedSet, LockedTree, PAGE, PagedSet, SIZES, Space, Subject, area};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ fn main() {
     subject::<LockedTree>(&mut criterion, &SIZES);
     // Its search for room reads every area: at 65,000 one operation takes milliseconds.
     subject::<LockedSet>(&mut criterion, &SIZES[..2]);
+    subject::<PagedSet>(&mut criterion, &SIZES[..2]);
     faults(&mut criterion);
     zap(&mut criterion);
     fork(&mut criterion);
@@ -79,60 +80,96 @@ fn faults(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 16;
     for (name, shared) in [("one VMA", true), ("a VMA each", false)] {
         for threads in [1, 2] {
-            let space = Space::new(4 << 30, Locking::default());
             let mut group = criterion.benchmark_group(format!("anonymous fault/{name}"));
             group.throughput(Throughput::Elements(threads));
-            group.bench_function(BenchmarkId::new("freehold", format!("{threads} threads")), |bencher| {
-                bencher.iter_custom(|times| fault_rounds(&space, threads, times, PAGES, shared));
+            let space = Space::new(4 << 30, Locking::default());
+            let whole = || mapped(&space, threads, PAGES, shared);
+            let fault = |at| space.process().space().handle_fault(at, Access::WRITE).expect("room");
+            let unmap = |at| space.process().munmap(at, PAGES * PAGE * threads).expect("mapped");
+            group.bench_function(BenchmarkId::new(Space::NAME, format!("{threads} threads")), |bencher| {
+                bencher.iter_custom(|times| fault_rounds((whole, fault, unmap), threads, times, PAGES));
             });
+            if shared {
+                let set = PagedSet::with_areas(0);
+                let whole = || set.map(PAGES * PAGE * threads);
+                let (fault, unmap) = (|at| set.fault(at), |at| set.unmap(at, PAGES * PAGE * threads));
+                group.bench_function(
+                    BenchmarkId::new(PagedSet::NAME, format!("{threads} threads")),
+                    |bencher| {
+                        bencher
+                            .iter_custom(|times| fault_rounds((whole, fault, unmap), threads, times, PAGES));
+                    },
+                );
+            }
             group.finish();
         }
     }
 }
 
-fn fault_rounds(space: &Space, threads: u64, times: u64, pages: u64, shared: bool) -> Duration {
+/// Maps `pages` for each thread, as one VMA or as one each.
+fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
+    let whole = space.map(pages * PAGE * threads);
+    if !shared && threads > 1 {
+        // Another right makes it another VMA.
+        let upper = whole + pages * PAGE;
+        let rights = Prot::READ | Prot::WRITE | Prot::EXEC;
+        space.process().mprotect(upper, pages * PAGE, rights).expect("mapped");
+    }
+    whole
+}
+
+/// Each thread faults its own `pages`, round after round; what maps and unmaps them is not counted.
+fn fault_rounds(
+    (map, fault, unmap): (impl Fn() -> u64, impl Fn(u64) + Sync, impl Fn(u64)),
+    threads: u64,
+    times: u64,
+    pages: u64,
+) -> Duration {
     let mut total = Duration::ZERO;
     let mut left = times;
     while left > 0 {
         let part = left.min(pages);
-        let whole = space.map(pages * PAGE * threads);
-        if !shared && threads > 1 {
-            // Another right makes it another VMA.
-            let upper = whole + pages * PAGE;
-            let rights = freehold::space::Prot::all();
-            space
-                .process()
-                .mprotect(upper, pages * PAGE, rights & freehold::space::Prot::from_bits_retain(7))
-                .expect("mapped");
-        }
-        total += on_threads(threads, part, |thread, n| {
-            let at = whole + (thread * pages + n) * PAGE;
-            space.process().space().handle_fault(at, Access::WRITE).expect("room");
-        });
-        space.process().munmap(whole, pages * PAGE * threads).expect("mapped");
+        let whole = map();
+        total += on_threads(threads, part, |thread, n| fault(whole + (thread * pages + n) * PAGE));
+        unmap(whole);
         left -= part;
     }
     total
 }
 
-/// munmap of populated memory, per page.
+/// munmap of populated memory, per page: frames that follow each other, and frames in random order.
 fn zap(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 15;
-    let space = Space::new(4 << 30, Locking::default());
-    let mut group = criterion.benchmark_group("zap, per page");
-    group.bench_function("freehold", |bencher| {
-        bencher.iter_custom(|times| {
-            let mut total = Duration::ZERO;
-            for _ in 0..times.div_ceil(PAGES) {
-                let at = populated(&space, PAGES);
-                let started = Instant::now();
-                space.process().munmap(at, PAGES * PAGE).expect("mapped");
-                total += started.elapsed();
-            }
-            total.mul_f64(times as f64 / (times.div_ceil(PAGES) * PAGES) as f64)
+    for name in ["consecutive", "random"] {
+        let space = Space::new(4 << 30, Locking::default());
+        let mut group = criterion.benchmark_group("zap, per page");
+        group.bench_function(BenchmarkId::new(Space::NAME, name), |bencher| {
+            bencher.iter_custom(|times| {
+                let mut total = Duration::ZERO;
+                for _ in 0..times.div_ceil(PAGES) {
+                    let at = space.map(PAGES * PAGE);
+                    for n in 0..PAGES {
+                        let page = if name == "random" { shuffled(n, PAGES) } else { n };
+                        let at = at + page * PAGE;
+                        space.process().space().handle_fault(at, Access::WRITE).expect("room");
+                    }
+                    let started = Instant::now();
+                    space.process().munmap(at, PAGES * PAGE).expect("mapped");
+                    total += started.elapsed();
+                }
+                total.mul_f64(times as f64 / (times.div_ceil(PAGES) * PAGES) as f64)
+            });
         });
-    });
-    group.finish();
+        group.finish();
+    }
+}
+
+/// The `n`th of `pages` pages, a power of two, in an order in which neighbours lie far apart: the frames come ascending, so it is
+/// the pages that are shuffled.
+fn shuffled(n: u64, pages: u64) -> u64 {
+    // Each step is one to one among the numbers below a power of two: a product with an odd number, a shift mixed in.
+    let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages;
+    (mixed ^ mixed >> 7).wrapping_mul(0x2545_f491) % pages
 }
 
 /// fork of populated memory, per page, the child's end not counted.

@@ -1,93 +1,239 @@
 //! Instructions per operation of one thread, counted by Valgrind, which no noise of the machine disturbs.
 //!
-//! `cargo bench --bench instructions`. The program runs itself twice under callgrind, once with more operations than the
-//! other time, and prints the difference; where Valgrind is missing it says so and does nothing.
+//! ```text
+//! cargo bench --bench instructions                  the table
+//! cargo bench --bench instructions -- fork zap      these rows of it
+//! cargo bench --bench instructions -- --check       beside the counts of `instructions.txt`; fails if one grew by more than 3 %
+//! cargo bench --bench instructions -- --save        the table, and `instructions.txt` written anew
+//! ```
+//!
+//! The program runs itself under callgrind, once per figure, which counts only what happens inside [`measured`]. Where
+//! Valgrind is missing it says so and fails.
 
 use freehold::fault::Access;
-use freehold::space::Locking;
+use freehold::space::{Locking, Prot};
 use freehold_bench::{LockedTree, PAGE, SIZES, Space, Subject, area};
+use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
-const FEW: u64 = 1_000;
-const MANY: u64 = 5_000;
-const OPERATIONS: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
-const ENGINE: [&str; 3] = ["fault", "fault+zap", "populate+fork"];
+/// How often an operation is counted; one figure is the mean.
+const TIMES: u64 = 2_000;
+/// How often it is done before.
+const WARM: u64 = 200;
+/// Pages of what is counted by the page.
+const PAGES: u64 = 1 << 14;
+/// Growth that `--check` does not forgive, in percent.
+const GROWTH: f64 = 3.0;
+/// The counts of the last accepted run.
+const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, child, subject, operation, areas, times] = &arguments[..]
+/// What every subject does, at every number of areas.
+const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
+/// What only the engine does, at every number of areas.
+const SIZED: [&str; 5] = ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault"];
+/// What only the engine does, by the page of one large area.
+const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [child, subject, operation, areas] = &arguments[..]
         && child == "child"
     {
-        let (areas, times) = (areas.parse().expect("a number"), times.parse().expect("a number"));
-        match subject.as_str() {
-            Space::NAME => run::<Space>(operation, areas, times),
-            _ => run::<LockedTree>(operation, areas, times),
-        }
-        return;
+        run(subject, operation, areas.parse().expect("a number"));
+        return ExitCode::SUCCESS;
     }
-    for operation in OPERATIONS {
+    let (options, names): (Vec<_>, Vec<_>) =
+        arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
+    if let Some(unknown) = options.iter().find(|option| !["--check", "--save"].contains(option)) {
+        eprintln!("unknown option {unknown}: there are --check and --save");
+        return ExitCode::FAILURE;
+    }
+    let Some(counts) = table(&names) else {
+        eprintln!("no count: valgrind does not run here");
+        return ExitCode::FAILURE;
+    };
+    if options.contains(&"--save") {
+        let old = if names.is_empty() { Counts::new() } else { baseline() };
+        let text: String =
+            old.into_iter().chain(counts.clone()).collect::<Counts>().iter().map(line).collect();
+        std::fs::write(BASELINE, text).expect("the baseline can be written");
+    }
+    match options.contains(&"--check") {
+        true => check(&counts),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Instructions by name: "operation, subject, areas".
+type Counts = BTreeMap<String, f64>;
+
+fn line((name, count): (&String, &f64)) -> String {
+    format!("{name} = {count:.1}\n")
+}
+
+/// The counts of the last accepted run.
+fn baseline() -> Counts {
+    let text = std::fs::read_to_string(BASELINE).unwrap_or_default();
+    let parsed = text.lines().filter_map(|line| line.split_once(" = "));
+    parsed.map(|(name, count)| (name.to_owned(), count.parse().expect("a number"))).collect()
+}
+
+/// Says what has changed; fails if an operation takes clearly more instructions than it did.
+fn check(counts: &Counts) -> ExitCode {
+    let accepted = baseline();
+    let mut grown = 0;
+    for (name, count) in counts {
+        let Some(before) = accepted.get(name) else {
+            println!("{name}: no count to compare with");
+            continue;
+        };
+        let percent = (count / before - 1.0) * 100.0;
+        if percent > GROWTH {
+            grown += 1;
+        }
+        if percent.abs() > GROWTH {
+            println!("{name}: {before:.1} before, {count:.1} now ({percent:+.1} %)");
+        }
+    }
+    match grown {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Counts and prints the rows that `names` selects, or all of them.
+fn table(names: &[&str]) -> Option<Counts> {
+    let wanted = |operation: &&&str| names.is_empty() || names.iter().any(|name| operation.starts_with(name));
+    let mut counts = Counts::new();
+    let heading = SIZES.map(|areas| format!("{areas:>9}")).concat();
+    println!("{:18} {:20}{heading} areas", "instructions", "");
+    for operation in SHARED.iter().filter(wanted) {
         for subject in [Space::NAME, LockedTree::NAME] {
-            for areas in SIZES {
-                report(subject, operation, areas);
-            }
+            row(&mut counts, operation, subject, &SIZES)?;
         }
     }
-    for operation in ENGINE {
-        report(Space::NAME, operation, 10);
+    for operation in SIZED.iter().filter(wanted) {
+        row(&mut counts, operation, Space::NAME, &SIZES)?;
     }
+    for operation in BY_PAGE.iter().filter(wanted) {
+        row(&mut counts, operation, Space::NAME, &SIZES[..1])?;
+    }
+    Some(counts)
 }
 
-fn run<S: Subject>(operation: &str, areas: u64, times: u64) {
-    match operation {
-        "fault" | "fault+zap" | "populate+fork" => return engine_only(operation, times),
-        _ => {}
+fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Option<()> {
+    print!("{operation:18} {subject:20}");
+    for &areas in sizes {
+        let each = count(subject, operation, areas)?;
+        print!("{each:9.1}");
+        counts.insert(format!("{operation}, {subject}, {areas}"), each);
     }
-    let subject = S::with_areas(areas);
-    for n in 0..times {
-        match operation {
-            "lookup" => drop(black_box(subject.lookup(area(n, areas) + PAGE))),
-            "mmap+munmap" => subject.map_unmap(0),
-            _ => subject.split_merge(area(n, areas)),
-        }
-    }
+    println!();
+    Some(())
 }
 
-fn engine_only(operation: &str, pages: u64) {
-    let space = Space::new(1 << 30, Locking::default());
-    let at = space.map(MANY * PAGE);
-    for n in 0..pages {
-        space.process().space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
-    }
-    match operation {
-        "fault+zap" => space.process().munmap(at, MANY * PAGE).expect("mapped"),
-        // Not dropped: the end of the child is not part of it.
-        "populate+fork" => std::mem::forget(space.process().fork().expect("memory")),
-        _ => {}
-    }
-    std::mem::forget(space);
-}
-
-fn report(subject: &str, operation: &str, areas: u64) {
-    match (count(subject, operation, areas, FEW), count(subject, operation, areas, MANY)) {
-        (Some(few), Some(many)) => {
-            let each = many.saturating_sub(few) as f64 / (MANY - FEW) as f64;
-            println!("{operation:14} {subject:20} {areas:6} areas: {each:8.1} instructions");
-        }
-        _ => println!("{operation:14} {subject:20} {areas:6} areas: no count, valgrind does not run here"),
-    }
-}
-
-/// The number of instructions of a whole run.
-fn count(subject: &str, operation: &str, areas: u64, times: u64) -> Option<u64> {
+/// Instructions of one operation, or for one page.
+fn count(subject: &str, operation: &str, areas: u64) -> Option<f64> {
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*measured*"])
         .arg(std::env::current_exe().ok()?)
-        .args(["child", subject, operation, &areas.to_string(), &times.to_string()])
+        .args(["child", subject, operation, &areas.to_string()])
         .stdout(Stdio::null())
         .output()
         .ok()?;
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find(|line| line.contains("Collected"))?;
-    line.rsplit(' ').next()?.trim().parse().ok()
+    let total: u64 = line.rsplit(' ').next()?.trim().parse().ok()?;
+    let times = if BY_PAGE.contains(&operation) { PAGES } else { TIMES };
+    Some(total as f64 / times as f64)
+}
+
+/// What is counted, and nothing else.
+#[inline(never)]
+fn measured(operation: &mut dyn FnMut()) {
+    operation();
+}
+
+/// Does an operation, with `before` and `after` around each of its times that are not counted.
+fn repeat<T>(mut before: impl FnMut(u64) -> T, mut operation: impl FnMut(&T), mut after: impl FnMut(T)) {
+    for n in 0..WARM + TIMES {
+        let given = before(n);
+        match n < WARM {
+            true => operation(&given),
+            false => measured(&mut || operation(&given)),
+        }
+        after(given);
+    }
+}
+
+fn run(subject: &str, operation: &str, areas: u64) {
+    match subject {
+        _ if BY_PAGE.contains(&operation) => by_page(operation),
+        _ if SIZED.contains(&operation) => sized(operation, areas),
+        Space::NAME => shared::<Space>(operation, areas),
+        _ => shared::<LockedTree>(operation, areas),
+    }
+}
+
+fn shared<S: Subject>(operation: &str, areas: u64) {
+    let subject = S::with_areas(areas);
+    let place = |n| area(n, areas);
+    match operation {
+        "lookup" => repeat(place, |at| _ = black_box(subject.lookup(at + PAGE)), drop),
+        "mmap+munmap" => repeat(drop, |()| subject.map_unmap(0), drop),
+        _ => repeat(place, |at| subject.split_merge(*at), drop),
+    }
+    std::mem::forget(subject);
+}
+
+fn sized(operation: &str, areas: u64) {
+    let space = Space::with_areas(areas);
+    let map = |_| space.map(PAGE);
+    let unmap = |at| space.process().munmap(at, PAGE).expect("mapped");
+    let touch = |at| space.process().space().handle_fault(at, Access::WRITE).expect("room");
+    let touched = |n| {
+        let at = map(n);
+        touch(at);
+        at
+    };
+    match operation {
+        "mmap" => {
+            let mapped = std::cell::Cell::new(0);
+            repeat(drop, |()| mapped.set(map(0)), |()| unmap(mapped.get()));
+        }
+        "munmap" => repeat(map, |at| unmap(*at), drop),
+        "munmap-touched" => repeat(touched, |at| unmap(*at), drop),
+        "fault" => repeat(map, |at| touch(*at), unmap),
+        _ => repeat(drop, |()| unmap(touched(0)), drop),
+    }
+    std::mem::forget(space);
+}
+
+fn by_page(operation: &str) {
+    let space = Space::new(1 << 30, Locking::default());
+    let process = space.process();
+    let map = || space.map(PAGES * PAGE);
+    let touch = |at| {
+        for n in 0..PAGES {
+            process.space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
+        }
+    };
+    let unmap = |at| process.munmap(at, PAGES * PAGE).expect("mapped");
+    // Once before, so that every frame and table has been used.
+    let warm = map();
+    touch(warm);
+    unmap(warm);
+    let at = map();
+    if operation != "fault-per-page" {
+        touch(at);
+    }
+    match operation {
+        "fault-per-page" => measured(&mut || touch(at)),
+        "zap-per-page" => measured(&mut || unmap(at)),
+        // Not dropped: the end of the child is not part of it.
+        "fork-per-page" => measured(&mut || std::mem::forget(process.fork().expect("memory"))),
+        _ => measured(&mut || process.mprotect(at, PAGES * PAGE, Prot::READ).expect("mapped")),
+    }
+    std::mem::forget(space);
 }

@@ -8,10 +8,12 @@
 mod btree;
 mod engine;
 mod memory_set;
+mod paged_set;
 
 pub use self::btree::LockedTree;
 pub use self::engine::{Space, machine};
 pub use self::memory_set::LockedSet;
+pub use self::paged_set::PagedSet;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

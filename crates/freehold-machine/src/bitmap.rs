@@ -65,14 +65,16 @@ impl Bitmap {
         let mut got = 0;
         while got < want {
             let Some(index) = self.word_with_room() else { break };
-            let word = &mut self.levels[0][index];
-            while got < want && *word != !0 {
-                let bit = (!*word).trailing_zeros() as usize;
-                *word |= 1 << bit;
+            // Changed in a register: a store to the word for each number would wait for the one before.
+            let mut word = self.levels[0][index];
+            while got < want && word != !0 {
+                let bit = (!word).trailing_zeros() as usize;
+                word |= 1 << bit;
                 out(index * BITS + bit);
                 got += 1;
             }
-            if *word == !0 {
+            self.levels[0][index] = word;
+            if word == !0 {
                 self.mark_full(index);
             }
         }
@@ -164,21 +166,38 @@ impl Bitmap {
 
     /// Gives `numbers` back; stops at the first that was not taken.
     pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
-        for number in numbers {
-            if !self.is_taken(number) {
-                return Err(NotTaken(number));
-            }
+        let mut numbers = numbers.peekable();
+        while let Some(&number) = numbers.peek() {
             let index = number / BITS;
-            let word = &mut self.levels[0][index];
-            let was_full = *word == !0;
-            *word &= !(1 << (number % BITS));
-            self.taken -= 1;
-            self.highest_run = self.highest_run.max(number);
-            if was_full {
-                self.mark_room(index);
+            let Some(&before) = self.levels[0].get(index) else { return Err(NotTaken(number)) };
+            // As in `take`: those that share a word, and mostly they do, change it in a register.
+            let mut word = before;
+            let mut highest = number;
+            while let Some(number) = numbers.next_if(|number| number / BITS == index) {
+                let bit = 1 << (number % BITS);
+                if word & bit == 0 || number >= self.len {
+                    self.give_in_word(index, before, word, highest);
+                    return Err(NotTaken(number));
+                }
+                word &= !bit;
+                highest = highest.max(number);
             }
+            self.give_in_word(index, before, word, highest);
         }
         Ok(())
+    }
+
+    /// Numbers of one word were given back, `highest` the highest of them: it was `before` and is `word` now.
+    fn give_in_word(&mut self, index: usize, before: u64, word: u64, highest: usize) {
+        if word == before {
+            return;
+        }
+        self.levels[0][index] = word;
+        self.taken -= (before & !word).count_ones() as usize;
+        self.highest_run = self.highest_run.max(highest);
+        if before == !0 {
+            self.mark_room(index);
+        }
     }
 
     /// The taken numbers, ascending.

@@ -76,6 +76,7 @@ impl Page {
         debug_assert!(done.is_ok(), "the closure never declines");
     }
 
+    #[inline(never)]
     pub(crate) fn zero(&self) {
         self.fill(0);
     }

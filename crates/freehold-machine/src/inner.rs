@@ -100,20 +100,20 @@ impl<F: Format> Inner<F> {
 
     #[inline]
     pub(crate) fn frame_record(&self, pfn: Pfn) -> &Frame {
-        let index = self.frames.index_of(pfn);
-        self.frame_records.get(index).unwrap_or_else(|| unreachable!("one record per frame"))
+        // As long as the pool: the array's own check is the pool's, too.
+        self.frame_records.get(self.frames.offset(pfn)).unwrap_or_else(|| self.frames.no_such(pfn))
     }
 
     #[inline]
     pub(crate) fn table(&self, pfn: Pfn) -> &Table {
-        let index = self.tables.index_of(pfn);
-        self.table_memory.get(index).unwrap_or_else(|| unreachable!("one memory per table"))
+        // As long as the pool: the array's own check is the pool's, too.
+        self.table_memory.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
     #[inline]
     pub(crate) fn table_record(&self, pfn: Pfn) -> &TableMeta {
-        let index = self.tables.index_of(pfn);
-        self.table_records.get(index).unwrap_or_else(|| unreachable!("one record per table"))
+        // As long as the pool: the array's own check is the pool's, too.
+        self.table_records.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
     /// Whether frames have contents: not those of phantom memory.

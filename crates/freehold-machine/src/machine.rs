@@ -104,7 +104,7 @@ unsafe impl<F: Format> Host for Machine<F> {
         host::wake_all(word);
     }
 
-    #[inline]
+    #[inline(always)]
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
         host::with_cpu(f)
     }
@@ -213,6 +213,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.frame_record(pfn)
     }
 
+    #[inline]
     fn zero_frame(&self, pfn: Pfn) {
         if let Some(page) = self.inner.page(pfn) {
             page.zero();

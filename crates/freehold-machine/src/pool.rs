@@ -87,8 +87,15 @@ impl Pool {
         }
     }
 
+    /// The same without asking: at or beyond the number of members for what is none.
+    #[inline]
+    pub(crate) fn offset(&self, pfn: Pfn) -> usize {
+        pfn.get().wrapping_sub(self.base) as usize
+    }
+
+    /// Panics: `pfn` is none of this pool's.
     #[cold]
-    fn no_such(&self, pfn: Pfn) -> ! {
+    pub(crate) fn no_such(&self, pfn: Pfn) -> ! {
         panic!("{pfn:?} is no {} of this machine (a freed table's poison reads like this)", self.what)
     }
 

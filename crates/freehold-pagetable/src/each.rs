@@ -101,7 +101,22 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
         &mut self,
         range: VaRange,
         stale: &mut impl Stale,
+        f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
+    ) {
+        self.change_each_then(range, stale, f, |_, _| {});
+    }
+
+    /// As [`change_each`](Self::change_each), and shows each entry to `then` when it has been changed, or left as it was.
+    ///
+    /// # Panics
+    /// As [`zap_each`](Self::zap_each).
+    #[inline]
+    pub fn change_each_then(
+        &mut self,
+        range: VaRange,
+        stale: &mut impl Stale,
         mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
+        mut then: impl FnMut(VirtAddr, Pte<F>),
     ) {
         let indices = self.indices(range);
         let mut groups = self.filled(&indices);
@@ -122,6 +137,7 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
                 if old != new && old.is_cached() {
                     dirty.add(index);
                 }
+                then(address, new);
             }
         }
         dirty.report(self, stale);

@@ -112,27 +112,6 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_make(memory, address)
     }
 
-    /// As [`pte_table_alloc`](Self::pte_table_alloc), but where the table is missing `instead` is asked first, and what it
-    /// gives is returned instead.
-    ///
-    /// # Errors
-    /// As `pte_table_alloc`.
-    #[inline]
-    pub fn pte_table_alloc_unless<'a, R>(
-        &'a self,
-        memory: &'a M,
-        address: VirtAddr,
-        instead: impl FnOnce() -> Option<R>,
-    ) -> Result<Result<PteTable<'a, F, M>, R>, TableError> {
-        if let Some(table) = self.find(memory, address) {
-            return Ok(Ok(table));
-        }
-        match instead() {
-            Some(result) => Ok(Err(result)),
-            None => self.find_or_make(memory, address).map(Ok),
-        }
-    }
-
     /// The table of 2 MiB entries for `address`, made if need be; as [`pte_table_alloc`](Self::pte_table_alloc).
     #[inline]
     pub fn pmd_table_alloc<'a>(
@@ -171,7 +150,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    #[inline]
+    /// Inlined wherever it is asked for: a table that is returned through memory costs a fault more than the walk.
+    #[inline(always)]
     fn find<'a, const LEVEL: usize>(
         &'a self,
         memory: &'a M,
@@ -197,7 +177,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         Some(Self::entry_table(memory, table, address, parent))
     }
 
-    #[inline]
+    #[inline(never)]
     fn find_or_make<'a, const LEVEL: usize>(
         &'a self,
         memory: &'a M,

@@ -29,6 +29,9 @@ fn every_leaf_reads_back() {
                 assert_eq!(pte.with_pkey(11).flags(), (flags | size).with_pkey(11));
                 assert!(pte.is_leaf(level) && !pte.is_none());
                 assert_eq!(pte.is_cached(), !flags.contains(PteFlags::NO_ACCESS));
+                for lost in [PteFlags::WRITE, PteFlags::ACCESSED | PteFlags::DIRTY, PteFlags::REVOCABLE] {
+                    assert_eq!(pte.without(lost), pte.with_flags(level, flags - lost));
+                }
                 let other = pte.with_flags(level, PteFlags::USER.with_pkey(7));
                 assert_eq!(
                     (other.pfn(), other.flags() - PteFlags::PKEY, other.pkey()),

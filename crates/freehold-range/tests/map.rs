@@ -54,6 +54,21 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         let found = |found: Option<Entry>| found.map_or(Lookup::Hole, Lookup::Found);
         assert_eq!(self.map.lookup(&rcu, key), found(model.find(key)));
         assert_eq!(self.map.next(&rcu, key), found(model.next(key)));
+        for end in [key, key.saturating_add(1), key.saturating_add(10), u64::MAX] {
+            self.compare_writer_at(key, end);
+        }
+    }
+
+    /// The writer's own lookups, from wherever its finger is, and what lies on either side of a range.
+    fn compare_writer_at(&self, key: u64, end: u64) {
+        // SAFETY: one thread.
+        let writer = unsafe { self.map.writer() };
+        let model = &self.model;
+        assert_eq!(writer.around(key, end), (model.prev(key), model.next(end)), "{key}..{end}");
+        assert_eq!(writer.find(key), model.find(key));
+        assert_eq!(writer.next(key), model.next(key));
+        assert_eq!(writer.prev(key), model.prev(key));
+        writer.check();
     }
 
     fn compare_gap(&self, request: &GapRequest, guard: u64) {

@@ -19,7 +19,7 @@ pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 use crate::local::Local;
 use freehold_sync::LockContext;
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Contexts that may be inside `with_cpu` at once. A thread beyond them shares the last number.
 pub(crate) const MAX_CPUS: usize = 64;
@@ -60,33 +60,38 @@ fn numbers<R>(f: impl FnOnce(&mut Numbers) -> R) -> R {
     f(&mut NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
-    let number = CPU.get();
-    if number < SHARED { f(number) } else { with_cpu_slow(number, f) }
+    let own = CPU.get();
+    let (number, _turn) = if own < SHARED { (own, None) } else { enter_slow(own) };
+    f(number)
 }
 
+/// The number of a thread that has none yet, or shares one: that only with whoever has the turn.
 #[cold]
-fn with_cpu_slow<R>(number: usize, f: impl FnOnce(usize) -> R) -> R {
-    if number == UNSET {
-        let taken = numbers(|n| {
-            n.returned.pop().or_else(|| {
-                let fresh = (n.next < SHARED).then_some(n.next);
-                n.next += usize::from(fresh.is_some());
-                fresh
-            })
-        });
-        CPU.set(taken.unwrap_or(SHARED));
-        // First use of the key arranges for the destructor. A thread that is already past its
-        // destructors keeps the shared number.
-        if RETURN.try_with(|_| ()).is_err() {
-            taken.into_iter().for_each(|number| numbers(|n| n.returned.push(number)));
-            CPU.set(SHARED);
-        }
-        return with_cpu(f);
+fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
+    let number = if number == UNSET { choose_number() } else { number };
+    let turn = || SHARED_TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    (number, (number == SHARED).then(turn))
+}
+
+/// Gives the thread a number of its own, if one is left.
+fn choose_number() -> usize {
+    let taken = numbers(|n| {
+        n.returned.pop().or_else(|| {
+            let fresh = (n.next < SHARED).then_some(n.next);
+            n.next += usize::from(fresh.is_some());
+            fresh
+        })
+    });
+    CPU.set(taken.unwrap_or(SHARED));
+    // First use of the key arranges for the destructor. A thread that is already past its
+    // destructors keeps the shared number.
+    if RETURN.try_with(|_| ()).is_err() {
+        taken.into_iter().for_each(|number| numbers(|n| n.returned.push(number)));
+        CPU.set(SHARED);
     }
-    let _turn = SHARED_TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    f(SHARED)
+    CPU.get()
 }
 
 /// What the machine keeps per thread.

@@ -17,35 +17,37 @@ pub const TABLE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 bitflags! {
     /// What a leaf permits and remembers. Reading is implied by the leaf's being there, except under
     /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
+    ///
+    /// The numbers are those of x86-64's bits, where it has them: entries are read and written for every page that is touched.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
-        /// Writing is allowed.
-        const WRITE = 1 << 0;
-        /// The unprivileged mode may use it.
-        const USER = 1 << 1;
-        /// Instruction fetch is allowed.
-        const EXEC = 1 << 2;
-        /// The hardware, or software on its behalf, saw an access. Sticky until cleared.
-        const ACCESSED = 1 << 3;
-        /// The same for a write.
-        const DIRTY = 1 << 4;
-        /// Survives a change of address space in the TLB.
-        const GLOBAL = 1 << 5;
-        /// Set in what is read from a leaf above 4 KiB; writing follows the level and ignores it.
-        const HUGE = 1 << 6;
         /// The frame stays attached, every access faults: `PROT_NONE`, and entries left to be faulted
         /// on for statistics. The hardware does not translate through it and caches nothing of it.
-        const NO_ACCESS = 1 << 7;
+        const NO_ACCESS = 1 << 0;
+        /// Writing is allowed.
+        const WRITE = 1 << 1;
+        /// The unprivileged mode may use it.
+        const USER = 1 << 2;
         /// Write-through caching.
-        const WRITE_THROUGH = 1 << 8;
+        const WRITE_THROUGH = 1 << 3;
         /// No caching.
-        const NO_CACHE = 1 << 9;
+        const NO_CACHE = 1 << 4;
+        /// The hardware, or software on its behalf, saw an access. Sticky until cleared.
+        const ACCESSED = 1 << 5;
+        /// The same for a write.
+        const DIRTY = 1 << 6;
+        /// Set in what is read from a leaf above 4 KiB; writing follows the level and ignores it.
+        const HUGE = 1 << 7;
+        /// Survives a change of address space in the TLB.
+        const GLOBAL = 1 << 8;
         /// Software: the frame has no metadata or is not reference-counted (zero page, PFN maps).
-        const SPECIAL = 1 << 10;
+        const SPECIAL = 1 << 9;
+        /// Software: write-protected on behalf of userfaultfd.
+        const UFFD_WP = 1 << 10;
         /// Software: written since soft-dirty was last cleared.
         const SOFT_DIRTY = 1 << 11;
-        /// Software: write-protected on behalf of userfaultfd.
-        const UFFD_WP = 1 << 12;
+        /// Instruction fetch is allowed.
+        const EXEC = 1 << 12;
         /// The protection key, a number; see [`pkey`](PteFlags::pkey).
         const PKEY = 0xf << PKEY_SHIFT;
     }
@@ -54,6 +56,10 @@ bitflags! {
 const PKEY_SHIFT: u32 = 13;
 
 impl PteFlags {
+    /// Flags that a leaf loses without changing otherwise.
+    pub const REVOCABLE: Self =
+        Self::WRITE.union(Self::ACCESSED).union(Self::DIRTY).union(Self::SOFT_DIRTY).union(Self::UFFD_WP);
+
     /// These, with this protection key, 0 to 15.
     #[inline]
     pub const fn with_pkey(self, pkey: u8) -> Self {
@@ -139,6 +145,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     fn flags(raw: u64) -> PteFlags;
     /// The leaf with other flags: the frame stays.
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
+    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`].
+    fn without(raw: u64, flags: PteFlags) -> u64;
     /// The frame of a leaf or the table of a table pointer.
     fn pfn(raw: u64) -> Pfn;
     /// Whether hardware may translate through the entry, so that a TLB or a walk cache may hold it.
@@ -258,6 +266,16 @@ impl<F: Format> Pte<F> {
     #[inline]
     pub fn with_flags(self, level: Level, flags: PteFlags) -> Self {
         Self::from_raw(F::with_flags(self.raw, level, flags))
+    }
+
+    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`]; at any level.
+    ///
+    /// # Panics
+    /// In test builds, when there is another one among them.
+    #[inline]
+    pub fn without(self, flags: PteFlags) -> Self {
+        debug_assert!(PteFlags::REVOCABLE.contains(flags), "{flags:?} are not all revocable");
+        Self::from_raw(F::without(self.raw, flags))
     }
 
     /// The protection key of a leaf.

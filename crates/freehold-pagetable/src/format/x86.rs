@@ -41,18 +41,22 @@ const KIND_SHIFT: u32 = 2;
 const KIND: u64 = 0x1f << KIND_SHIFT;
 const PAYLOAD_SHIFT: u32 = 9;
 
-/// Flags that are the same bit, set for set.
-const PLAIN: [(PteFlags, u64); 9] = [
-    (PteFlags::WRITE, RW),
-    (PteFlags::USER, US),
-    (PteFlags::ACCESSED, A),
-    (PteFlags::DIRTY, D),
-    (PteFlags::WRITE_THROUGH, PWT),
-    (PteFlags::NO_CACHE, PCD),
-    (PteFlags::SPECIAL, SPECIAL),
-    (PteFlags::SOFT_DIRTY, SOFT_DIRTY),
-    (PteFlags::UFFD_WP, UFFD_WP),
-];
+/// Bits that a flag of the same number stands for, set for set.
+const PLAIN: u64 = RW | US | PWT | PCD | A | D | SPECIAL | UFFD_WP | SOFT_DIRTY;
+
+const _: () = {
+    let flags = PteFlags::WRITE
+        .union(PteFlags::USER)
+        .union(PteFlags::WRITE_THROUGH)
+        .union(PteFlags::NO_CACHE)
+        .union(PteFlags::ACCESSED)
+        .union(PteFlags::DIRTY)
+        .union(PteFlags::SPECIAL)
+        .union(PteFlags::UFFD_WP)
+        .union(PteFlags::SOFT_DIRTY);
+    assert!(flags.bits() as u64 == PLAIN && PteFlags::HUGE.bits() as u64 == PS);
+    assert!(PteFlags::NO_ACCESS.bits() as u64 == P && PteFlags::GLOBAL.bits() as u64 == G);
+};
 
 /// x86-64 with `LEVELS` levels of tables: 4 (48-bit addresses) or 5 (57-bit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +96,13 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn kind(raw: u64, level: Level) -> Kind {
-        if raw == 0 {
-            Kind::None
+        // A table first: every walk asks this at every level, and of what it finds there nearly all are tables.
+        if level != Level::Pte && raw & (P | PS) == P {
+            Kind::Table { pfn: Self::pfn(raw) }
         } else if Self::is_leaf(raw, level) {
             Kind::Leaf { pfn: Self::pfn(raw), flags: Self::flags(raw) }
-        } else if raw & P != 0 {
-            Kind::Table { pfn: Self::pfn(raw) }
+        } else if raw == 0 {
+            Kind::None
         } else {
             let payload = (raw >> PAYLOAD_SHIFT) & ((1 << PAYLOAD_BITS) - 1);
             Kind::Marker { kind: marker_kind(raw), payload }
@@ -106,20 +111,22 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn flags(raw: u64) -> PteFlags {
-        let mut flags = PteFlags::empty();
-        for (flag, bit) in PLAIN {
-            flags.set(flag, raw & bit != 0);
-        }
+        // With P, G says what it is called after; without, it only makes the word a leaf.
+        let global = raw & (raw & P) << G.trailing_zeros();
+        let same = raw & (PLAIN | PS) | global | !raw & P;
+        let mut flags = PteFlags::from_bits_retain(same as u32);
         flags.set(PteFlags::EXEC, raw & NX == 0);
-        flags.set(PteFlags::HUGE, raw & PS != 0);
-        flags.set(PteFlags::GLOBAL, raw & (P | G) == P | G);
-        flags.set(PteFlags::NO_ACCESS, raw & P == 0);
         flags.with_pkey(Self::pkey(raw))
     }
 
     #[inline]
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64 {
         Self::leaf(level, Self::pfn(raw), flags)
+    }
+
+    #[inline]
+    fn without(raw: u64, flags: PteFlags) -> u64 {
+        raw & !(u64::from(flags.bits()) & PLAIN)
     }
 
     #[inline]
@@ -185,20 +192,11 @@ impl<const N: usize> Format for X86<N> {
 
 #[inline]
 fn bits(flags: PteFlags) -> u64 {
-    let mut raw = 0;
-    for (flag, bit) in PLAIN {
-        raw |= if flags.contains(flag) { bit } else { 0 };
-    }
-    raw |= if flags.contains(PteFlags::EXEC) { 0 } else { NX };
-    raw |= u64::from(flags.pkey()) << PKEY_SHIFT;
-    raw |= if flags.contains(PteFlags::NO_ACCESS) {
-        G
-    } else if flags.contains(PteFlags::GLOBAL) {
-        P | G
-    } else {
-        P
-    };
-    raw
+    let same = u64::from(flags.bits());
+    // A leaf without access is G without P, whatever else.
+    let closed = (same & P) << G.trailing_zeros();
+    let exec = if flags.contains(PteFlags::EXEC) { 0 } else { NX };
+    same & (PLAIN | G) | closed | !same & P | exec | u64::from(flags.pkey()) << PKEY_SHIFT
 }
 
 fn marker_kind(raw: u64) -> MarkerKind {

@@ -19,6 +19,23 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         assert!(root.word().is_leaf() || root.count() >= 2, "an inner root with {} children", root.count());
         self.check_node(root, &mut seen);
         assert_eq!(seen.entries, self.len(), "the number of entries is wrong");
+        self.check_finger();
+    }
+
+    /// The writer's finger, if it points anywhere, follows the links from the root.
+    fn check_finger(&self) {
+        let mut node = &self.map.root;
+        let mut lo = 0;
+        for level in (0..=node.level()).rev() {
+            let Some((found, at, below)) = self.map.finger.place(level) else { return };
+            assert!(core::ptr::eq(found, node), "the finger points to another node at level {level}");
+            assert_eq!(below, lo, "the finger is wrong about what precedes its node at level {level}");
+            if level > 0 {
+                assert!(at < node.count(), "the finger points behind a node at level {level}");
+                lo = if at > 0 { node.end(at - 1) } else { lo };
+                node = self.child(node, at);
+            }
+        }
     }
 
     /// Number of nodes besides the root, each of 384 bytes at the default fan-out. Visits them all.

@@ -69,15 +69,22 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front of
         // entries that end at or below `low` are out of bounds.
         let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
-        let first = node.search(request.low);
-        let before = |at: usize| if at == 0 { lo } else { node.end(at - 1) };
-        if word.is_leaf() {
-            return (first..=last).rev().find_map(|at| fit_in_front(node, at, before(at), request, below));
+        let leaf = word.is_leaf();
+        for at in (0..last + 1).rev() {
+            if node.end(at) <= request.low {
+                break;
+            }
+            let before = if at == 0 { lo } else { node.end(at - 1) };
+            let fit = match leaf {
+                true => fit_in_front(node, at, before, request, below),
+                false if node.datum(at) < request.len => None,
+                false => self.top_down(self.child(node, at), before, request, below),
+            };
+            if fit.is_some() {
+                return fit;
+            }
         }
-        (first..=last)
-            .rev()
-            .filter(|&at| node.datum(at) >= request.len)
-            .find_map(|at| self.top_down(self.child(node, at), before(at), request, below))
+        None
     }
 
     /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
@@ -89,15 +96,22 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         below: &impl Fn(&Entry) -> u64,
     ) -> Option<u64> {
         let word = node.word();
-        let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
-        let first = node.search(request.low);
-        let before = |at: usize| if at == 0 { lo } else { node.end(at - 1) };
-        if word.is_leaf() {
-            return (first..=last).find_map(|at| fit_in_front(node, at, before(at), request, below));
+        let leaf = word.is_leaf();
+        for at in node.search(request.low)..word.count() {
+            let before = if at == 0 { lo } else { node.end(at - 1) };
+            if before >= request.high {
+                break;
+            }
+            let fit = match leaf {
+                true => fit_in_front(node, at, before, request, below),
+                false if node.datum(at) < request.len => None,
+                false => self.bottom_up(self.child(node, at), before, request, below),
+            };
+            if fit.is_some() {
+                return fit;
+            }
         }
-        (first..=last)
-            .filter(|&at| node.datum(at) >= request.len)
-            .find_map(|at| self.bottom_up(self.child(node, at), before(at), request, below))
+        None
     }
 }
 

@@ -14,8 +14,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        let mut path = Path::new();
-        self.descend(with[0].start, &mut path);
+        let mut path = self.path(with[0].start);
         let mut items = slots(with);
         let mut len = with.len();
         let mut at = path.step(0).at;

@@ -75,6 +75,7 @@
 
 mod check;
 mod cut;
+mod finger;
 pub(crate) mod gap;
 mod grow;
 mod hold;
@@ -89,6 +90,7 @@ use core::num::NonZeroU64;
 use freehold_sync::Host;
 use freehold_sync::atomic::{AtomicUsize, Ordering};
 
+use self::finger::Finger;
 use self::node::Node;
 use self::read::Reader;
 use self::spare::Spares;
@@ -143,6 +145,8 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     root: Node<SLOTS>,
     /// Nodes in store for `replace`; touched by the writer alone.
     spares: Spares<SLOTS>,
+    /// Where the writer was last; touched by the writer alone.
+    finger: Finger<SLOTS>,
     /// Number of entries; written by the writer, read by whoever excludes a writer.
     len: AtomicUsize,
     host: PhantomData<fn() -> H>,
@@ -170,7 +174,13 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         const {
             assert!(SLOTS >= 4 && SLOTS <= 63);
         }
-        Self { root: Node::new(), spares: Spares::new(), len: AtomicUsize::new(0), host: PhantomData }
+        Self {
+            root: Node::new(),
+            spares: Spares::new(),
+            finger: Finger::new(),
+            len: AtomicUsize::new(0),
+            host: PhantomData,
+        }
     }
 
     /// The entry that contains `key`. Takes no lock, writes nothing, never waits.

@@ -34,6 +34,42 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         Self { reader: Reader::new(map) }
     }
 
+    // Lookups, as the reader's, by way of the finger.
+
+    /// As [`Reader::find`].
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<Entry> {
+        self.next(key).filter(|entry| entry.start <= key)
+    }
+
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn next(&self, key: u64) -> Option<Entry> {
+        let Step { node: leaf, at, .. } = self.reach(key);
+        if at < leaf.count() { leaf.slot(at).entry() } else { None }
+    }
+
+    /// As [`Reader::prev`].
+    #[inline]
+    pub fn prev(&self, key: u64) -> Option<Entry> {
+        self.around(key, key).0
+    }
+
+    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what lies on either side of a
+    /// range.
+    #[inline]
+    pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
+        let Step { node: leaf, at, .. } = self.reach(start);
+        let count = leaf.count();
+        let prev = if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(start) };
+        let mut behind = at;
+        while behind < count && leaf.end(behind) <= end {
+            behind += 1;
+        }
+        let next = if behind < count { leaf.slot(behind).entry() } else { self.reader.next(end) };
+        (prev, next)
+    }
+
     /// Makes sure that the next `replaces` calls of [`Writer::replace`] cannot fail. Nearly always that is so already
     /// and this is a comparison. What is not used up stays in store for later calls.
     ///
@@ -82,6 +118,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Removes every entry.
     pub fn clear(&mut self) {
         let map = self.map;
+        map.finger.forget();
         let root = &map.root;
         let count = root.count();
         let leaf = root.word().is_leaf();
@@ -99,23 +136,35 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// Fills in the path to the first entry whose end lies above `key`, or behind the last entry.
+    /// Where the first entry lies whose end lies above `key`, or behind the last entry. The finger points to that leaf afterwards.
     #[inline(always)]
-    pub(super) fn descend<'n>(&self, key: u64, path: &mut Path<'n, SLOTS>)
+    fn reach<'n>(&self, key: u64) -> Step<'n, SLOTS>
+    where
+        'a: 'n,
+    {
+        if !self.map.finger.points_to(key) {
+            return self.descend(key);
+        }
+        let leaf = self.step(0);
+        Step { at: leaf.node.search(key), ..leaf }
+    }
+
+    /// As [`reach`](Self::reach), from the root.
+    fn descend<'n>(&self, key: u64) -> Step<'n, SLOTS>
     where
         'a: 'n,
     {
         let mut node: &'n Node<SLOTS> = &self.map.root;
         let mut lo = 0;
         let mut level = node.level();
-        path.top = level;
         loop {
             let count = node.count();
             let found = node.search(key);
             let at = if level > 0 { found.min(count - 1) } else { found.min(count) };
-            path.set(level, Step { node, at, lo });
+            let step = Step { node, at, lo };
+            self.map.finger.set(level, step);
             if level == 0 {
-                return;
+                return step;
             }
             if at > 0 {
                 lo = node.end(at - 1);
@@ -123,6 +172,30 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             node = self.node_at(node, at);
             level -= 1;
         }
+    }
+
+    /// A step of the way that the finger points, by which [`reach`](Self::reach) has gone just now; not above the root's.
+    #[inline(always)]
+    fn step<'n>(&self, level: usize) -> Step<'n, SLOTS>
+    where
+        'a: 'n,
+    {
+        // SAFETY: `descend` has set every level up to the root's. Nodes are unlinked by this writer alone, after it has forgotten.
+        unsafe { self.map.finger.step(level) }
+    }
+
+    /// The way that the finger points to the first entry whose end lies above `key`, to be changed.
+    pub(super) fn path<'n>(&self, key: u64) -> Path<'n, SLOTS>
+    where
+        'a: 'n,
+    {
+        let leaf = self.reach(key);
+        let mut path = Path::new(self.map.root.level());
+        path.set(0, leaf);
+        for level in 1..=path.top {
+            path.set(level, self.step(level));
+        }
+        path
     }
 
     /// As [`Reader::child`], for as long as the map is borrowed.
@@ -141,13 +214,12 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// it was.
     #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
-        let mut path = Path::new();
-        self.descend(start, &mut path);
-        let Step { node: leaf, at: from, lo } = path.step(0);
-        let is_root = path.top == 0;
+        let step = self.reach(start);
+        let Step { node: leaf, at: from, lo } = step;
+        let is_root = self.map.root.level() == 0;
         let count = leaf.count();
         let last = leaf.last_end();
-        if end > last && !path.is_last() {
+        if end > last && !self.is_last() {
             return false;
         }
         let to = first_behind(leaf, from, start, end);
@@ -162,41 +234,70 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             let before = gaps(leaf, from, to.min(count - 1), lo);
             edit(leaf, from, gone, with);
             let after = gaps(leaf, from, (from + with.len()).min(now - 1), lo);
-            gap_changed(&path, before, after);
+            self.gap_changed(step, before, after);
         } else {
-            self.replace_at_end(&path, gone, with);
+            self.replace_at_end(step, gone, with);
             self.refresh_gaps(end);
         }
         self.map.add_len(with.len(), gone);
         true
     }
 
+    /// Whether the finger points to the last leaf.
+    fn is_last(&self) -> bool {
+        (1..=self.map.root.level()).map(|level| self.step(level)).all(|step| step.at + 1 == step.node.count())
+    }
+
     /// The same where the end of the leaf changes: so do the ends that its ancestors keep, and the gap of the leaf
     /// behind, which is left to `refresh_gaps`.
     #[inline(never)]
-    fn replace_at_end(&self, path: &Path<'_, SLOTS>, gone: usize, with: &[Entry]) {
-        let Step { node: leaf, at: from, lo } = path.step(0);
+    fn replace_at_end(&self, leaf: Step<'_, SLOTS>, gone: usize, with: &[Entry]) {
+        let root = self.map.root.level();
         let mut top = 1;
-        while top < path.top && path.step(top).at + 1 == path.step(top).node.count() {
+        while top < root && self.step(top).at + 1 == self.step(top).node.count() {
             top += 1;
         }
         for level in 0..=top {
-            path.step(level).node.hold();
+            self.step(level).node.hold();
         }
-        leaf.open(from, gone, with.len());
-        fill(leaf, from, with);
-        let end = leaf.last_end();
+        leaf.node.open(leaf.at, gone, with.len());
+        fill(leaf.node, leaf.at, with);
+        let end = leaf.node.last_end();
         for level in 1..=top {
-            path.step(level).node.set_end(path.step(level).at, end);
+            self.step(level).node.set_end(self.step(level).at, end);
         }
         for level in 0..=top {
-            path.step(level).node.release();
+            self.step(level).node.release();
         }
-        let (mut below, mut lo) = (leaf, lo);
-        for level in 1..=path.top {
-            let step = path.step(level);
-            step.node.set_gap(step.at, below.max_gap(lo));
-            (below, lo) = (step.node, step.lo);
+        let mut below = leaf;
+        for level in 1..=root {
+            let step = self.step(level);
+            step.node.set_gap(step.at, below.node.max_gap(below.lo));
+            below = step;
+        }
+    }
+
+    /// In the leaf that the finger points to gaps of at most `before` became gaps of at most `after`: corrects what its ancestors
+    /// keep.
+    #[inline(always)]
+    fn gap_changed(&self, leaf: Step<'_, SLOTS>, before: u64, after: u64) {
+        let mut below = leaf;
+        let (mut before, mut after) = (before, after);
+        for level in 1..=self.map.root.level() {
+            let step = self.step(level);
+            let kept = step.node.datum(step.at);
+            let now = if after >= kept {
+                after
+            } else if before < kept {
+                return;
+            } else {
+                below.node.max_gap(below.lo)
+            };
+            if now == kept {
+                return;
+            }
+            step.node.set_gap(step.at, now);
+            (before, after, below) = (kept, now, step);
         }
     }
 
@@ -209,9 +310,12 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         if self.next(start).is_some_and(|entry| entry.start < end) {
             lost = self.cut(&mut held, start, end);
         }
+        // From here on nodes come and go.
+        self.map.finger.forget();
         if !with.is_empty() {
             self.put(&mut held, with);
         }
+        self.map.finger.forget();
         self.refresh_gaps(end);
         self.map.add_len(with.len(), lost);
         held.finish::<H>();
@@ -220,12 +324,11 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a changed
     /// range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
-        let mut path = Path::new();
-        self.descend(key, &mut path);
-        for level in 1..=path.top {
-            let below = path.step(level - 1);
-            let Step { node, at, .. } = path.step(level);
-            node.set_gap(at, below.node.max_gap(below.lo));
+        let mut below = self.reach(key);
+        for level in 1..=self.map.root.level() {
+            let step = self.step(level);
+            step.node.set_gap(step.at, below.node.max_gap(below.lo));
+            below = step;
         }
     }
 }
@@ -249,22 +352,16 @@ pub(super) struct Path<'n, const SLOTS: usize> {
 }
 
 impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
-    /// To be filled in by `descend`.
+    /// To be filled in, for a root at the level `top`.
     #[inline(always)]
-    pub(super) fn new() -> Self {
-        Self { steps: [MaybeUninit::uninit(); _], top: 0 }
-    }
-
-    /// Whether the path leads to the last leaf.
-    #[inline]
-    fn is_last(&self) -> bool {
-        (1..=self.top).all(|level| self.step(level).at + 1 == self.step(level).node.count())
+    fn new(top: usize) -> Self {
+        Self { steps: [MaybeUninit::uninit(); _], top }
     }
 
     #[inline(always)]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
-        // SAFETY: `descend` and `raise` write every element up to `top`, and nobody asks for one above it.
+        // SAFETY: `Writer::path` and `raise` write every element up to `top`, and nobody asks for one above it.
         unsafe { self.steps[level].assume_init() }
     }
 
@@ -327,29 +424,6 @@ fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64)
         before = leaf.end(at);
     }
     max
-}
-
-/// In the leaf of `path` gaps of at most `before` became gaps of at most `after`: corrects what its ancestors keep.
-#[inline(always)]
-fn gap_changed<const SLOTS: usize>(path: &Path<'_, SLOTS>, before: u64, after: u64) {
-    let mut below = path.step(0);
-    let (mut before, mut after) = (before, after);
-    for level in 1..=path.top {
-        let step = path.step(level);
-        let kept = step.node.datum(step.at);
-        let now = if after >= kept {
-            after
-        } else if before < kept {
-            return;
-        } else {
-            below.node.max_gap(below.lo)
-        };
-        if now == kept {
-            return;
-        }
-        step.node.set_gap(step.at, now);
-        (before, after, below) = (kept, now, step);
-    }
 }
 
 #[inline]

@@ -83,6 +83,7 @@ impl<H: Host> LockStats<H> {
         sum
     }
 
+    #[cold]
     fn note_acquired(&self, mode: Mode, waited: Option<u64>) {
         let side = usize::from(mode == Mode::Write);
         self.cells.with(|cell| {
@@ -95,6 +96,7 @@ impl<H: Host> LockStats<H> {
         });
     }
 
+    #[cold]
     fn note_held(&self, mode: Mode, ns: u64) {
         self.cells.with(|cell| cell.held[mode as usize].record(ns));
     }
@@ -187,8 +189,8 @@ impl Hold {
         Hold { since_ns: now(stats), mode: Mode::Read }
     }
 
-    /// He has got it.
-    #[inline]
+    /// He has got it. Inlined, here and below, for the lock that keeps no statistics.
+    #[inline(always)]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
         let Some(stats) = stats else { return self };
         let since_ns = if waited { H::now_ns() } else { self.since_ns };
@@ -205,7 +207,7 @@ impl Hold {
 
 impl Ended {
     /// He has released or downgraded it. Returns the hold that follows, if it is held in another mode now.
-    #[inline]
+    #[inline(always)]
     pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, next: Option<Mode>) -> Hold {
         if let Some(stats) = stats {
             stats.note_held(self.hold.mode, self.at_ns.saturating_sub(self.hold.since_ns));

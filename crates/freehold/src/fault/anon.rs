@@ -16,6 +16,7 @@ use freehold_pagetable::{Pte, PteFlags, PteTable};
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps the zero page; a write, a frame of its own. `table` is the one for `page`.
+    #[inline]
     pub(super) fn anon_fault(
         &self,
         vma: &Vma<P>,
@@ -47,10 +48,16 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
     /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, order).
+    #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), Step<P>> {
         if vma.anon().is_some() {
             return Ok(());
         }
+        self.adopt_first(vma, held)
+    }
+
+    #[inline(never)]
+    fn adopt_first(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), Step<P>> {
         let adopted = match held {
             Held::Mmap(guard) => self.adopt_family(guard, vma),
             Held::Vma => self.adopt_family(&self.try_read().ok_or(Step::Climb)?, vma),

@@ -172,6 +172,7 @@ impl<P: Platform> AddressSpace<P> {
         end
     }
 
+    #[inline]
     fn fault_under_vma_lock(&self, page: u64, access: Access) -> Step<P> {
         match self.lock_vma(page) {
             Ok(vma) => self.fault_in(&vma, page, access, Held::Vma),
@@ -179,6 +180,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    #[inline(never)]
     fn fault_under_mmap_lock(&self, page: u64, access: Access) -> Step<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
@@ -247,16 +249,12 @@ impl<P: Platform> AddressSpace<P> {
             return self.hugetlb_fault(vma, page, access, held);
         }
         let address = VirtAddr::new(page);
-        // Nearly every fault installs something, so the table is made before anything else is known.
-        let table = match self
-            .table
-            .pte_table_alloc_unless(self.platform(), address, || self.huge_fault(vma, page, access, held))
-        {
-            Ok(Ok(table)) => table,
-            Ok(Err(step)) => return step,
-            Err(TableError::Huge(_)) => return self.huge_entry_fault(vma, page, access),
-            Err(TableError::OutOfTables) => return Step::OUT_OF_MEMORY,
-            Err(TableError::Marker(_)) => return Step::Failed(FaultError::Bus { addr: page }),
+        let table = match self.table.pte_table(self.platform(), address) {
+            Some(table) => table,
+            None => match self.make_table(vma, page, access, held) {
+                Ok(table) => table,
+                Err(step) => return step,
+            },
         };
         if vma.flags().intersects(VmFlags::UFFD)
             && let Some(step) = self.ask_pager(vma, page, access)
@@ -297,6 +295,26 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
+    /// The table for `page`, where there was none: nearly every fault installs something, so it is made before anything else is known,
+    /// unless a huge page serves the fault, or something else stands there.
+    #[inline(never)]
+    fn make_table(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> Result<PteTable<'_, P::Format, P>, Step<P>> {
+        if let Some(step) = self.huge_fault(vma, page, access, held) {
+            return Err(step);
+        }
+        self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)).map_err(|error| match error {
+            TableError::Huge(_) => self.huge_entry_fault(vma, page, access),
+            TableError::OutOfTables => Step::OUT_OF_MEMORY,
+            TableError::Marker(_) => Step::Failed(FaultError::Bus { addr: page }),
+        })
+    }
+
     /// A fault at the marker of a frame that failed.
     #[inline(never)]
     fn poison_fault(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, payload: u64) -> Step<P> {

@@ -30,15 +30,15 @@ impl Magazine {
         Some(Pfn::new(self.slots[len].load(Relaxed)))
     }
 
-    /// Takes frames from the back of `frames` until one or the other is exhausted.
-    fn fill<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
-        let mut len = self.len.load(Relaxed);
-        while len < KEEP {
-            let Some(frame) = frames.pop() else { break };
-            self.slots[len].store(frame.get(), Relaxed);
-            len += 1;
+    /// Takes frames from the back of `frames`, as many as there is room for; returns how many are left.
+    fn fill(&self, frames: &[Pfn]) -> usize {
+        let len = self.len.load(Relaxed);
+        let left = frames.len().saturating_sub(KEEP - len);
+        for (slot, frame) in self.slots[len..].iter().zip(frames[left..].iter().rev()) {
+            slot.store(frame.get(), Relaxed);
         }
-        self.len.store(len, Relaxed);
+        self.len.store(len + frames.len() - left, Relaxed);
+        left
     }
 }
 
@@ -54,6 +54,7 @@ impl<P: Platform> FrameCache<P> {
     }
 
     /// A free frame, its contents undefined, its record clean.
+    #[inline]
     pub fn alloc(&self, platform: &P) -> Result<Pfn, NoMemory> {
         match self.magazines.with(Magazine::pop) {
             Some(frame) => Ok(frame),
@@ -66,19 +67,18 @@ impl<P: Platform> FrameCache<P> {
         let mut batch = [Pfn::new(0); BATCH];
         let got = platform.alloc_frames(&mut batch);
         let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
-        let mut rest: ArrayVec<Pfn, BATCH> = rest.iter().copied().collect();
-        self.magazines.with(|magazine| magazine.fill(&mut rest));
+        let left = self.magazines.with(|magazine| magazine.fill(rest));
         // The thread may have moved to a CPU with a full magazine.
-        self.give_back(platform, &rest);
+        self.give_back(platform, &rest[..left]);
         Ok(*first)
     }
 
     /// Frames whose last reference is gone.
     fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
-            self.magazines.with(|magazine| magazine.fill(frames));
+            let left = self.magazines.with(|magazine| magazine.fill(frames));
+            self.give_back(platform, &frames[..left]);
         }
-        self.give_back(platform, frames);
         frames.clear();
     }
 
@@ -124,6 +124,7 @@ pub(crate) fn home_of<P: Platform>(vma: &Vma<P>) -> usize {
 impl<P: Platform> Engine<P> {
     /// A frame for anonymous memory at `page` of `vma`, which has a family; referenced and counted as mapped once, exclusive;
     /// zeroed if asked.
+    #[inline(always)]
     pub(crate) fn alloc_anon(&self, zero: bool, vma: &Vma<P>, page: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
         self.platform().frame(frame).init_anon(home_of(vma), vma.pgoff_of(page));
@@ -194,32 +195,44 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn release(&self, unmapped: &[Unmapped]) {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         for leaf in unmapped {
-            // The frames of a huge page stay together, for the next one.
-            let huge = leaf.level() != Level::Pte;
-            if huge {
-                if self.release_huge_page(*leaf) {
-                    continue;
-                }
+            if leaf.level() != Level::Pte {
                 self.frames.free(self.platform(), &mut free);
+                self.release_large(*leaf);
+                continue;
             }
-            for n in 0..leaf.level().frames() {
-                let frame = leaf.pfn().add(n);
-                if leaf.is_dirty() {
-                    self.platform().frame(frame).set_dirty();
-                }
-                if self.platform().frame(frame).put() {
-                    free.push(frame);
-                }
-                if free.is_full() && huge {
-                    self.frames.free_now(self.platform(), &mut free);
-                } else if free.is_full() {
+            let frame = self.platform().frame(leaf.pfn());
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(leaf.pfn());
+                if free.is_full() {
                     self.frames.free(self.platform(), &mut free);
                 }
             }
-            if huge {
+        }
+        self.frames.free(self.platform(), &mut free);
+    }
+
+    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
+    #[inline(never)]
+    fn release_large(&self, leaf: Unmapped) {
+        if self.release_huge_page(leaf) {
+            return;
+        }
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        for pfn in (0..leaf.level().frames()).map(|n| leaf.pfn().add(n)) {
+            let frame = self.platform().frame(pfn);
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(pfn);
+            }
+            if free.is_full() {
                 self.frames.free_now(self.platform(), &mut free);
             }
         }
-        self.frames.free(self.platform(), &mut free);
+        self.frames.free_now(self.platform(), &mut free);
     }
 }

@@ -16,6 +16,7 @@ mod loom_tests;
 pub(crate) mod pin;
 pub(crate) mod run;
 
+use crate::space::RssKind;
 use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
@@ -204,21 +205,26 @@ impl Frame {
     }
 
     /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
-    /// The frame is not exclusive any more.
-    pub(crate) fn share(&self) {
+    /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is [kept](Self::is_kept).
+    #[inline]
+    pub(crate) fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
-        if self.refs.load(Acquire) == 1 {
+        let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
+        if refs == 1 {
             // The entry that is being copied holds the only reference: whoever wants another has to wait for its table.
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
+        } else if pin::keeps(refs, word) {
+            return None;
         } else {
             self.get();
             self.add_map();
         }
-        if self.is_exclusive() {
+        if word & EXCLUSIVE != 0 {
             self.clear_exclusive();
         }
+        Some(kind_of(word))
     }
 
     /// Entries that map it.
@@ -235,6 +241,11 @@ impl Frame {
     /// Whether it is shared memory of a page cache.
     pub(crate) fn is_shmem(&self) -> bool {
         self.word.load(Relaxed) & SHMEM != 0
+    }
+
+    /// What a mapping of it counts as.
+    pub(crate) fn kind(&self) -> RssKind {
+        kind_of(self.word.load(Relaxed))
     }
 
     /// Whether only one address space can reach it. Ask under the lock of the table that maps it.
@@ -329,6 +340,14 @@ pub(crate) struct FreeHugePage {
     pub restore: bool,
     /// A frame of it has failed.
     pub broken: bool,
+}
+
+fn kind_of(word: u32) -> RssKind {
+    match word & (ANON | SHMEM) {
+        0 => RssKind::File,
+        SHMEM => RssKind::Shmem,
+        _ => RssKind::Anon,
+    }
 }
 
 fn level_of(word: u32) -> Level {

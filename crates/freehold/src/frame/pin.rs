@@ -10,7 +10,7 @@
 //! | a page with a pin | stays exclusive as long as an entry maps it: fork copies it, nobody moves it. So stores go to what is pinned |
 //! | a pin ends | at any time, under no lock |
 
-use super::Frame;
+use super::{ANON, EXCLUSIVE, Frame};
 use crate::{Pfn, engine::Engine, platform::Platform};
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::{CHECKED, Ordering::Relaxed};
@@ -36,16 +36,17 @@ impl Frame {
         self.put_many(PIN)
     }
 
-    /// Whether somebody may have pinned it. Under the lock of the one table that maps an exclusive page no pin is overlooked.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.refs() >= PIN
-    }
-
-    /// Whether it is an anonymous page that must not be shared or moved, since somebody has pinned it. Ask under the lock of the
-    /// table that maps it.
+    /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it. Under the lock of the one
+    /// table that maps it, as it is exclusive, no pin is overlooked.
     pub(crate) fn is_kept(&self) -> bool {
-        self.is_anon() && self.is_exclusive() && self.is_pinned()
+        keeps(self.refs(), self.word.load(Relaxed))
     }
+}
+
+/// Whether a frame with so many references, and this word, is [kept](Frame::is_kept).
+#[inline]
+pub(super) fn keeps(refs: u32, word: u32) -> bool {
+    refs >= PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE
 }
 
 impl<P: Platform> Engine<P> {

@@ -197,7 +197,8 @@ impl<P: Platform> AddressSpace<P> {
                 if flags.contains(PteFlags::WRITE) {
                     leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 }
-                self.platform().frame(pfn).share();
+                let shared = self.platform().frame(pfn).share();
+                debug_assert!(shared.is_some(), "a huge page is pinned that was not a moment ago");
                 Some(
                     leaf.pte().with_flags(level, leaf.pte().flags() - (PteFlags::WRITE | PteFlags::ACCESSED)),
                 )

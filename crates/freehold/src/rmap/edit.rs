@@ -62,6 +62,17 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
+    /// Links a VMA that is not linked yet, where it belongs.
+    ///
+    /// # Locks
+    ///
+    /// As [`new`](Self::new).
+    pub fn link(vma: &'e Vma<P>) {
+        if vma.is_listed() {
+            RmapEdit::of(vma).insert(vma);
+        }
+    }
+
     /// Links the copy that fork made of `parent`, behind it.
     pub fn insert_after(&mut self, parent: &Vma<P>, child: &Vma<P>) {
         if let Some(file) = &mut self.file {
@@ -89,7 +100,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
 
     /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under one hold.
     pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
-        let mut rest = vmas.peekable();
+        let mut rest = vmas.filter(|vma| vma.is_listed()).peekable();
         while let Some(first) = rest.next() {
             let mut edit = RmapEdit::of(first);
             edit.remove(first);

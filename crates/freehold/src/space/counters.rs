@@ -24,11 +24,7 @@ pub enum RssKind {
 impl RssKind {
     /// The kind that a mapping of this frame counts as.
     pub(crate) fn of(frame: &Frame) -> Self {
-        match (frame.is_anon(), frame.is_shmem()) {
-            (true, _) => RssKind::Anon,
-            (false, true) => RssKind::Shmem,
-            (false, false) => RssKind::File,
-        }
+        frame.kind()
     }
 }
 

@@ -54,11 +54,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             self.reserve(3)?;
             let new = self.prepare_new(range.clone(), &attrs)?;
             if runs.is_empty() {
-                let (vma, replaced) = self.replace_gathered(gathered, range, new, &attrs);
-                gone.add(replaced);
+                let vma = match gathered {
+                    Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, gone),
+                    None => self.insert(range, new, &attrs),
+                };
                 return Ok(self.count_stored(&request, vma));
             }
-            gone.add(gathered.unmap());
+            gathered.into_iter().for_each(|gathered| gone.add(gathered.unmap()));
             if let Err(error) = self.space.make_tables(&runs) {
                 self.space.drop_tables(self, &range);
                 return Err(error.into());

@@ -18,7 +18,7 @@
 //! parent's pages are its own again as soon as the references are gone (hazard C-64).
 
 use super::{
-    AddressSpace, Rss, RssKind, SpaceConfig,
+    AddressSpace, Rss, SpaceConfig,
     locking::{WriteGuard, entry},
     zap::SpaceTlb,
 };
@@ -33,7 +33,7 @@ use crate::{
     uffd::{Context, event::Notices},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::Range;
 use freehold_pagetable::{Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, VaRange};
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -214,13 +214,12 @@ impl<P: Platform> AddressSpace<P> {
         child: &AddressSpace<P>,
         gather: &mut ForkGather<'_, '_, P>,
     ) -> Result<u64, NoMemory> {
-        let mut copier = Copier {
-            platform: self.platform(),
-            private: vma.flags().is_cow(),
-            uffd_wp: flags.contains(VmFlags::UFFD_WP),
-            rss: Rss::default(),
-            kept: 0,
-        };
+        let (private, uffd_wp) = (vma.flags().is_cow(), flags.contains(VmFlags::UFFD_WP));
+        let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
+        lost.set(PteFlags::DIRTY, !private);
+        lost.set(PteFlags::UFFD_WP, !uffd_wp);
+        let mut copier =
+            Copier { platform: self.platform(), private, uffd_wp, lost, rss: Rss::default(), kept: 0 };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);
@@ -257,6 +256,8 @@ struct Copier<'p, P: Platform> {
     private: bool,
     /// The child's VMA is for a userfaultfd to write-protect.
     uffd_wp: bool,
+    /// What the child's entry lacks: the child has not used the page yet, nor written to a shared one.
+    lost: PteFlags,
     /// Resident pages that the child now has.
     rss: Rss,
     /// Pages that the child has not got, because they are pinned.
@@ -274,7 +275,8 @@ enum Leaf {
 }
 
 impl<P: Platform> Copier<'_, P> {
-    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write.
+    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One pass, for each entry costs
+    /// a visit to its frame's record.
     fn copy_table(
         &mut self,
         source: &mut PteGuard<'_, P::Format, P>,
@@ -282,14 +284,12 @@ impl<P: Platform> Copier<'_, P> {
         range: VaRange,
         gather: &mut ForkGather<'_, '_, P>,
     ) {
-        if self.private {
-            source.change_each(range, gather, |_, pte| protected(pte, Level::Pte));
-        }
-        let _: ControlFlow<()> = source.for_each(range, |address, pte| {
+        let private = self.private;
+        let kept = |_: VirtAddr, pte| if private { protected(pte, Level::Pte) } else { pte };
+        source.change_each_then(range, gather, kept, |address, pte| {
             if let Some(copy) = self.share(pte, Level::Pte) {
                 target.set(address, copy);
             }
-            ControlFlow::Continue(())
         });
     }
 
@@ -313,29 +313,22 @@ impl<P: Platform> Copier<'_, P> {
         Leaf::Shared
     }
 
-    /// The child's entry for what the parent has, counted.
+    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every page.
+    #[inline(always)]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
-            Kind::Leaf { pfn, flags }
-                if !flags.contains(PteFlags::SPECIAL) && self.platform.frame(pfn).is_kept() =>
-            {
-                self.kept += 1;
-                None
-            }
             Kind::Leaf { pfn, flags } => {
-                for pfn in (0..level.frames()).map(|n| pfn.add(n)) {
-                    if flags.contains(PteFlags::SPECIAL) {
-                        break;
-                    }
-                    let frame = self.platform.frame(pfn);
-                    frame.share();
-                    self.rss.add(RssKind::of(frame), 1);
+                let frames = if flags.contains(PteFlags::SPECIAL) { 0 } else { level.frames() };
+                for pfn in (0..frames).map(|n| pfn.add(n)) {
+                    let Some(kind) = self.platform.frame(pfn).share() else {
+                        // A page of one frame: of a huge one all were asked before.
+                        debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
+                        self.kept += 1;
+                        return None;
+                    };
+                    self.rss.add(kind, 1);
                 }
-                // The child has not used the page yet, nor written to a shared one.
-                let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
-                lost.set(PteFlags::DIRTY, !self.private);
-                lost.set(PteFlags::UFFD_WP, !self.uffd_wp);
-                Some(pte.with_flags(level, flags - lost))
+                Some(pte.without(self.lost))
             }
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
             // The walk that ends the parent's marker comes to the child's later.
@@ -354,9 +347,7 @@ impl<P: Platform> Copier<'_, P> {
 /// The entry without the right to write.
 fn protected<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => {
-            pte.with_flags(level, flags - PteFlags::WRITE)
-        }
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
         Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
         Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }

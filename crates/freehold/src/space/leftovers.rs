@@ -37,7 +37,16 @@ impl<'s, P: Platform> Leftovers<'s, P> {
     }
 
     /// Step 5 of all, and what is to be said in between.
+    #[inline]
     pub fn retire(self) {
+        // Nearly always there is nothing.
+        if self.before.is_some() || self.moved.is_some() || self.after.is_some() {
+            self.retire_all();
+        }
+    }
+
+    #[inline(never)]
+    fn retire_all(self) {
         self.before.into_iter().for_each(Unmapped::retire);
         self.moved.into_iter().for_each(Notice::send);
         self.after.into_iter().for_each(Unmapped::retire);

@@ -6,7 +6,7 @@ use super::{
     locking::WriteGuard,
     map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
     reshape::NewMapping,
-    unmap::{Decoded, Gathered, Unmapped},
+    unmap::{Decoded, Gathered},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -89,6 +89,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Step 1: what can be said without looking at the address space.
+    #[inline]
     pub(super) fn decode_mmap(
         &self,
         addr: u64,
@@ -431,18 +432,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// What is in the way, and the limits. What was gathered may go from now on.
+    /// What is in the way, if anything can be, and the limits. What was gathered may go from now on.
     pub(super) fn clear_way(
         &self,
         request: &Request<P>,
         range: &Range<u64>,
-    ) -> Result<Gathered<'_, 's, P>, MmapError> {
+    ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
         let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
         let gathered = match request.flags.contains(MapFlags::FIXED) {
-            true => self.gather(&Decoded::trusted(range.clone()))?,
-            false => self.gather_nothing(range.clone()),
+            true => Some(self.gather(&Decoded::trusted(range.clone()))?),
+            false => None,
         };
-        if !space.may_expand(request.vm_flags, pages, gathered.replaced()) {
+        let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
+        if !space.may_expand(request.vm_flags, pages, replaced) {
             return Err(MmapError::Limit);
         }
         if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > space.engine.config().commit_pages {
@@ -463,11 +465,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let reserves = promised.as_ref().map(|promised| &promised.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };
         let new = self.prepare_new(range.clone(), &attrs)?;
-        let (vma, old) = self.replace_gathered(gathered, range, new, &attrs);
+        let vma = match gathered {
+            Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, replaced),
+            None => self.insert(range, new, &attrs),
+        };
         if let Some(promised) = promised {
             promised.hand_over();
         }
-        replaced.add(old);
         Ok(self.count_stored(request, vma))
     }
 
@@ -478,12 +482,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: Range<u64>,
         new: NewMapping<'g, P>,
         attrs: &Attrs<'_, P>,
-    ) -> (&'g Vma<P>, Unmapped<'s, P>) {
+        gone: &mut Leftovers<'s, P>,
+    ) -> &'g Vma<P> {
         // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
         // not locked, and its first fault must find the range empty.
         gathered.zap_in_place();
         let vma = self.insert(range, new, attrs);
-        (vma, gathered.commit_replaced())
+        gone.add(gathered.commit_replaced());
+        vma
     }
 
     /// Counts what was stored in `vma`. Tells whether it wants populating.

@@ -100,16 +100,21 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MprotectError::Invalid);
         }
         let tlb = SpaceTlb { space: self };
-        let gather = Gather::new(&tlb, &self.gathers);
-        let mut protecting =
-            Protecting { guard: &guard, gather, access: request.access, pkey, opened: ArrayVec::new() };
+        let mut gather = Gather::new(&tlb, &self.gathers);
+        let mut opened = ArrayVec::new();
+        let mut protecting = Protecting {
+            guard: &guard,
+            gather: &mut gather,
+            access: request.access,
+            pkey,
+            opened: &mut opened,
+        };
         let done = protecting.start(&request).and_then(|range| protecting.go(range));
-        let Protecting { mut gather, opened, .. } = protecting;
         gather.finish();
         drop(guard);
-        for opened in opened {
+        for opened in &opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next access.
-            self.populate_locked(opened);
+            self.populate_locked(opened.clone());
         }
         done
     }
@@ -119,12 +124,12 @@ impl<P: Platform> AddressSpace<P> {
 struct Protecting<'g, 't, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
     /// No frames go, so it need not hold any.
-    gather: Gather<'t, SpaceTlb<'s, P>, 1>,
+    gather: &'g mut Gather<'t, SpaceTlb<'s, P>, 1>,
     access: VmFlags,
     /// The protection key that was asked for.
     pkey: Option<u8>,
     /// Locked private memory that became writable; when there are more pieces, the last covers them all.
-    opened: ArrayVec<Range<u64>, 16>,
+    opened: &'g mut ArrayVec<Range<u64>, 16>,
 }
 
 impl<P: Platform> Protecting<'_, '_, '_, P> {
@@ -225,7 +230,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             // Rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
             space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut NotCached })
         } else {
-            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut self.gather })
+            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut *self.gather })
         };
         // Huge pages were split at the edges when the VMA was cut, and a change allocates nothing.
         debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");

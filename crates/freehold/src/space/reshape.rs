@@ -160,7 +160,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let vma = vma.into_ref();
         // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.
         self.attach(vma);
-        RmapEdit::of(vma).insert(vma);
+        RmapEdit::link(vma);
         self.replace(vma.range(), &[entry(vma)]);
         self.space.counters.count_vmas(self, 1);
         vma

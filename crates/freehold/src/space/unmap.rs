@@ -42,7 +42,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
-use freehold_pagetable::{Format, Gather, VaRange, VirtAddr};
+use freehold_pagetable::{Format, Gather, Level, VaRange, VirtAddr};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
 /// lock; a constant, so the hold stays independent of sizes.
@@ -174,10 +174,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// The caller still holds the lock, and everything is mapped as before.
     pub(crate) fn unmap_unlocking(self, range: &Decoded) -> Result<(), (Self, MunmapError)> {
-        let (detached, settling) = match self.detach_range(range) {
-            Ok(done) => done,
+        let (detached, settling) = match self.gather(range) {
+            Ok(gathered) => self.detach_gathered(gathered),
             Err(error) => return Err((self, error)),
         };
+        self.settle_unlocking(detached, settling);
+        Ok(())
+    }
+
+    /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
+    fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
+        let settling = self.settling(&gathered);
+        let closing = matches!(settling, Settling::Released);
+        (gathered.commit(closing), settling)
+    }
+
+    /// Its last steps.
+    fn settle_unlocking(self, detached: Detached<'s, P>, settling: Settling) {
         match settling {
             Settling::Exclusive(free) => {
                 let unmapped = detached.settle(free);
@@ -201,15 +214,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 detached.settle_released().retire();
             }
         }
-        Ok(())
-    }
-
-    /// Steps 2 and 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
-    fn detach_range(&self, range: &Decoded) -> Result<(Detached<'s, P>, Settling), MunmapError> {
-        let gathered = self.gather(range)?;
-        let settling = self.settling(&gathered);
-        let closing = matches!(settling, Settling::Released);
-        Ok((gathered.commit(closing), settling))
     }
 
     /// How step 4 goes: the one place that reads the design.
@@ -218,11 +222,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// addresses, which must not be anybody else's, and may still owe the flush of an entry that they cleared.
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
-        let free = self.free_span(&span);
         let small = span.end - span.start <= AT_ONCE;
-        if !totals.files && !space.has_tables_inside(free, &span) && space.is_bare(&span, small) {
+        let mut known = None;
+        let mut free = || *known.get_or_insert_with(|| self.free_span(&span));
+        if !totals.files && space.is_settled(&span, small, &mut free) {
             return Settling::Nothing;
         }
+        let free = free();
         match space.locking.unmap {
             Unmap::Released if totals.special => Settling::Exclusive(free),
             Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(&space.mmu) => {
@@ -432,23 +438,33 @@ impl<P: Platform> AddressSpace<P> {
         vma.flags().intersects(VmFlags::PFNMAP | huge)
     }
 
-    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing. Errs towards `false` for large ranges that have
-    /// page tables.
-    fn is_bare(&self, span: &Range<u64>, small: bool) -> bool {
+    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing, and no table at an end of it lies inside `free`, so that
+    /// it must go with the range. Errs towards `false` for large ranges that have page tables.
+    fn is_settled(&self, span: &Range<u64>, small: bool, free: impl FnOnce() -> VaRange) -> bool {
+        const TABLE: u64 = Level::Pte.table_span();
+        if span.is_empty() {
+            return true;
+        }
+        let peek = |at: u64| (VirtAddr::new(at), self.table.peek(self.platform(), VirtAddr::new(at)));
+        let (first, last) = (peek(span.start), span.end - 1);
+        // Nearly always one table of the lowest level would hold it all.
+        let one = span.start / TABLE == last / TABLE;
+        // The walk ends at an entry: the lowest table on the way is the one that holds it.
+        let ends = [Some(first), (!one).then(|| peek(last))];
+        let mut tables =
+            ends.into_iter().flatten().filter(|(_, (_, level))| *level < P::Format::ROOT).peekable();
+        if tables.peek().is_some() {
+            let free = free();
+            if tables.any(|(at, (_, level))| free.covers(VaRange::entry(at, level.above()))) {
+                return false;
+            }
+        }
+        let (_, (pte, level)) = first;
+        if one && level > Level::Pte {
+            return pte.is_none();
+        }
         let range = VaRange::of(span.start, span.end);
-        span.is_empty()
-            || self.table.is_empty_range(self.platform(), range)
-            || (small && self.is_unmapped(range))
-    }
-
-    /// Whether a table at an end of `span` lies inside `free`, so that it must go with the range.
-    fn has_tables_inside(&self, free: VaRange, span: &Range<u64>) -> bool {
-        let inside = |at: u64| {
-            // The walk ends at an entry: the lowest table on the way is the one that holds it.
-            let (_, level) = self.table.peek(self.platform(), VirtAddr::new(at));
-            level < P::Format::ROOT && free.covers(VaRange::entry(VirtAddr::new(at), level.above()))
-        };
-        !span.is_empty() && (inside(span.start) || inside(span.end - 1))
+        self.table.is_empty_range(self.platform(), range) || (small && self.is_unmapped(range))
     }
 
     /// Unlinks the tables over `span` that lie inside `free`.
@@ -499,25 +515,24 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         let guard = self.write_range(range.range())?;
-        let sections = match self.locking.unmap {
-            _ if atomic => None,
-            Unmap::Sectioned { bytes } => Some(bytes),
-            Unmap::Exclusive => None,
-            // Seed 001's fallback for what must be zapped under the write lock.
-            Unmap::Downgraded | Unmap::Released => {
-                guard.vmas(range.range()).any(|vma| self.is_special(vma)).then_some(SECTION)
-            }
-        };
-        match sections {
-            Some(bytes) => self.unmap_sections(guard, range, bytes),
-            None if atomic => {
-                let unmapped = guard.unmap(range)?;
-                drop(guard);
-                unmapped.retire();
-                Ok(())
-            }
-            None => guard.unmap_unlocking(range).map_err(|(_, error)| error),
+        if atomic {
+            let unmapped = guard.unmap(range)?;
+            drop(guard);
+            unmapped.retire();
+            return Ok(());
         }
+        if let Unmap::Sectioned { bytes } = self.locking.unmap {
+            return self.unmap_sections(guard, range, bytes);
+        }
+        let gathered = guard.gather(range)?;
+        if gathered.totals.special && self.locking.unmap != Unmap::Exclusive {
+            // Seed 001's fallback for what must be zapped under the write lock. What was gathered is in place still.
+            drop(gathered);
+            return self.unmap_sections(guard, range, SECTION);
+        }
+        let (detached, settling) = guard.detach_gathered(gathered);
+        guard.settle_unlocking(detached, settling);
+        Ok(())
     }
 
     /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.

@@ -279,6 +279,11 @@ impl<P: Platform> Vma<P> {
         Family { id: self.anon(), tree: self.tree() }
     }
 
+    /// Whether it is linked in the tree of a file, or in that of its pages, while it is mapped.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.object().listed_by().is_some() || self.tree().is_some()
+    }
+
     /// Takes over a family if there is none yet, and links the VMA in its tree; whichever of two faults comes first wins. With
     /// the mmap lock held, at least for reading.
     ///
@@ -343,7 +348,10 @@ impl<P: Platform> Vma<P> {
     pub(crate) fn set_family(&self, family: Family<'_, P>) {
         let tree = family.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
         self.anon.store(family.id.0, Relaxed);
-        let old = self.state.tree.swap(tree, AcqRel);
+        // Load and store: who may do this has the VMA to itself, `adopt` included, which needs the mmap lock or the VMA's.
+        let old = self.state.tree.load(Acquire);
+        // Release pairs with the acquire in `tree`.
+        self.state.tree.store(tree, Release);
         // SAFETY: the reference that the VMA owned.
         drop(unsafe { HomeRef::<P, ByPages>::from_raw(old) });
     }

@@ -1,0 +1,167 @@
+//! The crates `memory_set` and `page_table_multiarch`, behind one mutex: what a small kernel is made of.
+//!
+//! Lazy, as that kernel is where memory is not asked to be populated: mapping writes no entry, a fault looks its area up and maps
+//! one frame, unmapping walks the pages of its range and takes out those that are there. Frames are phantom, as the engine's
+//! are in these benches: numbers from a list. Nothing is flushed: there is no processor.
+#![expect(unsafe_code, reason = "allocates the memory of page tables")]
+
+use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
+use memory_addr::{AddrRange, PhysAddr, VirtAddr};
+use memory_set::{MappingBackend, MemoryArea, MemorySet};
+use page_table_entry::x86_64::X64PTE;
+use page_table_multiarch::{MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData};
+use parking_lot::Mutex;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+/// x86-64's tables of four levels.
+struct Tables;
+
+impl PagingMetaData for Tables {
+    const LEVELS: usize = 4;
+    const PA_MAX_BITS: usize = 52;
+    const VA_MAX_BITS: usize = 48;
+    type VirtAddr = VirtAddr;
+    fn flush_tlb(_: Option<VirtAddr>) {}
+}
+
+/// Memory for tables, from the host; its address is its number.
+struct HostMemory;
+
+fn layout(frames: usize, align: usize) -> Layout {
+    Layout::from_size_align(frames * PAGE as usize, align).expect("a few frames")
+}
+
+impl PagingHandler for HostMemory {
+    fn alloc_frames(frames: usize, align: usize) -> Option<PhysAddr> {
+        // SAFETY: not of no size.
+        let memory = unsafe { alloc_zeroed(layout(frames, align)) };
+        (!memory.is_null()).then(|| PhysAddr::from_usize(memory.expose_provenance()))
+    }
+    fn dealloc_frames(first: PhysAddr, frames: usize) {
+        let memory = core::ptr::with_exposed_provenance_mut(first.as_usize());
+        // SAFETY: from `alloc_frames`, which the tables ask for one frame at a time, aligned to itself.
+        unsafe { dealloc(memory, layout(frames, PAGE as usize)) };
+    }
+    fn phys_to_virt(frame: PhysAddr) -> VirtAddr {
+        VirtAddr::from_usize(frame.as_usize())
+    }
+}
+
+/// A page table, and frames to map.
+struct Pages {
+    table: PageTable64<Tables, X64PTE, HostMemory>,
+    free: Vec<PhysAddr>,
+    next: usize,
+}
+
+impl Pages {
+    fn take(&mut self) -> PhysAddr {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += PAGE as usize;
+            PhysAddr::from_usize(self.next)
+        })
+    }
+}
+
+/// Maps on fault.
+#[derive(Clone)]
+struct Lazy;
+
+fn pages(start: VirtAddr, bytes: usize) -> impl Iterator<Item = VirtAddr> {
+    (start.as_usize()..start.as_usize() + bytes).step_by(PAGE as usize).map(VirtAddr::from_usize)
+}
+
+impl MappingBackend for Lazy {
+    type Addr = VirtAddr;
+    type Flags = MappingFlags;
+    type PageTable = Pages;
+    fn map(&self, _: VirtAddr, _: usize, _: MappingFlags, _: &mut Pages) -> bool {
+        true
+    }
+    fn unmap(&self, start: VirtAddr, bytes: usize, to: &mut Pages) -> bool {
+        for page in pages(start, bytes) {
+            if let Ok((frame, ..)) = to.table.cursor().unmap(page) {
+                to.free.push(frame);
+            }
+        }
+        true
+    }
+    fn protect(&self, start: VirtAddr, bytes: usize, flags: MappingFlags, to: &mut Pages) -> bool {
+        for page in pages(start, bytes) {
+            // An error: nothing is mapped there yet.
+            let _ = to.table.cursor().protect(page, flags);
+        }
+        true
+    }
+}
+
+/// `MemorySet` over a page table, behind parking_lot's `Mutex`. Of splits and merges what [`LockedSet`](crate::LockedSet) says.
+pub struct PagedSet(Mutex<(MemorySet<Lazy>, Pages)>);
+
+const RW: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(MappingFlags::USER);
+
+fn area(at: u64, bytes: u64) -> MemoryArea<Lazy> {
+    MemoryArea::new(VirtAddr::from_usize(at as usize), bytes as usize, RW, Lazy)
+}
+
+impl PagedSet {
+    /// Maps `bytes` at the lowest place where there is room, and returns where.
+    pub fn map(&self, bytes: u64) -> u64 {
+        let hint = VirtAddr::from_usize(BASE as usize);
+        let limit = AddrRange::new(hint, VirtAddr::from_usize(0x7fff_f000_0000));
+        let (set, pages) = &mut *self.0.lock();
+        let at = set.find_free_area(hint, bytes as usize, limit, PAGE as usize).expect("room");
+        set.map(area(at.as_usize() as u64, bytes), pages, false).expect("free");
+        at.as_usize() as u64
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&self, at: u64, bytes: u64) {
+        let (set, pages) = &mut *self.0.lock();
+        set.unmap(VirtAddr::from_usize(at as usize), bytes as usize, pages).expect("mapped");
+    }
+
+    /// A first store to the page at `at`.
+    pub fn fault(&self, at: u64) {
+        let at = VirtAddr::from_usize(at as usize);
+        let (set, pages) = &mut *self.0.lock();
+        let flags = set.find(at).expect("an area").flags();
+        let frame = pages.take();
+        pages.table.cursor().map(at, frame, PageSize::Size4K, flags).expect("nothing there");
+    }
+}
+
+impl Subject for PagedSet {
+    const NAME: &'static str = "memory_set + page_table_multiarch in Mutex";
+
+    fn with_areas(areas: u64) -> Self {
+        let mut pages =
+            Pages { table: PageTable64::try_new().expect("memory"), free: Vec::new(), next: 1 << 30 };
+        let mut set = MemorySet::new();
+        for n in 0..areas {
+            set.map(area(BASE + n * STRIDE, LENGTH), &mut pages, false).expect("free");
+        }
+        set.map(area(STACK, LENGTH), &mut pages, false).expect("free");
+        PagedSet(Mutex::new((set, pages)))
+    }
+
+    fn lookup(&self, address: u64) -> Option<u64> {
+        let locked = self.0.lock();
+        locked.0.find(VirtAddr::from_usize(address as usize)).map(|area| area.start().as_usize() as u64)
+    }
+
+    fn map_unmap(&self, _: u64) {
+        let at = self.map(PAGE);
+        self.unmap(at, PAGE);
+    }
+
+    fn split_merge(&self, address: u64) {
+        let page = VirtAddr::from_usize((address + 2 * PAGE) as usize);
+        let (set, pages) = &mut *self.0.lock();
+        let read = MappingFlags::READ | MappingFlags::USER;
+        set.protect(page, PAGE as usize, |_| Some(read), pages).expect("mapped");
+        let start = VirtAddr::from_usize(address as usize);
+        set.unmap(start, LENGTH as usize, pages).expect("mapped");
+        set.map(area(address, LENGTH), pages, false).expect("free");
+    }
+}

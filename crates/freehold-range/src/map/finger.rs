@@ -1,0 +1,91 @@
+//! The writer's finger: the way to the leaf where it was last.
+//!
+//! A change of an address space asks about the same place several times: what lies there, what beside it, and then the change
+//! itself; and the next change is often beside it. While the finger points to the right leaf, no search goes down from the root.
+//!
+//! The finger belongs to the writer alone, and lies in the map so that it outlives one writer. It is right as long as the nodes of
+//! the tree stay where they hang: a change inside one leaf keeps it, every other makes it [forget](Finger::forget). Ends and
+//! contents of nodes are read when they are asked for.
+#![expect(unsafe_code, reason = "points to a node that is known to be linked")]
+
+use core::ptr;
+
+use freehold_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use super::MAX_LEVELS;
+use super::node::Node;
+use super::write::Step;
+
+/// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one writer follow
+/// another orders them.
+pub(super) struct Finger<const SLOTS: usize> {
+    /// By level, from the leaf to the root. The leaf's node is null when the finger points nowhere.
+    steps: [Place<SLOTS>; MAX_LEVELS],
+}
+
+/// A [`Step`] at rest.
+struct Place<const SLOTS: usize> {
+    node: AtomicPtr<Node<SLOTS>>,
+    at: AtomicUsize,
+    lo: AtomicU64,
+}
+
+impl<const SLOTS: usize> Finger<SLOTS> {
+    pub(super) fn new() -> Self {
+        let nowhere = |_| Place {
+            node: AtomicPtr::new(ptr::null_mut()),
+            at: AtomicUsize::new(0),
+            lo: AtomicU64::new(0),
+        };
+        Self { steps: core::array::from_fn(nowhere) }
+    }
+
+    /// Points nowhere: nodes are about to come or go.
+    pub(super) fn forget(&self) {
+        self.steps[0].node.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// Whether the finger points to the leaf that holds the first entry whose end lies above `key`. Beyond the last entry it never
+    /// does.
+    #[inline(always)]
+    pub(super) fn points_to(&self, key: u64) -> bool {
+        let leaf = self.steps[0].node.load(Ordering::Relaxed);
+        // SAFETY: not null, so the node has not been unlinked since the finger was set.
+        match unsafe { leaf.as_ref() } {
+            Some(leaf) => self.steps[0].lo.load(Ordering::Relaxed) <= key && key < leaf.last_end(),
+            None => false,
+        }
+    }
+
+    /// The step at `level` of the way to the leaf. In the leaf itself `at` means nothing.
+    ///
+    /// # Safety
+    ///
+    /// The finger was [set](Self::set) for all levels, of which this is one, and has not forgotten since. The caller has nodes for
+    /// `'n`.
+    #[inline(always)]
+    pub(super) unsafe fn step<'n>(&self, level: usize) -> Step<'n, SLOTS> {
+        let place = &self.steps[level];
+        let (at, lo) = (place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed));
+        // SAFETY: not forgotten, hence linked.
+        Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
+    }
+
+    /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so wrongly, the slot, and the
+    /// end of the entry before the node. For checks.
+    pub(super) fn place(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
+        let place = &self.steps[level];
+        let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
+        let node = place.node.load(Ordering::Relaxed).cast_const();
+        set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
+    }
+
+    /// Points, at `level`, where `step` goes. The leaf comes last.
+    #[inline(always)]
+    pub(super) fn set(&self, level: usize, step: Step<'_, SLOTS>) {
+        let place = &self.steps[level];
+        place.node.store(ptr::from_ref(step.node).cast_mut(), Ordering::Relaxed);
+        place.at.store(step.at, Ordering::Relaxed);
+        place.lo.store(step.lo, Ordering::Relaxed);
+    }
+}
