@@ -33,7 +33,9 @@ pub(crate) struct Pool {
     clock: AtomicU64,
 }
 
+/// On lines of its own: every walk of a page table and every look at a frame's record reads the fields beside it.
 #[derive(Debug)]
+#[repr(align(128))]
 struct List {
     taken: Bitmap,
     counts: PoolCounts,
