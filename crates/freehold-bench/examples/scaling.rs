@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Rounds of each case that have to count, and how many are tried at most.
-const WANTED: usize = 101;
-const MOST: usize = 2000;
+const WANTED: usize = 61;
+const MOST: usize = 1500;
 const PAGES: u64 = 1 << 13;
 const LOOKUPS: u64 = 1 << 15;
 
