@@ -516,6 +516,13 @@ impl VmaLock<'_> {
         }
     }
 
+    /// For tests: the VMA, attached and without readers, becomes spread, as if its readers had met often.
+    #[cfg(any(loom, feature = "std-host"))]
+    pub fn spread(self) {
+        // Relaxed: as when a reader does it, which orders nothing but its own entry.
+        self.count.word.fetch_or(SPREAD, Ordering::Relaxed);
+    }
+
     /// Whether the VMA is in no address space. Certain only for its owner or under the mmap lock.
     #[inline]
     pub fn is_detached(self) -> bool {
