@@ -89,7 +89,7 @@ use crate::atomic::{AtomicU32, CHECKED, Ordering, VMA_COUNT_LIMIT, between_cross
 use crate::host::{Host, Killed};
 use crate::mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard};
 use crate::rank::{self, Rank};
-use crate::reader_slots::{ReaderSlots, Slot};
+use crate::reader_slots::Slot;
 use core::fmt;
 
 const DETACHED: u32 = 0;
@@ -266,17 +266,21 @@ impl VmaLock<'_> {
         if plain && self.raise(word, word + READER) {
             return Ok(Place(None));
         }
-        self.enter_beside_others(lock, plain)
+        if word & (SPREAD | DRAINING) == SPREAD
+            && let Some(place) = self.stand(lock)
+        {
+            return Ok(place);
+        }
+        self.enter_by_count(lock, plain)
     }
 
-    /// As [`enter`](Self::enter), when that has met another reader, or found more than a number.
-    #[inline(never)]
-    fn enter_beside_others<'l, H: Host>(
+    /// As [`enter`](Self::enter), when that has met another reader, or something is in its way.
+    #[cold]
+    fn enter_by_count<'l, H: Host>(
         self,
         lock: &'l MmapLock<H>,
         mut met: bool,
     ) -> Result<Place<'l>, ReadFail> {
-        let mut may_stand = true;
         loop {
             let spread = if met && self.has_met_often(lock) { SPREAD } else { 0 };
             // Relaxed: as in `enter`.
@@ -286,14 +290,6 @@ impl VmaLock<'_> {
             }
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
-            }
-            met = false;
-            if word & SPREAD != 0 && may_stand {
-                if let Some(place) = lock.slots().and_then(|slots| self.stand(slots)) {
-                    return Ok(place);
-                }
-                may_stand = false;
-                continue;
             }
             if word & !SPREAD >= VMA_COUNT_LIMIT {
                 return Err(ReadFail::TooMany);
@@ -307,8 +303,8 @@ impl VmaLock<'_> {
 
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not spread any more.
     #[inline]
-    fn stand<'l, H: Host>(self, slots: &'l ReaderSlots<H>) -> Option<Place<'l>> {
-        let place = Place(Some(slots.enter(self.name())?));
+    fn stand<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<Place<'l>> {
+        let place = Place(Some(lock.slots()?.enter(self.name())?));
         between_crosswise();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (SPREAD | DRAINING) == SPREAD {
@@ -511,7 +507,8 @@ impl VmaLock<'_> {
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes begin.
         // Release: as in `has_readers`.
-        let unread = self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
+        let unread =
+            self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
         if unread.is_err() {
             let _ = self.drain(guard, DETACHED, wait_for_certain::<H>);
         }

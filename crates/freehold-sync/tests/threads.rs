@@ -5,7 +5,8 @@ use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
 use freehold_sync::testing::{StdHost, Task};
 use freehold_sync::{
-    Counter, Host, Killed, MmapLock, Rank, RawSpin, ReadFail, ReaderSlots, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq,
+    Counter, Host, Killed, MmapLock, Rank, RawSpin, ReadFail, ReaderSlots, RwSem, SpinLock, VmaCount,
+    VmaLock, VmaSeq,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};

@@ -83,15 +83,15 @@ impl<P: Platform> FrameCache<P> {
 
     #[cold]
     fn refill(&self, platform: &P) -> Result<Pfn, NoMemory> {
-        let mut batch = [Pfn::new(0); BURST];
+        let mut batch = ArrayVec::from([Pfn::new(0); BURST]);
         let wanted = self.magazines.with(Magazine::next_batch);
         let got = platform.alloc_frames(&mut batch[..wanted]);
-        let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
-        let mut rest: ArrayVec<Pfn, BURST> = rest.iter().copied().collect();
-        self.magazines.with(|magazine| magazine.fill(&mut rest));
+        batch.truncate(got);
+        let first = batch.pop_at(0).ok_or(NoMemory)?;
+        self.magazines.with(|magazine| magazine.fill(&mut batch));
         // The thread may have moved to a CPU with a full magazine.
-        self.give_back(platform, &rest);
-        Ok(*first)
+        self.give_back(platform, &batch);
+        Ok(first)
     }
 
     /// Frames whose last reference is gone.
