@@ -6,6 +6,11 @@ use super::world::{START, World, change, look, recycled_into_another_space, spaw
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use freehold_sync::{Place, ReadFail};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+fn stands(place: Place<'_>) -> bool {
+    format!("{place:?}").contains("Some")
+}
 
 #[test]
 fn a_standing_reader_beside_a_writer() {
@@ -53,9 +58,19 @@ fn standing_and_counted_readers_beside_a_writer() {
 /// Nobody has told the VMA to spread: readers that meet do, and a writer finds those before and after.
 #[test]
 fn readers_meet_beside_a_writer() {
+    // Not loom's: tells of all schedules together.
+    static STOOD: AtomicBool = AtomicBool::new(false);
     model_bounded(2, || {
         let world = World::with_slots();
-        let reader = |world: &World| (0..2).for_each(|_| look(world));
+        let reader = |world: &World| {
+            for _ in 0..2 {
+                if let Ok(place) = world.try_read(0) {
+                    STOOD.fetch_or(stands(place), SeqCst);
+                    world.get();
+                    world.unlock(place);
+                }
+            }
+        };
         let others = [spawn(&world, reader), spawn(&world, reader)];
         change(&world);
         others.into_iter().for_each(|other| other.join().unwrap());
@@ -63,6 +78,7 @@ fn readers_meet_beside_a_writer() {
         world.dies(&guard);
         assert!(world.vma().is_detached());
     });
+    assert!(STOOD.load(SeqCst), "nobody ever met");
 }
 
 /// The reader is inside for certain, so it is collected; its leaving wakes the writer, unless it was faster.
@@ -71,6 +87,7 @@ fn a_collected_reader_leaves() {
     model(|| {
         let world = World::spread();
         let place = world.try_read(0).unwrap();
+        assert!(stands(place));
         let writer = spawn(&world, change);
         assert_eq!(world.get(), 1);
         world.unlock(place);
@@ -185,6 +202,7 @@ fn c22_readers_change_places_after_a_killed_writer() {
         killed.join().unwrap();
         world.vma().spread();
         let second = world.try_read(0).unwrap();
+        assert!(stands(first) && stands(second), "both came by the same slot");
         let writer = spawn(&world, change);
         // SAFETY: the thread has a reference to the world.
         let first = unsafe { core::mem::transmute::<Place<'_>, Place<'static>>(first) };
