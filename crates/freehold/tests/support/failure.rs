@@ -41,7 +41,8 @@ impl Failure {
 /// nothing is.
 pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, spare: u64) {
     const KEPT: u64 = 256;
-    anon(hog, start, 2 * KEPT);
+    // No room for a huge page.
+    anon(hog, start, 2 * KEPT - 1);
     let frames = |world: &World| world.machine.accounting().frames;
     let (before, mut page) = (frames(world), start);
     while frames(world) == before {
