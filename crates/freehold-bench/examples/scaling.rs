@@ -18,6 +18,9 @@ const MOST: usize = 1500;
 const PAGES: u64 = 1 << 13;
 const LOOKUPS: u64 = 1 << 15;
 
+/// A round of lookups, or of faults.
+type Case<'a> = &'a dyn Fn(bool) -> Option<Duration>;
+
 /// What one thread does.
 struct Share<'a> {
     space: &'a Space,
@@ -91,7 +94,7 @@ fn main() {
     let [a, b] = [0; 2].map(|_| Space::new(1 << 30, Locking::default()));
     let alone = |lookups| round(&[Share { space: &a, at: a.map(PAGES * PAGE), lookups }]);
     let apart = |lookups| round(&[&a, &b].map(|space| Share { space, at: space.map(PAGES * PAGE), lookups }));
-    let cases: [(&str, &dyn Fn(bool) -> Option<Duration>); 4] = [
+    let cases: [(&str, Case<'_>); 4] = [
         ("one thread", &alone),
         ("two, two engines", &apart),
         ("two, a VMA each", &|lookups| two_in(&a, false, lookups)),

@@ -26,7 +26,7 @@
 //! # The slots
 //!
 //! Readers of one VMA on many CPUs would pass the line of its count around, twice for each of them. So where they meet
-//! often they spread: each CPU has a word ([`ReaderSlots`]) in which a reader of some VMA may stand, as the address of
+//! often they spread: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand, as the address of
 //! that VMA's count. The readers of a VMA are those counted and those standing. Which of them is which does not matter:
 //! who leaves takes *a* reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the
 //! count.
@@ -514,11 +514,14 @@ impl VmaLock<'_> {
         }
     }
 
-    /// For tests: the VMA, attached and without readers, becomes spread, as if its readers had met often.
-    #[cfg(any(loom, feature = "std-host"))]
+    /// Lets readers stand in slots from now on, as if they had met often, if the VMA is attached and nobody waits for its
+    /// readers.
+    ///
+    /// Only tests know before the readers do.
     pub fn spread(self) {
-        // Relaxed: as when a reader does it, which orders nothing but its own entry.
-        self.count.word.fetch_or(SPREAD, Ordering::Relaxed);
+        let spread = |word| (ATTACHED..DRAINING).contains(&word).then_some(word | SPREAD);
+        // Relaxed: orders nothing, as when a reader does it.
+        let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spread);
     }
 
     /// Whether the VMA is in no address space. Certain only for its owner or under the mmap lock.
