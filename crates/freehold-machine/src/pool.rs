@@ -27,11 +27,17 @@ pub(crate) struct Pool {
     what: &'static str,
     base: u64,
     len: usize,
-    list: Lock<List>,
+    list: Apart<Lock<List>>,
     /// Records by number less `base`; `None` without oracles. Written by the one who takes or gives back.
     records: Option<LazyArray<AtomicU64>>,
     clock: AtomicU64,
 }
+
+/// On lines of its own, and few: every walk of a page table and every look at a frame's record reads the fields beside it, and
+/// each line passes from thread to thread with each batch.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
 
 #[derive(Debug)]
 struct List {
@@ -65,7 +71,7 @@ impl Pool {
     pub(crate) fn new(what: &'static str, base: u64, len: usize, oracles: bool) -> io::Result<Self> {
         let records = if oracles { Some(LazyArray::new(len, false)?) } else { None };
         let list = List { taken: Bitmap::new(len), counts: PoolCounts::default() };
-        Ok(Pool { what, base, len, list: Lock::new(list), records, clock: AtomicU64::new(0) })
+        Ok(Pool { what, base, len, list: Apart(Lock::new(list)), records, clock: AtomicU64::new(0) })
     }
 
     /// The index of a number of this pool.
@@ -96,7 +102,7 @@ impl Pool {
     pub(crate) fn take(&self, out: &mut [Pfn]) -> usize {
         let mut slots = out.iter_mut();
         let got = {
-            let mut list = self.list.lock();
+            let mut list = self.list.0.lock();
             let base = self.base;
             let got = list.taken.take(slots.len(), |index| {
                 if let Some(slot) = slots.next() {
@@ -136,7 +142,7 @@ impl Pool {
 
     fn take_run_by(&self, run: usize, take: impl FnOnce(&mut Bitmap) -> Option<usize>) -> Option<Pfn> {
         let first = {
-            let mut list = self.list.lock();
+            let mut list = self.list.0.lock();
             let first = take(&mut list.taken);
             list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
             list.counts.refused += u64::from(first.is_none());
@@ -151,7 +157,7 @@ impl Pool {
     pub(crate) fn take_this(&self, pfn: Pfn) -> bool {
         let Some(index) = self.index(pfn) else { return false };
         {
-            let mut list = self.list.lock();
+            let mut list = self.list.0.lock();
             if !list.taken.take_this(index) {
                 return false;
             }
@@ -188,7 +194,7 @@ impl Pool {
     /// # Panics
     /// When one is not taken.
     pub(crate) fn give(&self, numbers: &[Pfn]) {
-        let mut list = self.list.lock();
+        let mut list = self.list.0.lock();
         let given = list.taken.give(numbers.iter().map(|pfn| self.index_of(*pfn)));
         list.counts.freed += numbers.len() as u64;
         if let Err(NotTaken(index)) = given {
@@ -226,12 +232,12 @@ impl Pool {
 
     /// How many numbers are taken, and the lowest of them, at most `most`.
     pub(crate) fn in_use(&self, most: usize) -> (usize, Vec<Pfn>) {
-        let list = self.list.lock();
+        let list = self.list.0.lock();
         let lowest = list.taken.iter_taken().take(most);
         (list.taken.taken(), lowest.map(|index| Pfn::new(self.base + index as u64)).collect())
     }
 
     pub(crate) fn counts(&self) -> PoolCounts {
-        self.list.lock().counts
+        self.list.0.lock().counts
     }
 }
