@@ -46,8 +46,8 @@ fn main() {
         vma.write(&guard);
     });
     measure("VMA: read, unlock", || {
-        vma.try_read(lock, || true).expect("nobody writes");
-        vma.unlock_read::<StdHost>();
+        let place = vma.try_read(lock, || true).expect("nobody writes");
+        vma.unlock_read::<StdHost>(place);
     });
     measure("mmap lock: speculate", || assert!(lock.speculate().is_some_and(|seen| seen.valid(lock))));
     measure("spin lock: lock, unlock", || *black_box(&spin).lock::<StdHost>() += 1);

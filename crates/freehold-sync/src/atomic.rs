@@ -43,5 +43,15 @@ pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Wake-ups in vain after which a waiting writer keeps new writers out.
 pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
-/// Largest value of a VMA's count without its flag: 1 for being attached, and the readers.
-pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 30) - 1 };
+/// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half of what there is
+/// room for, because readers from the slots, of whom there are as many as CPUs, are added regardless.
+pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
+
+/// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads do so crosswise and
+/// one of them has to see the other. The language promises that, and processors whose read-modify-writes are no full barriers
+/// have loads that wait for them. loom takes such accesses for `AcqRel` and knows total order by fences alone, so there it is one.
+#[inline(always)]
+pub(crate) fn between_crosswise() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}

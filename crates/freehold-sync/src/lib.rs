@@ -12,7 +12,7 @@
 //! | [`RwSem`] | the reader/writer lock below, for files and reverse mappings | sleeping |
 //! | [`RawSpin`], [`SpinLock`] | a word, and a word with what it guards | spinning |
 //! | [`WordLock`] | a word, for each of many objects | sleeping |
-//! | [`PerCpu`], [`Counter`] | a value per CPU | not at all |
+//! | [`PerCpu`], [`Counter`], [`ReaderSlots`] | a value per CPU | not at all |
 //! | [`Rank`] | each lock's place in the order, checked with debug assertions | |
 //! | [`stats::LockStats`] | what a lock's users cost each other | |
 //! | [`Host`] | what the embedding kernel supplies: waiting, CPU numbers, time, grace periods | |
@@ -37,12 +37,12 @@
 //! vma.init_detached();
 //! vma.write(&guard);
 //! vma.attach(&guard);
-//! assert_eq!(vma.try_read(&lock, || true), Err(ReadFail::Locked));
+//! assert_eq!(vma.try_read(&lock, || true).err(), Some(ReadFail::Locked));
 //! let guard = guard.downgrade();
 //!
 //! // A fault needs no other lock, though the writer is still there as a reader.
-//! vma.try_read(&lock, || true)?;
-//! vma.unlock_read::<StdHost>();
+//! let place = vma.try_read(&lock, || true)?;
+//! vma.unlock_read::<StdHost>(place);
 //! drop(guard);
 //! # Ok::<(), ReadFail>(())
 //! ```
@@ -61,6 +61,7 @@ mod host;
 pub mod mmap_lock;
 mod percpu;
 pub mod rank;
+pub mod reader_slots;
 pub mod rwsem;
 pub mod spin;
 pub mod stats;
@@ -74,7 +75,8 @@ pub use host::{Host, Killed, RcuHead};
 pub use mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard, Speculation};
 pub use percpu::{Counter, PerCpu};
 pub use rank::{LockContext, Rank};
+pub use reader_slots::ReaderSlots;
 pub use rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 pub use spin::{RawSpin, RawSpinGuard, SpinGuard, SpinLock};
-pub use vma_lock::{ReadFail, VmaCount, VmaLock, VmaSeq};
+pub use vma_lock::{Place, ReadFail, VmaCount, VmaLock, VmaSeq};
 pub use word_lock::{WordGuard, WordLock};

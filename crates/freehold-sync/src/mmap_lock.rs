@@ -27,6 +27,7 @@ use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::Rank;
+use crate::reader_slots::ReaderSlots;
 use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 use crate::stats::LockStats;
 use core::fmt;
@@ -35,8 +36,23 @@ use crossbeam_utils::CachePadded;
 /// The lock of an address space; see the [module](self).
 pub struct MmapLock<H: Host> {
     sem: RwSem<H>,
-    /// Written by the holder of the write lock; read by every fault, hence away from the line of `sem`.
-    seq: CachePadded<AtomicU32>,
+    /// Away from the line of `sem`, because every fault reads it.
+    read: CachePadded<ReadByFaults<H>>,
+}
+
+struct ReadByFaults<H: Host> {
+    /// Written by the holder of the write lock.
+    seq: AtomicU32,
+    /// Where readers of this space's VMAs may stand; fixed.
+    slots: Option<Counted<ReaderSlots<H>>>,
+}
+
+impl<H: Host> ReadByFaults<H> {
+    const_unless_loom! {
+        fn new(seq: u32) -> CachePadded<Self> {
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None })
+        }
+    }
 }
 
 /// The address space held for reading: no VMA comes, goes or changes. Dropping it releases the lock.
@@ -113,20 +129,34 @@ impl<H: Host> MmapLock<H> {
     const_unless_loom! {
         /// A free lock.
         pub fn new() -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), seq: CachePadded::new(AtomicU32::new(0)) }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0) }
         }
 
         /// A free lock that keeps statistics of its use.
         pub fn with_stats(stats: Counted<LockStats<H>>) -> Self {
-            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), seq: CachePadded::new(AtomicU32::new(0)) }
+            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0) }
         }
 
         /// A free lock whose sequence number starts at `seq`, for tests of what happens when it wraps.
         ///
         /// An odd number is rounded down.
         pub fn with_seq(seq: u32) -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), seq: CachePadded::new(AtomicU32::new(seq & !1)) }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(seq & !1) }
         }
+    }
+
+    /// The same lock, whose VMAs' readers may stand in `slots` where they would get into each other's way. All locks under which
+    /// a VMA may live share one.
+    #[must_use]
+    pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
+        self.read.slots = Some(slots);
+        self
+    }
+
+    /// Where readers of this space's VMAs may stand.
+    #[inline]
+    pub(crate) fn slots(&self) -> Option<&ReaderSlots<H>> {
+        self.read.slots.as_deref()
     }
 
     /// The statistics, if the lock keeps any.
@@ -207,14 +237,14 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn seq(&self) -> u32 {
         // Acquire: pairs with the release in the end of a write section.
-        self.seq.load(Ordering::Acquire)
+        self.read.seq.load(Ordering::Acquire)
     }
 
     /// The sequence number as a hint.
     #[inline]
     pub(crate) fn seq_hint(&self) -> u32 {
         // Relaxed: pairs with nothing.
-        self.seq.load(Ordering::Relaxed)
+        self.read.seq.load(Ordering::Relaxed)
     }
 
     /// Begins to read what the lock guards without taking it. `None`: somebody is changing it.
@@ -229,7 +259,7 @@ impl<H: Host> MmapLock<H> {
 
     #[inline]
     fn writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
-        MmapWriteGuard { lock: self, section: WriteSection::begin(&self.seq), sem }
+        MmapWriteGuard { lock: self, section: WriteSection::begin(&self.read.seq), sem }
     }
 }
 

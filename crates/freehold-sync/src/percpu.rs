@@ -35,13 +35,13 @@ impl<T, H: Host> PerCpu<T, H> {
 
     /// Runs `f` on the cell of the CPU it runs on; `f` neither waits nor nests, as in [`Host::with_cpu`].
     #[inline]
-    pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+    pub fn with<'s, R>(&'s self, f: impl FnOnce(&'s T) -> R) -> R {
         self.with_index(|_, cell| f(cell))
     }
 
     /// As [`with`](Self::with), with the CPU's number.
     #[inline]
-    pub fn with_index<R>(&self, f: impl FnOnce(usize, &T) -> R) -> R {
+    pub fn with_index<'s, R>(&'s self, f: impl FnOnce(usize, &'s T) -> R) -> R {
         H::with_cpu(|cpu| f(cpu, &self.cells[cpu]))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # What it promises
 //!
-//! A reader needs no other lock, and writes one word of the VMA. A writer holds the mmap lock for writing; it locks VMA
+//! A reader needs no other lock, and writes one word: of the VMA, or of its CPU. A writer holds the mmap lock for writing; it locks VMA
 //! by VMA and unlocks them all at once. A reader may be told that a VMA is locked when it no longer is; it is never
 //! told that one is unlocked when it is not.
 //!
@@ -16,11 +16,38 @@
 //! | --- | --- | --- |
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
 //! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
-//! | 2 to 2^30 - 1 | attached with readers, or detaching; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
-//! | + bit 30 | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1 (write) or bit 30 + 0 (detach); or, killed, at any value |
+//! | 2 to 2^30 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
+//! | one of the last two + bit 31, *spread* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
+//! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
-//! A reader raises it only from 1 or more, and not beyond 2^30 - 1, so bit 30 and the value 0 bar readers without
+//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers without
 //! further ado.
+//!
+//! # The slots
+//!
+//! Readers of one VMA on many CPUs would pass the line of its count around, twice for each of them. So where they meet
+//! often they spread: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand, as the address of
+//! that VMA's count. The readers of a VMA are those counted and those standing. Which of them is which does not matter:
+//! who leaves takes *a* reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the
+//! count.
+//!
+//! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still spread and not
+//! draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise it leaves, and comes by
+//! the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it adds bit 30, takes bit 31 off, and then looks
+//! through the slots. For each in which the VMA stands it raises the count, then empties the slot, or lowers the count
+//! again if the reader was faster to leave. Now all readers are counted, and it waits as it always does. A writer of a
+//! VMA that is not spread looks through nothing.
+//!
+//! Each side writes its word and then looks at the other's, in the total order of `SeqCst`: a reader that finds the VMA
+//! spread and not draining comes before the writer's bit 30, so the writer finds it in its slot, or finds it gone. A
+//! reader leaves the VMA as it leaves the count: without looking at it any more, other than by that one decrement. A
+//! late one may stand in its slot with a VMA of another life, to which it is a reader in passing.
+//!
+//! *When it spreads*: an exchange of a reader that fails because the count has changed is a meeting, and costs about one
+//! transfer of a line. To look through the slots costs a transfer for each that a reader was in lately, and the reading
+//! of a line for the others, an eighth of that. So the VMA spreads after an eighth as many meetings as there are slots,
+//! counted from when it last ceased to be: what writers pay is in proportion to what readers paid before, and a VMA that
+//! is written often beside few readers stays as it is. One thread alone never meets.
 //!
 //! # The sequence number
 //!
@@ -34,7 +61,7 @@
 //! *Reader*: raise the count; then compare the numbers. *Writer*: store the number; then look at the count with an
 //! exchange of 1 by 1, which is the one read-modify-write that an unread VMA costs. Both touch the count in between, so
 //! one of them comes second there: a reader after the writer sees the number and gives up; a writer after the reader
-//! finds the count raised and waits. Because the writer always looks, it does not matter if the number happened to be
+//! finds the count raised, or spread, and waits. Because the writer always looks, it does not matter if the number happened to be
 //! equal already, be it from this write section or after 2^32 of them.
 //!
 //! # Who waits where
@@ -48,16 +75,21 @@
 //!
 //! | release | acquire | so that |
 //! | --- | --- | --- |
-//! | `attach` stores 1 | the reader's raise | owner and bounds are those of this life or a later one |
-//! | the writer's exchange, or its taking bit 30 off | the reader's raise | the reader sees the VMA's number, and the mmap lock's number of that section or later |
+//! | `attach` stores 1 | the reader's raise, or second look from a slot | owner and bounds are those of this life or a later one |
+//! | the writer's exchange, or its taking bit 30 off | the same | the reader sees the VMA's number, and the mmap lock's number of that section or later |
 //! | the end of the write section | the reader's load of the mmap lock's number | who finds the numbers different sees the writer's changes |
 //! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for whom the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
+//! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, who lowers the count for both | the same |
+//!
+//! All changes of the count but the store in `attach` are read-modify-writes, and so are all of a slot: who sees a later
+//! value of it has acquired the earlier releases too.
 
-use crate::atomic::{AtomicU32, Ordering, VMA_COUNT_LIMIT, const_unless_loom};
+use crate::atomic::{AtomicU32, CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise, const_unless_loom};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard};
 use crate::rank::{self, Rank};
+use crate::reader_slots::Slot;
 use core::fmt;
 
 const DETACHED: u32 = 0;
@@ -65,11 +97,24 @@ const ATTACHED: u32 = 1;
 const READER: u32 = 1;
 /// Keeps readers out while somebody waits for those inside.
 const DRAINING: u32 = 1 << 30;
+/// There may be readers in the slots.
+const SPREAD: u32 = 1 << 31;
 const NEVER: u32 = u32::MAX;
 
 /// A VMA's count of readers; see the [module](self). Starts detached.
-#[repr(transparent)]
-pub struct VmaCount(AtomicU32);
+pub struct VmaCount {
+    word: AtomicU32,
+    /// Readers that met since the VMA was last spread. Written by those, at the cost of a lost one now and then, and by writers.
+    meetings: AtomicU32,
+}
+
+/// Where a reader of a VMA is counted: to be given back when it leaves.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "whoever locks a VMA has to unlock it"]
+pub struct Place<'l>(
+    /// The slot that it came by; none: the count.
+    Option<&'l Slot>,
+);
 
 /// A VMA's sequence number; see the [module](self). Belongs into another cache line than the count: readers look at it
 /// before they decide to write.
@@ -80,7 +125,7 @@ impl VmaCount {
     const_unless_loom! {
         /// The count of a detached VMA.
         pub fn new() -> Self {
-            VmaCount(AtomicU32::new(DETACHED))
+            VmaCount { word: AtomicU32::new(DETACHED), meetings: AtomicU32::new(0) }
         }
     }
 }
@@ -109,7 +154,7 @@ impl Default for VmaSeq {
 impl fmt::Debug for VmaCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Relaxed: pairs with nothing.
-        write!(f, "VmaCount({:#x})", self.0.load(Ordering::Relaxed))
+        write!(f, "VmaCount({:#x})", self.word.load(Ordering::Relaxed))
     }
 }
 
@@ -168,18 +213,18 @@ impl VmaLock<'_> {
     /// # Errors
     /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given while the VMA is write-locked.
     #[inline]
-    pub fn try_read<H: Host>(
+    pub fn try_read<'l, H: Host>(
         self,
-        lock: &MmapLock<H>,
+        lock: &'l MmapLock<H>,
         is_owner: impl FnOnce() -> bool,
-    ) -> Result<(), ReadFail> {
+    ) -> Result<Place<'l>, ReadFail> {
         // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again below.
         if self.seq.0.load(Ordering::Relaxed) == lock.seq_hint() {
             return Err(ReadFail::Locked);
         }
-        self.raise()?;
+        let place = self.enter(lock)?;
         if !is_owner() {
-            self.lower::<H>();
+            self.leave::<H>(place);
             return Err(ReadFail::Foreign);
         }
         // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section which waits
@@ -187,11 +232,11 @@ impl VmaLock<'_> {
         // number pairs with the end of a section.
         let marked = self.seq.0.load(Ordering::Acquire);
         if marked == lock.seq() {
-            self.lower::<H>();
+            self.leave::<H>(place);
             return Err(ReadFail::Locked);
         }
         rank::acquired::<H>(Rank::Vma);
-        Ok(())
+        Ok(place)
     }
 
     /// Locks an attached VMA for reading under the mmap lock, which no writer can prevent.
@@ -199,54 +244,112 @@ impl VmaLock<'_> {
     /// # Errors
     /// [`ReadFail::TooMany`].
     #[inline]
-    pub fn read_under<H: Host>(self, _: &MmapReadGuard<'_, H>) -> Result<(), ReadFail> {
-        self.raise()?;
+    pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<Place<'l>, ReadFail> {
+        let place = self.enter(guard.lock())?;
         rank::acquired::<H>(Rank::Vma);
-        Ok(())
+        Ok(place)
     }
 
-    /// Ends a read lock. The VMA may be gone when this returns.
+    /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
     #[inline]
-    pub fn unlock_read<H: Host>(self) {
+    pub fn unlock_read<H: Host>(self, place: Place<'_>) {
         rank::released::<H>(Rank::Vma);
-        self.lower::<H>();
+        self.leave::<H>(place);
     }
 
+    /// Becomes a reader, perhaps in passing.
     #[inline]
-    fn raise(self) -> Result<(), ReadFail> {
+    fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<Place<'l>, ReadFail> {
         // Relaxed: the exchange decides.
-        let mut count = self.count.0.load(Ordering::Relaxed);
+        let word = self.count.word.load(Ordering::Relaxed);
+        let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
+        if plain && self.raise(word, word + READER) {
+            return Ok(Place(None));
+        }
+        if word & (SPREAD | DRAINING) == SPREAD
+            && let Some(place) = self.stand(lock)
+        {
+            return Ok(place);
+        }
+        self.enter_by_count(lock, plain)
+    }
+
+    /// As [`enter`](Self::enter), when that has met another reader, or something is in its way.
+    #[cold]
+    fn enter_by_count<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+        mut met: bool,
+    ) -> Result<Place<'l>, ReadFail> {
         loop {
-            if count == DETACHED {
+            let spread = if met && self.has_met_often(lock) { SPREAD } else { 0 };
+            // Relaxed: as in `enter`.
+            let word = self.count.word.load(Ordering::Relaxed);
+            if word == DETACHED {
                 return Err(ReadFail::Detached);
             }
-            if count >= VMA_COUNT_LIMIT {
-                return Err(if count & DRAINING != 0 { ReadFail::Locked } else { ReadFail::TooMany });
+            if word & DRAINING != 0 {
+                return Err(ReadFail::Locked);
             }
-            // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of the
-            // VMA afterwards is from before that.
-            match self.count.0.compare_exchange_weak(
-                count,
-                count + READER,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(now) => count = now,
+            if word & !SPREAD >= VMA_COUNT_LIMIT {
+                return Err(ReadFail::TooMany);
             }
+            if self.raise(word, (word | spread) + READER) {
+                return Ok(Place(None));
+            }
+            met = true;
         }
     }
 
+    /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not spread any more.
     #[inline]
-    fn lower<H: Host>(self) {
-        // Release: pairs with the acquire of who waits for the readers to leave.
-        let before = self.count.0.fetch_sub(READER, Ordering::Release);
-        debug_assert!(before & !DRAINING > 0, "a VMA is released more often than it was locked");
-        let after = before.wrapping_sub(READER);
-        if after & DRAINING != 0 && after <= DRAINING + ATTACHED {
-            // By address: the word may belong to the next life by now, or to nobody.
-            H::wake_one(&self.count.0);
+    fn stand<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<Place<'l>> {
+        let place = Place(Some(lock.slots()?.enter(self.name())?));
+        between_crosswise();
+        // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
+        if self.count.word.load(Ordering::SeqCst) & (SPREAD | DRAINING) == SPREAD {
+            return Some(place);
         }
+        self.leave::<H>(place);
+        None
+    }
+
+    /// Notes that readers met, and tells whether they have done so often enough to spread.
+    fn has_met_often<H: Host>(self, lock: &MmapLock<H>) -> bool {
+        let enough = if CHECKED { 1 } else { H::MAX_CPUS as u32 / 8 };
+        // Relaxed: an estimate.
+        let meetings = self.count.meetings.load(Ordering::Relaxed).saturating_add(1);
+        self.count.meetings.store(meetings, Ordering::Relaxed);
+        meetings >= enough && lock.slots().is_some()
+    }
+
+    #[inline]
+    fn raise(self, from: u32, to: u32) -> bool {
+        // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of the VMA
+        // afterwards is from before that.
+        self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    fn leave<H: Host>(self, place: Place<'_>) {
+        if let Place(Some(slot)) = place
+            && slot.leave(self.name())
+        {
+            return;
+        }
+        // Release: pairs with the acquire of who waits for the readers to leave.
+        let before = self.count.word.fetch_sub(READER, Ordering::Release);
+        debug_assert!(before & !(DRAINING | SPREAD) > 0, "a VMA is released more often than it was locked");
+        if before - READER == DRAINING + ATTACHED {
+            // By address: the word may belong to the next life by now, or to nobody.
+            H::wake_one(&self.count.word);
+        }
+    }
+
+    /// What stands in a slot for a reader of this VMA.
+    #[inline]
+    fn name(self) -> usize {
+        core::ptr::from_ref(self.count).addr()
     }
 
     // ---- writing ----
@@ -262,10 +365,7 @@ impl VmaLock<'_> {
         self.mark(guard);
         if self.has_readers() {
             // A wait that cannot be killed does not fail.
-            let _ = self.drain(ATTACHED, |word, value| {
-                H::wait(word, value);
-                Ok(())
-            });
+            let _ = self.drain(guard, ATTACHED, wait_for_certain::<H>);
         }
     }
 
@@ -281,7 +381,7 @@ impl VmaLock<'_> {
         rank::will_wait::<H>(Rank::Vma);
         let before = self.mark(guard);
         if self.has_readers() {
-            self.drain(ATTACHED, H::wait_killable).inspect_err(|_| {
+            self.drain(guard, ATTACHED, H::wait_killable).inspect_err(|_| {
                 // Release: as in `mark`.
                 self.seq.0.store(before, Ordering::Release);
             })?;
@@ -310,35 +410,63 @@ impl VmaLock<'_> {
         before
     }
 
-    /// Whether there are readers whose raise came before the VMA was marked.
+    /// Whether there may be readers who came before the VMA was marked.
     #[inline]
     fn has_readers(self) -> bool {
         // An exchange of like for like: a place in the order of all changes of the count. Release: whoever raises it
         // later sees the mark. Acquire: pairs with the decrements of the readers that have left.
-        match self.count.0.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
+        match self.count.word.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => false,
             // A detached VMA has none and gets none before `attach`.
             Err(count) => count != DETACHED,
         }
     }
 
-    /// Keeps new readers out until `rest` is left, and lets them in again (unless nothing is left).
+    /// Keeps new readers out until the others have left, then makes the count `rest` and lets readers in again, or, if
+    /// the wait is given up, whatever is left.
     #[cold]
-    fn drain(self, rest: u32, wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>) -> Result<(), Killed> {
+    fn drain<H: Host>(
+        self,
+        guard: &MmapWriteGuard<'_, H>,
+        rest: u32,
+        wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
+    ) -> Result<(), Killed> {
         // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the readers' last
-        // decrement.
-        let mut count = self.count.0.fetch_add(DRAINING, Ordering::AcqRel) + DRAINING;
+        // decrement. SeqCst: the first half of the way in, see the module.
+        let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
+        if before & SPREAD != 0 {
+            self.collect(guard);
+        }
         let result = loop {
-            if count == DRAINING + rest {
+            let count = self.count.word.load(Ordering::Acquire);
+            if count == DRAINING + ATTACHED {
                 break Ok(());
             }
-            if let Err(killed) = wait(&self.count.0, count) {
+            if let Err(killed) = wait(&self.count.word, count) {
                 break Err(killed);
             }
-            count = self.count.0.load(Ordering::Acquire);
         };
-        self.count.0.fetch_sub(DRAINING, Ordering::Release);
+        let more = if result.is_ok() { ATTACHED - rest } else { 0 };
+        self.count.word.fetch_sub(DRAINING + more, Ordering::Release);
         result
+    }
+
+    /// Counts the readers that stand in slots, from which new ones are barred.
+    fn collect<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
+        // Relaxed: an estimate.
+        self.count.meetings.store(0, Ordering::Relaxed);
+        // Release, here and below: as in `has_readers`, for who sees this value first.
+        self.count.word.fetch_sub(SPREAD, Ordering::Release);
+        between_crosswise();
+        for slot in guard.lock().slots().into_iter().flat_map(|slots| slots.of(self.name())) {
+            // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is acquired when it has
+            // left, from the slot or from the count.
+            self.count.word.fetch_add(READER, Ordering::Relaxed);
+            if !slot.leave(self.name()) {
+                // It has left by itself. Nobody need be woken: who waits is us.
+                self.count.word.fetch_sub(READER, Ordering::Relaxed);
+            }
+        }
     }
 
     // ---- the VMA's life ----
@@ -349,8 +477,9 @@ impl VmaLock<'_> {
     /// With debug assertions, when it is not detached.
     pub fn init_detached(self) {
         debug_assert!(self.is_detached(), "an attached VMA is taken for a new one");
-        // Relaxed: nobody can lock it; `attach` releases it.
+        // Relaxed, both: nobody can lock it; `attach` releases it.
         self.seq.0.store(NEVER, Ordering::Relaxed);
+        self.count.meetings.store(0, Ordering::Relaxed);
     }
 
     /// Opens a detached, write-locked VMA to readers, who will find it locked until the write section ends.
@@ -364,7 +493,7 @@ impl VmaLock<'_> {
         debug_assert!(self.is_write_locked(guard), "a VMA is attached that is not write-locked");
         debug_assert!(self.is_detached(), "a VMA is attached twice");
         // Release: pairs with the acquire in `raise`. A plain store: nobody raises a count of 0.
-        self.count.0.store(ATTACHED, Ordering::Release);
+        self.count.word.store(ATTACHED, Ordering::Release);
     }
 
     /// Bars readers for good, and waits for those in passing, who do not wait themselves. Afterwards the VMA belongs to
@@ -377,19 +506,33 @@ impl VmaLock<'_> {
         debug_assert!(self.is_write_locked(guard), "a VMA is detached that is not write-locked");
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes begin.
-        let before = self.count.0.fetch_sub(ATTACHED, Ordering::AcqRel);
-        if before != ATTACHED {
-            let _ = self.drain(DETACHED, |word, value| {
-                H::wait(word, value);
-                Ok(())
-            });
+        // Release: as in `has_readers`.
+        let unread =
+            self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
+        if unread.is_err() {
+            let _ = self.drain(guard, DETACHED, wait_for_certain::<H>);
         }
+    }
+
+    /// Lets readers stand in slots from now on, as if they had met often, if the VMA is attached and nobody waits for its
+    /// readers.
+    ///
+    /// Only tests know before the readers do.
+    pub fn spread(self) {
+        let spread = |word| (ATTACHED..DRAINING).contains(&word).then_some(word | SPREAD);
+        // Relaxed: orders nothing, as when a reader does it.
+        let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spread);
     }
 
     /// Whether the VMA is in no address space. Certain only for its owner or under the mmap lock.
     #[inline]
     pub fn is_detached(self) -> bool {
         // Relaxed: pairs with nothing.
-        self.count.0.load(Ordering::Relaxed) == DETACHED
+        self.count.word.load(Ordering::Relaxed) == DETACHED
     }
+}
+
+fn wait_for_certain<H: Host>(word: &AtomicU32, value: u32) -> Result<(), Killed> {
+    H::wait(word, value);
+    Ok(())
 }

@@ -75,7 +75,7 @@ fn two_tables_without_nesting() {
 fn the_mmap_lock_under_a_vma_lock() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
-    VmaLock { count: &count, seq: &seq }.try_read(&lock, || true).unwrap();
+    let _ = VmaLock { count: &count, seq: &seq }.try_read(&lock, || true).unwrap();
     let _guard = lock.read();
 }
 
@@ -85,7 +85,7 @@ fn writing_a_vma_under_a_vma_read_lock() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };
-    vma.try_read(&lock, || true).unwrap();
+    let _ = vma.try_read(&lock, || true).unwrap();
     let guard = lock.try_write().unwrap();
     vma.write(&guard);
 }
@@ -108,15 +108,15 @@ fn trying_is_free() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };
-    vma.try_read(&lock, || true).unwrap();
+    let first = vma.try_read(&lock, || true).unwrap();
     let guard = lock.try_read().unwrap();
     assert_eq!((held(Rank::Mmap), held(Rank::Vma)), (1, 1));
     // Cannot be kept waiting under the mmap lock, so a second one is allowed.
-    vma.read_under(&guard).unwrap();
+    let second = vma.read_under(&guard).unwrap();
     assert_eq!(held(Rank::Vma), 2);
     drop(guard);
-    vma.unlock_read::<StdHost>();
-    vma.unlock_read::<StdHost>();
+    vma.unlock_read::<StdHost>(first);
+    vma.unlock_read::<StdHost>(second);
     assert_eq!(innermost(), None);
     let table = RawSpin::new();
     let guard = table.try_lock::<StdHost>(Rank::PageTable).unwrap();
@@ -150,5 +150,7 @@ fn released_without_being_held() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };
-    vma.unlock_read::<StdHost>();
+    let place = vma.try_read(&lock, || true).unwrap();
+    vma.unlock_read::<StdHost>(place);
+    vma.unlock_read::<StdHost>(place);
 }

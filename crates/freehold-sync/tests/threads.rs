@@ -2,9 +2,11 @@
 #![cfg(not(loom))]
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold_sync::counted::Counted;
 use freehold_sync::testing::{StdHost, Task};
 use freehold_sync::{
-    Counter, Host, Killed, MmapLock, Rank, RawSpin, ReadFail, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq,
+    Counter, Host, Killed, MmapLock, Rank, RawSpin, ReadFail, ReaderSlots, RwSem, SpinLock, VmaCount,
+    VmaLock, VmaSeq,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -221,7 +223,8 @@ impl Vma {
 
 #[test]
 fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
-    let lock = MmapLock::<StdHost>::new();
+    let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
+    let lock = MmapLock::<StdHost>::new().with_slots(slots);
     let vma = Vma::new();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -234,9 +237,9 @@ fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
                         vma.lock().read_under(&guard)
                     });
                     match locked {
-                        Ok(()) => {
+                        Ok(place) => {
                             vma.twins.look();
-                            vma.lock().unlock_read::<StdHost>();
+                            vma.lock().unlock_read::<StdHost>(place);
                         }
                         Err(fail) => assert_eq!(fail, ReadFail::Detached),
                     }
@@ -248,7 +251,11 @@ fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
             vma.lock().write(&guard);
             vma.twins.add();
             match (vma.lock().is_detached(), turn % 3) {
-                (true, _) => vma.lock().attach(&guard),
+                (true, _) => {
+                    vma.lock().attach(&guard);
+                    // Readers need not meet first, which they may fail to.
+                    vma.lock().spread();
+                }
                 (false, 0) => vma.lock().detach(&guard),
                 (false, 1) => drop(guard.downgrade()),
                 _ => (),
@@ -268,7 +275,7 @@ fn c22_a_killed_vma_writer_takes_its_bar_away() {
     vma.lock().write(&guard);
     vma.lock().attach(&guard);
     drop(guard);
-    vma.lock().try_read(&lock, || true).unwrap();
+    let first = vma.lock().try_read(&lock, || true).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             let guard = lock.write();
@@ -277,10 +284,10 @@ fn c22_a_killed_vma_writer_takes_its_bar_away() {
             assert!(!vma.lock().is_write_locked(&guard));
         });
     });
-    assert_eq!(vma.lock().try_read(&lock, || true), Ok(()));
-    vma.lock().unlock_read::<StdHost>();
-    assert_eq!(vma.lock().try_read(&lock, || false), Err(ReadFail::Foreign));
-    vma.lock().unlock_read::<StdHost>();
+    let second = vma.lock().try_read(&lock, || true).unwrap();
+    vma.lock().unlock_read::<StdHost>(second);
+    assert_eq!(vma.lock().try_read(&lock, || false).err(), Some(ReadFail::Foreign));
+    vma.lock().unlock_read::<StdHost>(first);
     let guard = lock.write();
     vma.lock().write(&guard);
     vma.lock().detach(&guard);
@@ -310,7 +317,7 @@ fn spin_locks_exclude() {
 #[test]
 fn the_words_are_as_small_as_promised() {
     assert_eq!(size_of::<RawSpin>(), 4);
-    assert_eq!(size_of::<VmaCount>(), 4);
+    assert_eq!(size_of::<VmaCount>(), 8);
     assert_eq!(size_of::<VmaSeq>(), 4);
     // SAFETY: four zero bytes are an unlocked word.
     let zero: RawSpin = unsafe { std::mem::zeroed() };

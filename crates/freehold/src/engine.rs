@@ -13,7 +13,7 @@ use crate::{
 };
 use freehold_pagetable::Level;
 use freehold_sync::{
-    PerCpu,
+    PerCpu, ReaderSlots,
     atomic::{AtomicU64, Ordering::Relaxed},
     stats::{LockSnapshot, LockStats},
 };
@@ -69,6 +69,8 @@ impl Default for Config {
 pub struct Engine<P: Platform> {
     pub(crate) slab: Slab<P>,
     pub(crate) frames: FrameCache<P>,
+    /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs change from one to another.
+    pub(crate) reader_slots: Counted<ReaderSlots<P>>,
     /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
     pub(crate) zero: Pfn,
     /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
@@ -96,6 +98,7 @@ impl<P: Platform> Engine<P> {
     pub fn new(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
         let frames = FrameCache::try_new()?;
         let slab = Slab::try_new()?;
+        let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
         let stats = || -> Result<_, NoMemory> {
             match config.lock_stats {
@@ -110,6 +113,7 @@ impl<P: Platform> Engine<P> {
         match Counted::try_new(Engine {
             slab,
             frames,
+            reader_slots,
             zero,
             huge_zero: AtomicU64::new(0),
             hugetlb,

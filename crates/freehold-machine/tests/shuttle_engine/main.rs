@@ -32,6 +32,7 @@ mod reuse;
 mod rmap;
 mod scene;
 mod special;
+mod spread;
 mod stack;
 mod uffd;
 mod waiting;

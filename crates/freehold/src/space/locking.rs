@@ -35,7 +35,7 @@ use core::{
     ops::{Deref, Range},
 };
 use freehold_range::{Entry, GapRequest, Lookup, Reader, Writer};
-use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail};
+use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, Place, ReadFail};
 
 /// What a range of the tree holds.
 pub(crate) enum Slot<'g, P: Platform> {
@@ -125,6 +125,8 @@ pub(crate) enum Climb {
 /// ```
 pub struct VmaRead<'s, P: Platform> {
     vma: &'s Vma<P>,
+    /// Where the lock counts this reader.
+    place: Place<'s>,
     /// Not to be sent: the lock belongs to the task that took it.
     task: PhantomData<*const ()>,
 }
@@ -138,7 +140,7 @@ impl<P: Platform> Deref for VmaRead<'_, P> {
 
 impl<P: Platform> Drop for VmaRead<'_, P> {
     fn drop(&mut self) {
-        self.vma.lock().unlock_read::<P>();
+        self.vma.lock().unlock_read::<P>(self.place);
     }
 }
 
@@ -208,9 +210,9 @@ impl<P: Platform> AddressSpace<P> {
             // SAFETY: the tree belongs to this space, whose engine lives at least as long.
             let Slot::Vma(vma) = (unsafe { decode::<P>(&found) }) else { return Err(Climb::Hole) };
             match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
-                Ok(()) => {
+                Ok(place) => {
                     // Only now are the bounds known to stand still; the entry may have been of an earlier life.
-                    let read = VmaRead { vma, task: PhantomData };
+                    let read = VmaRead { vma, place, task: PhantomData };
                     return if read.range().contains(&addr) { Ok(read) } else { Err(Climb::Busy) };
                 }
                 // It left the tree after we found it: whatever is there now is worth another look.
@@ -348,9 +350,9 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     /// Locks a VMA for reading so that the mmap lock may be dropped.
     /// Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, Climb> {
-        vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
+        let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
         // SAFETY: slab memory lives as long as the engine, which `'s` does not outlive; the lock keeps the VMA attached.
-        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, task: PhantomData })
+        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {

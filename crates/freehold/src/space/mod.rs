@@ -243,7 +243,8 @@ impl<P: Platform> AddressSpace<P> {
                 Some(shared) => MmapLock::with_stats(shared.clone()),
                 None => MmapLock::new(),
             },
-        };
+        }
+        .with_slots(engine.reader_slots.clone());
         let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
         let Some(mmu) = engine.platform().space_created(table.root()) else {
             // SAFETY: made above, and no processor was told of it.

@@ -4,112 +4,13 @@
 //! wake-up as a deadlock. The limit of readers is two here. Tests of three threads are bounded, as they say.
 #![cfg(loom)]
 
-use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod spread;
+mod world;
+
+use freehold_sync::ReadFail;
+use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{MmapLock, MmapWriteGuard, ReadFail, VmaCount, VmaLock, VmaSeq};
-use loom::cell::UnsafeCell;
-use loom::sync::Arc;
-use loom::thread;
-
-type Lock = MmapLock<LoomHost>;
-type WriteGuard<'a> = MmapWriteGuard<'a, LoomHost>;
-
-/// A VMA, and two spaces that it may belong to.
-struct World {
-    spaces: [Lock; 2],
-    count: VmaCount,
-    seq: VmaSeq,
-    /// Which of the spaces.
-    owner: AtomicU64,
-    start: AtomicU64,
-    /// Guarded by the VMA's lock.
-    data: UnsafeCell<u32>,
-}
-
-// SAFETY: the data is touched under the lock, and loom checks that this suffices.
-unsafe impl Sync for World {}
-// SAFETY: a number.
-unsafe impl Send for World {}
-
-const START: u64 = 0x1000;
-
-impl World {
-    /// The VMA is in the first space, at `START`, with data 1.
-    fn new() -> Arc<Self> {
-        Self::with_locks([Lock::new(), Lock::new()])
-    }
-
-    fn with_locks(spaces: [Lock; 2]) -> Arc<Self> {
-        let world = World {
-            spaces,
-            count: VmaCount::new(),
-            seq: VmaSeq::new(),
-            owner: AtomicU64::new(0),
-            start: AtomicU64::new(0),
-            data: UnsafeCell::new(0),
-        };
-        world.born(0, START, 1);
-        Arc::new(world)
-    }
-
-    fn vma(&self) -> VmaLock<'_> {
-        VmaLock { count: &self.count, seq: &self.seq }
-    }
-
-    /// What the engine does with a VMA from the slab.
-    fn born(&self, space: usize, start: u64, data: u32) {
-        self.vma().init_detached();
-        let guard = self.spaces[space].write();
-        self.vma().write(&guard);
-        // As late as is allowed: only the release of `attach` makes it known to who finds the VMA attached.
-        self.owner.store(space as u64, Relaxed);
-        self.start.store(start, Relaxed);
-        self.set(data);
-        self.vma().attach(&guard);
-    }
-
-    /// What the engine does when it unmaps it.
-    fn dies(&self, guard: &WriteGuard<'_>) {
-        self.vma().write(guard);
-        self.vma().detach(guard);
-    }
-
-    fn try_read(&self, space: usize) -> Result<(), ReadFail> {
-        self.vma().try_read(&self.spaces[space], || self.owner.load(Relaxed) == space as u64)
-    }
-
-    fn unlock(&self) {
-        self.vma().unlock_read::<LoomHost>();
-    }
-
-    fn get(&self) -> u32 {
-        // SAFETY: as for `Sync`.
-        self.data.with(|data| unsafe { *data })
-    }
-
-    fn set(&self, value: u32) {
-        // SAFETY: as for `Sync`.
-        self.data.with_mut(|data| unsafe { *data = value });
-    }
-}
-
-fn spawn(world: &Arc<World>, f: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
-    let world = Arc::clone(world);
-    thread::spawn(move || f(&world))
-}
-
-fn look(world: &World) {
-    if world.try_read(0).is_ok() {
-        world.get();
-        world.unlock();
-    }
-}
-
-fn change(world: &World) {
-    let guard = world.spaces[0].write();
-    world.vma().write(&guard);
-    world.set(world.get() + 1);
-}
+use world::{Lock, START, World, change, look, recycled_into_another_space, spawn};
 
 #[test]
 fn a_reader_beside_a_writer() {
@@ -118,9 +19,9 @@ fn a_reader_beside_a_writer() {
         let writer = spawn(&world, change);
         look(&world);
         writer.join().unwrap();
-        assert_eq!(world.try_read(0), Ok(()), "the end of the section unlocks it");
+        let place = world.try_read(0).expect("the end of the section unlocks it");
         assert_eq!(world.get(), 2);
-        world.unlock();
+        world.unlock(place);
     });
 }
 
@@ -149,8 +50,8 @@ fn two_readers_beside_a_writer() {
         let others = [spawn(&world, look), spawn(&world, look)];
         change(&world);
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(world.try_read(0), Ok(()));
-        world.unlock();
+        let place = world.try_read(0).unwrap();
+        world.unlock(place);
     });
 }
 
@@ -179,10 +80,10 @@ fn reading_under_the_space_lock() {
         let world = World::new();
         let reader = spawn(&world, |world| {
             let guard = world.spaces[0].read();
-            assert_eq!(world.vma().read_under(&guard), Ok(()));
+            let place = world.vma().read_under(&guard).unwrap();
             drop(guard);
             world.get();
-            world.unlock();
+            world.unlock(place);
         });
         let writer = spawn(&world, change);
         look(&world);
@@ -205,28 +106,16 @@ fn a_reader_beside_a_detacher() {
             world.set(9);
         });
         match world.try_read(0) {
-            Ok(()) => {
+            Ok(place) => {
                 assert_eq!(world.get(), 1);
-                world.unlock();
+                world.unlock(place);
             }
             Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
         }
         writer.join().unwrap();
         assert!(world.vma().is_detached());
-        assert_eq!(world.try_read(0), Err(ReadFail::Detached));
+        assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
     });
-}
-
-/// A space comes to the VMA in its second life, locks it for writing and changes it.
-fn recycled_into_another_space(world: &World) {
-    let guard = world.spaces[0].write();
-    world.dies(&guard);
-    drop(guard);
-    world.born(1, START, 2);
-    let guard = world.spaces[1].write();
-    world.vma().write(&guard);
-    world.set(3);
-    drop(guard);
 }
 
 /// Hazards C-19 and C-22: a reader comes from the tree of the first space, as late as it likes. It never takes the VMA
@@ -236,16 +125,16 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
     model_bounded(4, || {
         let world = World::new();
         let writer = spawn(&world, recycled_into_another_space);
-        if world.try_read(0).is_ok() {
+        if let Ok(place) = world.try_read(0) {
             assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
             assert_eq!(world.get(), 1);
-            world.unlock();
+            world.unlock(place);
         }
         writer.join().unwrap();
-        assert_eq!(world.try_read(0), Err(ReadFail::Foreign));
-        assert_eq!(world.try_read(1), Ok(()));
+        assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
+        let place = world.try_read(1).unwrap();
         assert_eq!(world.get(), 3);
-        world.unlock();
+        world.unlock(place);
     });
 }
 
@@ -256,19 +145,19 @@ fn c19_a_late_reader_beside_a_rightful_one() {
         let world = World::new();
         let writer = spawn(&world, recycled_into_another_space);
         let rightful = spawn(&world, |world| {
-            if world.try_read(1).is_ok() {
+            if let Ok(place) = world.try_read(1) {
                 assert!((2..=3).contains(&world.get()));
-                world.unlock();
+                world.unlock(place);
             }
         });
-        if world.try_read(0).is_ok() {
+        if let Ok(place) = world.try_read(0) {
             assert_eq!(world.get(), 1);
-            world.unlock();
+            world.unlock(place);
         }
         writer.join().unwrap();
         rightful.join().unwrap();
-        assert_eq!(world.try_read(1), Ok(()), "no count was lost");
-        world.unlock();
+        let place = world.try_read(1).expect("no count was lost");
+        world.unlock(place);
     });
 }
 
@@ -283,14 +172,14 @@ fn c22_a_late_reader_and_a_vma_that_lies_elsewhere() {
             drop(guard);
             world.born(0, 2 * START, 2);
         });
-        if world.try_read(0).is_ok() {
+        if let Ok(place) = world.try_read(0) {
             let first_life = world.start.load(Relaxed) == START;
             assert_eq!(world.get(), if first_life { 1 } else { 2 });
-            world.unlock();
+            world.unlock(place);
         }
         writer.join().unwrap();
-        assert_eq!(world.try_read(0), Ok(()));
-        world.unlock();
+        let place = world.try_read(0).unwrap();
+        world.unlock(place);
     });
 }
 
@@ -307,15 +196,15 @@ fn c22_a_writer_is_killed() {
                 Err(_) => assert!(!world.vma().is_write_locked(&guard)),
             }
         });
-        let seen = world.try_read(0).map(|()| {
+        let seen = world.try_read(0).map(|place| {
             let seen = world.get();
             assert_eq!(world.get(), seen);
-            world.unlock();
+            world.unlock(place);
         });
         assert!(matches!(seen, Ok(()) | Err(ReadFail::Locked)), "{seen:?}");
         writer.join().unwrap();
-        assert_eq!(world.try_read(0), Ok(()), "the bar was left behind");
-        world.unlock();
+        let place = world.try_read(0).expect("the bar was left behind");
+        world.unlock(place);
     });
 }
 
@@ -324,7 +213,7 @@ fn c22_a_writer_is_killed() {
 fn c72_a_writer_is_killed_and_tries_again() {
     model(|| {
         let world = World::new();
-        assert_eq!(world.try_read(0), Ok(()));
+        let place = world.try_read(0).unwrap();
         let writer = spawn(&world, |world| {
             LoomHost::current_task().kill();
             let guard = world.spaces[0].write();
@@ -334,10 +223,10 @@ fn c72_a_writer_is_killed_and_tries_again() {
             world.set(2);
         });
         assert_eq!(world.get(), 1);
-        world.unlock();
+        world.unlock(place);
         writer.join().unwrap();
-        assert_eq!(world.try_read(0), Ok(()));
-        world.unlock();
+        let place = world.try_read(0).unwrap();
+        world.unlock(place);
     });
 }
 
@@ -365,9 +254,9 @@ fn c20_too_many_readers() {
     model_bounded(3, || {
         let world = World::new();
         let visit = |world: &World| match world.try_read(0) {
-            Ok(()) => {
+            Ok(place) => {
                 assert_eq!(world.get(), 1);
-                world.unlock();
+                world.unlock(place);
             }
             Err(fail) => assert_eq!(fail, ReadFail::TooMany),
         };
@@ -384,16 +273,16 @@ fn c20_too_many_readers() {
 fn c20_the_limit_is_a_value_and_no_panic() {
     model(|| {
         let world = World::new();
-        assert_eq!(world.try_read(0), Ok(()));
-        assert_eq!(world.try_read(0), Ok(()));
-        assert_eq!(world.try_read(0), Err(ReadFail::TooMany));
+        let _last = world.try_read(0).unwrap();
+        let place = world.try_read(0).unwrap();
+        assert_eq!(world.try_read(0).err(), Some(ReadFail::TooMany));
         let guard = world.spaces[0].try_read().unwrap();
-        assert_eq!(world.vma().read_under(&guard), Err(ReadFail::TooMany));
-        world.unlock();
-        assert_eq!(world.vma().read_under(&guard), Ok(()));
+        assert_eq!(world.vma().read_under(&guard).err(), Some(ReadFail::TooMany));
+        world.unlock(place);
+        let place = world.vma().read_under(&guard).unwrap();
         drop(guard);
-        world.unlock();
-        world.unlock();
+        world.unlock(place);
+        world.unlock(place);
         let guard = world.spaces[0].write();
         world.dies(&guard);
         assert!(world.vma().is_detached());
@@ -412,9 +301,9 @@ fn the_sequence_wraps() {
         look(&world);
         writer.join().unwrap();
         assert_eq!(world.spaces[0].seq(), 2);
-        assert_eq!(world.try_read(0), Ok(()));
+        let place = world.try_read(0).unwrap();
         assert_eq!(world.get(), 3);
-        world.unlock();
+        world.unlock(place);
     });
 }
 
@@ -432,12 +321,12 @@ fn a_number_from_before_the_wrap_locks_nobody_in() {
             world.vma().write(&guard);
             world.set(2);
         });
-        if world.try_read(1).is_ok() {
+        if let Ok(place) = world.try_read(1) {
             world.get();
-            world.unlock();
+            world.unlock(place);
         }
         writer.join().unwrap();
-        assert_eq!(world.try_read(1), Ok(()));
-        world.unlock();
+        let place = world.try_read(1).unwrap();
+        world.unlock(place);
     });
 }

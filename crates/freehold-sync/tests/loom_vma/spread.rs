@@ -1,0 +1,219 @@
+//! Readers that stand in slots.
+//!
+//! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then by the count.
+
+use super::world::{START, World, change, look, recycled_into_another_space, spawn};
+use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_sync::testing::{LoomHost, model, model_bounded};
+use freehold_sync::{Place, ReadFail};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+fn stands(place: Place<'_>) -> bool {
+    format!("{place:?}").contains("Some")
+}
+
+#[test]
+fn a_standing_reader_beside_a_writer() {
+    model(|| {
+        let world = World::spread();
+        let writer = spawn(&world, change);
+        look(&world);
+        writer.join().unwrap();
+        let place = world.try_read(0).expect("the end of the section unlocks it");
+        assert_eq!(world.get(), 2);
+        world.unlock(place);
+    });
+}
+
+#[test]
+fn two_standing_readers_beside_a_writer() {
+    model_bounded(1, || {
+        let world = World::spread();
+        let others = [spawn(&world, look), spawn(&world, look)];
+        change(&world);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let place = world.try_read(0).unwrap();
+        world.unlock(place);
+    });
+}
+
+/// The second lock of each reader is counted, because its slot is taken.
+#[test]
+fn standing_and_counted_readers_beside_a_writer() {
+    let twice = |world: &World| {
+        let places = [world.try_read(0), world.try_read(0)];
+        if places.iter().any(Result::is_ok) {
+            world.get();
+        }
+        places.into_iter().flatten().for_each(|place| world.unlock(place));
+    };
+    model_bounded(2, move || {
+        let world = World::spread();
+        let writer = spawn(&world, change);
+        twice(&world);
+        writer.join().unwrap();
+    });
+}
+
+/// Nobody has told the VMA to spread: readers that meet do, and a writer finds those before and after.
+#[test]
+fn readers_meet_beside_a_writer() {
+    // Not loom's: tells of all schedules together.
+    static STOOD: AtomicBool = AtomicBool::new(false);
+    model_bounded(2, || {
+        let world = World::with_slots();
+        let reader = |world: &World| {
+            for _ in 0..2 {
+                if let Ok(place) = world.try_read(0) {
+                    STOOD.fetch_or(stands(place), SeqCst);
+                    world.get();
+                    world.unlock(place);
+                }
+            }
+        };
+        let others = [spawn(&world, reader), spawn(&world, reader)];
+        change(&world);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let guard = world.spaces[0].write();
+        world.dies(&guard);
+        assert!(world.vma().is_detached());
+    });
+    assert!(STOOD.load(SeqCst), "nobody ever met");
+}
+
+/// The reader is inside for certain, so it is collected; its leaving wakes the writer, unless it was faster.
+#[test]
+fn a_collected_reader_leaves() {
+    model(|| {
+        let world = World::spread();
+        let place = world.try_read(0).unwrap();
+        assert!(stands(place));
+        let writer = spawn(&world, change);
+        assert_eq!(world.get(), 1);
+        world.unlock(place);
+        writer.join().unwrap();
+        assert_eq!(world.get(), 2);
+    });
+}
+
+/// Two sections: a reader that is late for the first does not get into the second.
+#[test]
+fn a_standing_reader_beside_two_sections() {
+    model_bounded(3, || {
+        let world = World::spread();
+        let writer = spawn(&world, |world| {
+            change(world);
+            world.vma().spread();
+            change(world);
+        });
+        look(&world);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_standing_reader_beside_a_detacher() {
+    model(|| {
+        let world = World::spread();
+        let writer = spawn(&world, |world| {
+            let guard = world.spaces[0].write();
+            world.dies(&guard);
+            drop(guard);
+            assert!(world.vma().is_detached());
+            world.set(9);
+        });
+        match world.try_read(0) {
+            Ok(place) => {
+                assert_eq!(world.get(), 1);
+                world.unlock(place);
+            }
+            Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
+        }
+        writer.join().unwrap();
+        assert!(world.vma().is_detached());
+    });
+}
+
+/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the second, which is spread
+/// again. It does not believe in it, and its leaving lets that space's writer go on.
+#[test]
+fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
+    model_bounded(3, || {
+        let world = World::spread();
+        let writer = spawn(&world, |world| {
+            let guard = world.spaces[0].write();
+            world.dies(&guard);
+            drop(guard);
+            world.born(1, START, 2);
+            world.vma().spread();
+            let guard = world.spaces[1].write();
+            world.vma().write(&guard);
+            world.set(3);
+        });
+        if let Ok(place) = world.try_read(0) {
+            assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
+            assert_eq!(world.get(), 1);
+            world.unlock(place);
+        }
+        writer.join().unwrap();
+        assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
+        let place = world.try_read(1).unwrap();
+        assert_eq!(world.get(), 3);
+        world.unlock(place);
+    });
+}
+
+/// The same beside a reader of the second space that comes by the count.
+#[test]
+fn c19_a_late_standing_reader_beside_a_rightful_one() {
+    model_bounded(1, || {
+        let world = World::spread();
+        let writer = spawn(&world, recycled_into_another_space);
+        let rightful = spawn(&world, |world| {
+            if let Ok(place) = world.try_read(1) {
+                assert!((2..=3).contains(&world.get()));
+                world.unlock(place);
+            }
+        });
+        if let Ok(place) = world.try_read(0) {
+            assert_eq!(world.get(), 1);
+            world.unlock(place);
+        }
+        writer.join().unwrap();
+        rightful.join().unwrap();
+        let guard = world.spaces[1].write();
+        world.dies(&guard);
+        assert!(world.vma().is_detached(), "no count was lost");
+    });
+}
+
+/// Hazard C-22 (h): a killed writer has counted a reader who came by a slot. When that reader leaves, another of the same VMA stands
+/// there: they change places, and the writer waits for both, whoever of them is the last.
+#[test]
+fn c22_readers_change_places_after_a_killed_writer() {
+    model_bounded(2, || {
+        let world = World::spread();
+        let first = world.try_read(0).unwrap();
+        let killed = spawn(&world, |world| {
+            LoomHost::current_task().kill();
+            let guard = world.spaces[0].write();
+            assert!(world.vma().write_killable(&guard).is_err());
+        });
+        killed.join().unwrap();
+        world.vma().spread();
+        let second = world.try_read(0).unwrap();
+        assert!(stands(first) && stands(second), "both came by the same slot");
+        let writer = spawn(&world, change);
+        // SAFETY: the thread has a reference to the world.
+        let first = unsafe { core::mem::transmute::<Place<'_>, Place<'static>>(first) };
+        let elsewhere = spawn(&world, move |world| {
+            assert_eq!(world.get(), 1);
+            world.unlock(first);
+        });
+        assert_eq!(world.get(), 1);
+        world.unlock(second);
+        writer.join().unwrap();
+        elsewhere.join().unwrap();
+        assert_eq!(world.get(), 2);
+    });
+}

@@ -1,0 +1,134 @@
+//! A VMA and two address spaces, and what is done to it.
+
+use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold_sync::counted::Counted;
+use freehold_sync::testing::LoomHost;
+use freehold_sync::{MmapLock, MmapWriteGuard, Place, ReadFail, ReaderSlots, VmaCount, VmaLock, VmaSeq};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+pub type Lock = MmapLock<LoomHost>;
+type WriteGuard<'a> = MmapWriteGuard<'a, LoomHost>;
+
+/// A VMA, and two spaces that it may belong to.
+pub struct World {
+    pub spaces: [Lock; 2],
+    count: VmaCount,
+    seq: VmaSeq,
+    /// Which of the spaces.
+    pub owner: AtomicU64,
+    pub start: AtomicU64,
+    /// Guarded by the VMA's lock.
+    data: UnsafeCell<u32>,
+}
+
+// SAFETY: the data is touched under the lock, and loom checks that this suffices.
+unsafe impl Sync for World {}
+// SAFETY: a number.
+unsafe impl Send for World {}
+
+pub const START: u64 = 0x1000;
+
+impl World {
+    /// The VMA is in the first space, at `START`, with data 1.
+    pub fn new() -> Arc<Self> {
+        Self::with_locks([Lock::new(), Lock::new()])
+    }
+
+    /// The same with slots for its readers, who are expected to stand there from the first.
+    pub fn spread() -> Arc<Self> {
+        let world = Self::with_slots();
+        world.vma().spread();
+        world
+    }
+
+    /// The same with slots, for readers who meet.
+    pub fn with_slots() -> Arc<Self> {
+        let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
+        Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
+    }
+
+    pub fn with_locks(spaces: [Lock; 2]) -> Arc<Self> {
+        let world = World {
+            spaces,
+            count: VmaCount::new(),
+            seq: VmaSeq::new(),
+            owner: AtomicU64::new(0),
+            start: AtomicU64::new(0),
+            data: UnsafeCell::new(0),
+        };
+        world.born(0, START, 1);
+        Arc::new(world)
+    }
+
+    pub fn vma(&self) -> VmaLock<'_> {
+        VmaLock { count: &self.count, seq: &self.seq }
+    }
+
+    /// What the engine does with a VMA from the slab.
+    pub fn born(&self, space: usize, start: u64, data: u32) {
+        self.vma().init_detached();
+        let guard = self.spaces[space].write();
+        self.vma().write(&guard);
+        // As late as is allowed: only the release of `attach` makes it known to who finds the VMA attached.
+        self.owner.store(space as u64, Relaxed);
+        self.start.store(start, Relaxed);
+        self.set(data);
+        self.vma().attach(&guard);
+    }
+
+    /// What the engine does when it unmaps it.
+    pub fn dies(&self, guard: &WriteGuard<'_>) {
+        self.vma().write(guard);
+        self.vma().detach(guard);
+    }
+
+    pub fn try_read(&self, space: usize) -> Result<Place<'_>, ReadFail> {
+        self.vma().try_read(&self.spaces[space], || self.owner.load(Relaxed) == space as u64)
+    }
+
+    pub fn unlock(&self, place: Place<'_>) {
+        self.vma().unlock_read::<LoomHost>(place);
+    }
+
+    pub fn get(&self) -> u32 {
+        // SAFETY: as for `Sync`.
+        self.data.with(|data| unsafe { *data })
+    }
+
+    pub fn set(&self, value: u32) {
+        // SAFETY: as for `Sync`.
+        self.data.with_mut(|data| unsafe { *data = value });
+    }
+}
+
+pub fn spawn(world: &Arc<World>, f: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = Arc::clone(world);
+    thread::spawn(move || f(&world))
+}
+
+pub fn look(world: &World) {
+    if let Ok(place) = world.try_read(0) {
+        world.get();
+        world.unlock(place);
+    }
+}
+
+pub fn change(world: &World) {
+    let guard = world.spaces[0].write();
+    world.vma().write(&guard);
+    world.set(world.get() + 1);
+}
+
+/// A space comes to the VMA in its second life, locks it for writing and changes it.
+pub fn recycled_into_another_space(world: &World) {
+    let guard = world.spaces[0].write();
+    world.dies(&guard);
+    drop(guard);
+    world.born(1, START, 2);
+    let guard = world.spaces[1].write();
+    world.vma().write(&guard);
+    world.set(3);
+    drop(guard);
+}
