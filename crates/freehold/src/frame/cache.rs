@@ -16,10 +16,14 @@ use freehold_sync::{
 const KEEP: usize = if CHECKED { 0 } else { 256 };
 /// Frames moved at a time between a CPU and the platform.
 const BATCH: usize = if CHECKED { 1 } else { 64 };
+/// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU with each batch.
+const BURST: usize = if CHECKED { 1 } else { KEEP };
 
 /// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores.
 struct Magazine {
     len: AtomicUsize,
+    /// How many the next refill takes: twice as many as the last one, if none came back since.
+    next_batch: AtomicUsize,
     slots: [AtomicU64; KEEP],
 }
 
@@ -28,6 +32,19 @@ impl Magazine {
         let len = self.len.load(Relaxed).checked_sub(1)?;
         self.len.store(len, Relaxed);
         Some(Pfn::new(self.slots[len].load(Relaxed)))
+    }
+
+    /// How many frames to fetch for it now.
+    fn next_batch(&self) -> usize {
+        let batch = self.next_batch.load(Relaxed);
+        self.next_batch.store((batch * 2).min(BURST), Relaxed);
+        batch
+    }
+
+    /// Takes frames that came back.
+    fn take_back<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
+        self.next_batch.store(BATCH, Relaxed);
+        self.fill(frames);
     }
 
     /// Takes frames from the back of `frames` until one or the other is exhausted.
@@ -48,8 +65,11 @@ pub(crate) struct FrameCache<P: Platform> {
 
 impl<P: Platform> FrameCache<P> {
     pub fn try_new() -> Result<Self, NoMemory> {
-        let empty =
-            |_| Magazine { len: AtomicUsize::new(0), slots: core::array::from_fn(|_| AtomicU64::new(0)) };
+        let empty = |_| Magazine {
+            len: AtomicUsize::new(0),
+            next_batch: AtomicUsize::new(BATCH),
+            slots: core::array::from_fn(|_| AtomicU64::new(0)),
+        };
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
     }
 
@@ -63,20 +83,21 @@ impl<P: Platform> FrameCache<P> {
 
     #[cold]
     fn refill(&self, platform: &P) -> Result<Pfn, NoMemory> {
-        let mut batch = [Pfn::new(0); BATCH];
-        let got = platform.alloc_frames(&mut batch);
-        let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
-        let mut rest: ArrayVec<Pfn, BATCH> = rest.iter().copied().collect();
-        self.magazines.with(|magazine| magazine.fill(&mut rest));
+        let mut batch = ArrayVec::from([Pfn::new(0); BURST]);
+        let wanted = self.magazines.with(Magazine::next_batch);
+        let got = platform.alloc_frames(&mut batch[..wanted]);
+        batch.truncate(got);
+        let first = batch.pop_at(0).ok_or(NoMemory)?;
+        self.magazines.with(|magazine| magazine.fill(&mut batch));
         // The thread may have moved to a CPU with a full magazine.
-        self.give_back(platform, &rest);
-        Ok(*first)
+        self.give_back(platform, &batch);
+        Ok(first)
     }
 
     /// Frames whose last reference is gone.
     fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
-            self.magazines.with(|magazine| magazine.fill(frames));
+            self.magazines.with(|magazine| magazine.take_back(frames));
         }
         self.give_back(platform, frames);
         frames.clear();

@@ -37,19 +37,21 @@ impl Failure {
     }
 }
 
-/// Has `hog` take frames until `spare` are left of those that this CPU keeps: it gets 64 at a time. `start` is a place where
+/// Has `hog` take frames until `spare` are left of those that this CPU keeps, which is 256 at most. `start` is a place where
 /// nothing is.
 pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, spare: u64) {
-    const BATCH: u64 = 64;
-    anon(hog, start, 4 * BATCH);
+    const KEPT: u64 = 256;
+    // No room for a huge page.
+    anon(hog, start, 2 * KEPT - 1);
     let frames = |world: &World| world.machine.accounting().frames;
     let (before, mut page) = (frames(world), start);
     while frames(world) == before {
         hog.store(cpu, page, 1u64).unwrap();
         page += PAGE;
     }
+    let batch = (frames(world) - before) as u64;
     // The first of the batch is in use.
-    for n in 0..BATCH - 1 - spare {
+    for n in 0..batch - 1 - spare {
         hog.store(cpu, page + n * PAGE, 1u64).unwrap();
     }
 }

@@ -1,0 +1,72 @@
+//! Threads that fault in one VMA at once, and where their frames come from.
+
+mod support;
+
+use freehold::fault::Access;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use support::*;
+
+/// Readers that meet so often that they spread over their CPUs' slots, beside a writer who wants the VMA alone again and again (C-19,
+/// C-22). Nobody is lost: each page is filled once, each write lock is got, and the VMA goes at the end.
+#[test]
+fn c22_many_faults_in_one_vma_beside_writers() {
+    const THREADS: u64 = 3;
+    const PAGES: u64 = 2000;
+    let world = World::with(64 << 20, Config::default());
+    let process = world.process(Locking::default());
+    let length = THREADS * PAGES * PAGE;
+    anon(&process, BASE, THREADS * PAGES);
+    let running = AtomicUsize::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (process, running) = (&process, &running);
+            scope.spawn(move || {
+                for n in 0..PAGES {
+                    let at = BASE + (n * THREADS + thread) * PAGE;
+                    process.space().handle_fault(at, Access::WRITE).unwrap();
+                }
+                running.fetch_sub(1, SeqCst);
+            });
+        }
+        let mut rights = RW | Prot::EXEC;
+        while running.load(SeqCst) > 0 {
+            process.mprotect(BASE, length, rights).unwrap();
+            rights ^= Prot::EXEC;
+            std::thread::yield_now();
+        }
+    });
+    process.check();
+    assert_eq!(process.rss().anon, (THREADS * PAGES) as i64);
+    assert_eq!(process.counts().map_count, 1);
+    process.munmap(BASE, length).unwrap();
+    assert_eq!(process.rss().anon, 0);
+    drop(process);
+    world.end();
+}
+
+/// A CPU that takes frame after frame fetches them in ever larger batches; one that also gives frames back keeps to small ones.
+#[test]
+fn batches_of_frames_grow_while_none_comes_back() {
+    let world = World::with(16 << 20, Config::default());
+    let process = world.process(Locking::default());
+    anon(&process, BASE, 1500);
+    let taken = || world.machine.stats().frames.allocated;
+    let batches = |pages: core::ops::Range<u64>| {
+        let (mut batches, mut before) = (Vec::new(), taken());
+        for n in pages {
+            process.space().handle_fault(BASE + n * PAGE, Access::WRITE).unwrap();
+            batches.extend((taken() > before).then(|| taken() - before));
+            before = taken();
+        }
+        batches
+    };
+    assert_eq!(
+        batches(0..1000)[..3],
+        [128, 256, 256],
+        "the engine's frame of zeroes came with a first batch"
+    );
+    process.munmap(BASE, PAGE).unwrap();
+    assert_eq!(batches(1000..1500)[0], 64);
+    drop(process);
+    world.end();
+}
