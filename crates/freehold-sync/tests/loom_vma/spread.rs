@@ -5,7 +5,7 @@
 use super::world::{START, World, change, look, recycled_into_another_space, spawn};
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{Place, ReadFail};
+use freehold_sync::{Place, Rank, ReadFail, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn stands(place: Place<'_>) -> bool {
@@ -206,7 +206,10 @@ fn c22_readers_change_places_after_a_killed_writer() {
         let writer = spawn(&world, change);
         // SAFETY: the thread has a reference to the world.
         let first = unsafe { core::mem::transmute::<Place<'_>, Place<'static>>(first) };
+        // The lock passes to another task.
+        rank::released::<LoomHost>(Rank::Vma);
         let elsewhere = spawn(&world, move |world| {
+            rank::acquired::<LoomHost>(Rank::Vma);
             assert_eq!(world.get(), 1);
             world.unlock(first);
         });
