@@ -10,7 +10,10 @@ mod world;
 use freehold_sync::ReadFail;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use world::{Lock, START, World, change, look, recycled_into_another_space, spawn};
+use world::{
+    Lock, START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look,
+    spawn,
+};
 
 #[test]
 fn a_reader_beside_a_writer() {
@@ -125,16 +128,9 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
     model_bounded(4, || {
         let world = World::new();
         let writer = spawn(&world, recycled_into_another_space);
-        if let Ok(place) = world.try_read(0) {
-            assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
-            assert_eq!(world.get(), 1);
-            world.unlock(place);
-        }
+        late_look(&world);
         writer.join().unwrap();
-        assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
-        let place = world.try_read(1).unwrap();
-        assert_eq!(world.get(), 3);
-        world.unlock(place);
+        check_recycled(&world);
     });
 }
 
@@ -144,16 +140,8 @@ fn c19_a_late_reader_beside_a_rightful_one() {
     model_bounded(2, || {
         let world = World::new();
         let writer = spawn(&world, recycled_into_another_space);
-        let rightful = spawn(&world, |world| {
-            if let Ok(place) = world.try_read(1) {
-                assert!((2..=3).contains(&world.get()));
-                world.unlock(place);
-            }
-        });
-        if let Ok(place) = world.try_read(0) {
-            assert_eq!(world.get(), 1);
-            world.unlock(place);
-        }
+        let rightful = spawn(&world, rightful_look);
+        late_look(&world);
         writer.join().unwrap();
         rightful.join().unwrap();
         let place = world.try_read(1).expect("no count was lost");

@@ -2,8 +2,9 @@
 //!
 //! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then by the count.
 
-use super::world::{START, World, change, look, recycled_into_another_space, spawn};
-use freehold_sync::atomic::Ordering::Relaxed;
+use super::world::{
+    START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
+};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use freehold_sync::{Place, Rank, ReadFail, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -150,16 +151,9 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
             world.vma().write(&guard);
             world.set(3);
         });
-        if let Ok(place) = world.try_read(0) {
-            assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
-            assert_eq!(world.get(), 1);
-            world.unlock(place);
-        }
+        late_look(&world);
         writer.join().unwrap();
-        assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
-        let place = world.try_read(1).unwrap();
-        assert_eq!(world.get(), 3);
-        world.unlock(place);
+        check_recycled(&world);
     });
 }
 
@@ -169,16 +163,8 @@ fn c19_a_late_standing_reader_beside_a_rightful_one() {
     model_bounded(1, || {
         let world = World::spread();
         let writer = spawn(&world, recycled_into_another_space);
-        let rightful = spawn(&world, |world| {
-            if let Ok(place) = world.try_read(1) {
-                assert!((2..=3).contains(&world.get()));
-                world.unlock(place);
-            }
-        });
-        if let Ok(place) = world.try_read(0) {
-            assert_eq!(world.get(), 1);
-            world.unlock(place);
-        }
+        let rightful = spawn(&world, rightful_look);
+        late_look(&world);
         writer.join().unwrap();
         rightful.join().unwrap();
         let guard = world.spaces[1].write();

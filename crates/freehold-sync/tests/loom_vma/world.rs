@@ -132,3 +132,28 @@ pub fn recycled_into_another_space(world: &World) {
     world.set(3);
     drop(guard);
 }
+
+/// A reader from the tree of the first space, as late as it likes: what it locks belongs to no other.
+pub fn late_look(world: &World) {
+    if let Ok(place) = world.try_read(0) {
+        assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
+        assert_eq!(world.get(), 1);
+        world.unlock(place);
+    }
+}
+
+/// A reader of the second space, beside [`recycled_into_another_space`].
+pub fn rightful_look(world: &World) {
+    if let Ok(place) = world.try_read(1) {
+        assert!((2..=3).contains(&world.get()));
+        world.unlock(place);
+    }
+}
+
+/// In the end the VMA is the second space's alone, as it was changed there.
+pub fn check_recycled(world: &World) {
+    assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
+    let place = world.try_read(1).unwrap();
+    assert_eq!(world.get(), 3);
+    world.unlock(place);
+}
