@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use xtask::mutation::Mutation;
+
 /// Longest file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
 
@@ -58,8 +60,12 @@ fn sources(folder: &str) -> Vec<Source> {
         for entry in entries {
             let path = entry.expect("a readable folder").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // In a second working tree, `.git` is a file that names the first.
+            if name == ".git" {
+                continue;
+            }
             if path.is_dir() {
-                if !(name.starts_with("target") || name == ".git" || name == "shared") {
+                if !(name.starts_with("target") || name == "shared") {
                     folders.push(path);
                 }
             } else if let Ok(text) = fs::read_to_string(&path) {
@@ -273,4 +279,42 @@ fn links_lead_somewhere() {
         }
     }
     assert_none("links that lead nowhere", found);
+}
+
+/// The sources of a test program: a package's library, or one of its test targets.
+fn sources_of(package: &str, target: &str) -> Vec<Source> {
+    let package = format!("crates/{package}");
+    match target {
+        "lib" => rust(&format!("{package}/src")).collect(),
+        name if root().join(&package).join("tests").join(name).is_dir() => {
+            rust(&format!("{package}/tests/{name}")).collect()
+        }
+        name => {
+            let path = format!("{package}/tests/{name}.rs");
+            let text = fs::read_to_string(root().join(&path)).unwrap_or_default();
+            vec![Source { path, text }]
+        }
+    }
+}
+
+/// Each mutation can be made in the sources as they are, and the test that is to fail exists.
+#[test]
+fn mutations_can_be_made() {
+    let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
+    let mut found = Vec::new();
+    for mutation in &mutations {
+        let name = &mutation.name;
+        for edit in &mutation.edit {
+            let text = fs::read_to_string(root().join(&edit.file)).unwrap_or_default();
+            if let Err(why) = edit.apply(&text) {
+                found.push(format!("{name}: {why}"));
+            }
+        }
+        let Some(test) = &mutation.caught else { continue };
+        let head = format!("fn {}", test.function());
+        if !sources_of(&test.package, &test.target).iter().any(|source| source.text.contains(&head)) {
+            found.push(format!("{name}: no test {} in {} {}", test.test, test.package, test.target));
+        }
+    }
+    assert_none("mutations that cannot be made", found);
 }

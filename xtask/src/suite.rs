@@ -1,0 +1,140 @@
+//! A suite: one run of cargo, and the switches that its build needs.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+/// What a suite is built for. The checkers of interleavings replace the atomics of the whole engine, so each has a build of
+/// its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Build {
+    /// The ordinary one.
+    Plain,
+    /// Atomics of loom.
+    Loom,
+    /// Atomics of shuttle.
+    Shuttle,
+}
+
+impl Build {
+    /// Its name, which is also that of the switch that selects a checker's atomics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Build::Plain => "plain",
+            Build::Loom => "loom",
+            Build::Shuttle => "shuttle",
+        }
+    }
+
+    /// A call of cargo with `args` for this build. It builds below `targets` if that is given; otherwise where cargo likes, a
+    /// checker's in a directory of its own.
+    #[must_use]
+    pub fn cargo(self, args: &[&str], targets: Option<&str>) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(args);
+        if self != Build::Plain {
+            let flags = env::var("RUSTFLAGS").unwrap_or_default();
+            cargo.env("RUSTFLAGS", format!("{flags} --cfg {}", self.name()).trim());
+            cargo.args(["--profile", "checked"]);
+        }
+        match targets {
+            Some(folder) => drop(cargo.args(["--target-dir", &format!("{folder}/{}", self.name())])),
+            None if self == Build::Plain => {}
+            None => drop(cargo.args(["--target-dir", &format!("target/{}", self.name())])),
+        }
+        cargo
+    }
+}
+
+/// Tests that run together.
+#[derive(Debug, Clone, Copy)]
+pub struct Suite {
+    /// What runs, for a heading.
+    pub name: &'static str,
+    /// What it is built for.
+    pub build: Build,
+    /// What cargo is told.
+    pub args: &'static [&'static str],
+    /// What the test programs are told.
+    pub passed_on: &'static [&'static str],
+}
+
+/// Every crate without a checker.
+pub const PLAIN: &[Suite] = &[Suite {
+    name: "tests of every crate: units, documentation, properties, scenarios, the model, Linux",
+    build: Build::Plain,
+    args: &["test", "--workspace", "--quiet"],
+    passed_on: &[],
+}];
+
+/// What loom checks.
+pub const LOOM: &[Suite] = &[
+    Suite {
+        name: "loom: every interleaving of the lock words, the range map, the page tables",
+        build: Build::Loom,
+        args: &[
+            "test",
+            "--quiet",
+            "--package",
+            "freehold-sync",
+            "--package",
+            "freehold-range",
+            "--package",
+            "freehold-pagetable",
+            "--test",
+            "loom*",
+        ],
+        passed_on: &[],
+    },
+    Suite {
+        name: "loom: the records of frames",
+        build: Build::Loom,
+        args: &["test", "--quiet", "--package", "freehold", "--lib"],
+        passed_on: &[],
+    },
+];
+
+/// What shuttle checks.
+pub const SHUTTLE: &[Suite] = &[Suite {
+    name: "shuttle: random interleavings of the whole engine",
+    build: Build::Shuttle,
+    args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
+    passed_on: &[],
+}];
+
+/// Every recording at hand.
+pub const REPLAY: &[Suite] = &[Suite {
+    name: "replay: every recording at hand, on every design of locking, ten seeds each",
+    build: Build::Plain,
+    args: &["test", "--release", "--quiet", "--package", "freehold-cli", "--test", "corpus"],
+    passed_on: &["--nocapture"],
+}];
+
+impl Suite {
+    /// Runs it. `long`: with more time for random suites.
+    ///
+    /// # Errors
+    ///
+    /// Why it failed.
+    pub fn run(&self, long: bool) -> Result<(), String> {
+        println!("== {}", self.name);
+        let started = Instant::now();
+        let mut cargo = self.build.cargo(self.args, None);
+        if !self.passed_on.is_empty() {
+            cargo.arg("--").args(self.passed_on);
+        }
+        if long {
+            cargo.env("FREEHOLD_LONG", "1");
+        }
+        let status = cargo
+            .stdin(Stdio::null())
+            .status()
+            .map_err(|error| format!("cargo could not be started: {error}"))?;
+        println!("== {:.0} s", started.elapsed().as_secs_f64());
+        if status.success() { Ok(()) } else { Err(format!("failed ({status})")) }
+    }
+}

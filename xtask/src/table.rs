@@ -1,0 +1,65 @@
+//! The table of mutations in CONTRIBUTING.md, written from their files.
+
+use std::fs;
+
+use crate::mutation::Mutation;
+
+const BEGIN: &str = "<!-- mutants: written by `cargo xtask mutants --table` -->\n";
+const END: &str = "<!-- end of mutants -->\n";
+
+/// The table's text.
+#[must_use]
+pub fn of(mutations: &[Mutation]) -> String {
+    let mut text =
+        String::from("| mutation | the protection that is gone | caught by |\n| --- | --- | --- |\n");
+    for it in mutations {
+        let by = match (&it.caught, &it.argued) {
+            (Some(test), _) => {
+                format!("{}: {} `{}` `{}`", test.suite.name(), test.package, test.target, test.test)
+            }
+            (None, argued) => {
+                format!("nothing: {}", argued.as_deref().unwrap_or_default().replace('\n', " "))
+            }
+        };
+        text.push_str(&format!("| `{}` | {} | {} |\n", it.name, it.what, by.trim()));
+    }
+    text
+}
+
+/// `document` with `table` between its marks.
+///
+/// # Errors
+///
+/// If it has no marks.
+pub fn put(document: &str, table: &str) -> Result<String, String> {
+    let parts = document.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+    let (head, tail) = parts.ok_or("the document has no place for the table")?;
+    Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
+}
+
+/// Writes the table of the repository's mutations.
+///
+/// # Errors
+///
+/// What stood in the way.
+pub fn write() -> Result<(), String> {
+    let root = crate::root();
+    let path = root.join("CONTRIBUTING.md");
+    let said = |error: std::io::Error| format!("{}: {error}", path.display());
+    let document = fs::read_to_string(&path).map_err(said)?;
+    fs::write(&path, put(&document, &of(&Mutation::all(&root)?))?).map_err(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_replaces_the_one_before() {
+        let document = format!("before\n{BEGIN}old\n{END}after\n");
+        let once = put(&document, "| new |\n").expect("it has marks");
+        assert_eq!(once, format!("before\n{BEGIN}\n| new |\n\n{END}after\n"));
+        assert_eq!(put(&once, "| new |\n"), Ok(once.clone()));
+        assert!(put("no marks", "").is_err());
+    }
+}

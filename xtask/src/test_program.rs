@@ -1,0 +1,150 @@
+//! One test program in the copy of the tree: its build, and a run of one of its tests.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::mutation::Caught;
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// All that were selected passed.
+    Passed,
+    /// One failed, or the program died.
+    Failed,
+    /// It was still running after its time.
+    Hung,
+}
+
+/// A test program that has been built.
+pub struct TestProgram {
+    program: PathBuf,
+    package: PathBuf,
+}
+
+impl TestProgram {
+    /// Builds the program of `test` from the tree at `tree`, below `targets`.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler said.
+    pub fn build(tree: &Path, targets: &Path, test: &Caught) -> Result<Self, String> {
+        let mut args = vec!["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
+        args.extend(["--package", &test.package]);
+        match test.target.as_str() {
+            "lib" => args.push("--lib"),
+            target => args.extend(["--test", target]),
+        }
+        let built = test
+            .suite
+            .cargo(&args, Some(&targets.to_string_lossy()))
+            .current_dir(tree)
+            .output()
+            .map_err(|error| format!("cargo could not be started: {error}"))?;
+        if !built.status.success() {
+            return Err(format!("does not compile:\n{}", String::from_utf8_lossy(&built.stderr)));
+        }
+        let messages = String::from_utf8_lossy(&built.stdout);
+        let program = executable(&messages).ok_or("cargo has built no test program")?;
+        Ok(Self { program: program.into(), package: tree.join("crates").join(&test.package) })
+    }
+
+    /// How many tests `filter` selects.
+    ///
+    /// # Errors
+    ///
+    /// Why the program could not be asked.
+    pub fn selects(&self, filter: &str) -> Result<usize, String> {
+        let listed = self
+            .command()
+            .args(["--list", filter])
+            .output()
+            .map_err(|error| format!("it does not run: {error}"))?;
+        Ok(String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(": test")).count())
+    }
+
+    /// Runs the tests that `filter` selects, for `limit` at most, and writes what they say to the file `said`.
+    ///
+    /// # Errors
+    ///
+    /// Why it could not be run.
+    pub fn run(&self, filter: &str, limit: Duration, said: &Path) -> Result<Outcome, String> {
+        let file = |file: std::io::Result<File>| file.map_err(|error| format!("{}: {error}", said.display()));
+        let out = file(File::create(said))?;
+        let err = file(out.try_clone())?;
+        let mut child = self
+            .command()
+            .arg(filter)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(|error| format!("it does not run: {error}"))?;
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        loop {
+            if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+                return Ok(if status.success() { Outcome::Passed } else { Outcome::Failed });
+            }
+            if started.elapsed() > limit {
+                child.kill().and_then(|()| child.wait()).map_err(|error| error.to_string())?;
+                return Ok(Outcome::Hung);
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(200));
+        }
+    }
+
+    /// A call of the program, in the surroundings that cargo gives a test.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        // Random suites draw the same numbers each time, so a mutation is caught each time or never.
+        command.env("SHUTTLE_RANDOM_SEED", "1").env("PROPTEST_RNG_SEED", "1");
+        command
+    }
+}
+
+/// The program that cargo's messages name, one line of JSON each.
+fn executable(messages: &str) -> Option<&str> {
+    let after = |line: &'_ str| line.find("\"executable\":\"").map(|at| at + "\"executable\":\"".len());
+    messages.lines().filter_map(|line| line[after(line)?..].split('"').next()).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_the_one_that_was_built() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                        {\"reason\":\"compiler-artifact\",\"executable\":\"t/debug/deps/a-1\",\"fresh\":false}\n\
+                        {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages), Some("t/debug/deps/a-1"));
+        assert_eq!(executable("{\"executable\":null}"), None);
+    }
+
+    /// This very program, asked for tests of its own.
+    #[test]
+    fn a_run_passes_fails_or_hangs() {
+        let itself = TestProgram {
+            program: std::env::current_exe().expect("a test has a program"),
+            package: env!("CARGO_MANIFEST_DIR").into(),
+        };
+        let said = std::env::temp_dir().join(format!("freehold-said-{}", std::process::id()));
+        let run = |filter: &str, seconds: u64| itself.run(filter, Duration::from_secs(seconds), &said);
+        assert_eq!(itself.selects("the_program_is_the_one"), Ok(1));
+        assert_eq!(itself.selects("no_such_test"), Ok(0));
+        assert_eq!(run("the_program_is_the_one", 60), Ok(Outcome::Passed));
+        assert_eq!(run("--no-such-option", 60), Ok(Outcome::Failed));
+        let sleeper =
+            TestProgram { program: "/bin/sleep".into(), package: env!("CARGO_MANIFEST_DIR").into() };
+        assert_eq!(sleeper.run("60", Duration::from_millis(50), &said), Ok(Outcome::Hung));
+        std::fs::remove_file(said).expect("it was written");
+    }
+}
