@@ -144,6 +144,22 @@ fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
     assert_eq!(one.take(), [exact(AT, AT + PAGE, false)]);
 }
 
+/// Hazard C-4: a zap that passes over an empty entry does not even count itself, and the entry may be empty because of another.
+#[test]
+fn c4_a_gather_that_changed_nothing_flushes_what_another_owes() {
+    let memory = Memory::new(8);
+    let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
+    let state = GatherState::new();
+    let mut other = Gather::<_>::new(&one, &state);
+    other.before();
+    other.changed(VaRange::of(AT, AT + PAGE), false);
+    Gather::<_>::new(&two, &state).finish();
+    assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
+    other.finish();
+    Gather::<_>::new(&two, &state).finish();
+    assert_eq!(two.take(), []);
+}
+
 #[test]
 fn an_exclusive_gather_takes_no_part() {
     let memory = Memory::new(8);
