@@ -7,11 +7,14 @@
 
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
+mod family;
 pub mod flags;
 mod info;
 pub mod merge;
 pub mod slab;
 
+pub use family::AnonId;
+pub(crate) use family::Family;
 pub use info::VmaInfo;
 
 use crate::{
@@ -26,81 +29,21 @@ use crate::{
     space::AddressSpace,
     uffd::Context,
 };
-use core::{cell::UnsafeCell, ops::Range, ptr::null_mut};
+use core::{
+    cell::UnsafeCell,
+    ops::Range,
+    ptr::{NonNull, null_mut},
+};
+use family::FamilyWords;
 use flags::VmFlags;
 use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
     atomic::{
         AtomicPtr, AtomicU64, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
-
-/// Which family of anonymous pages a VMA belongs to: zero while it has none.
-///
-/// Two VMAs may merge only if their pages can be found the same way from a frame; this identity is what decides it.
-/// Bit 0 says that the VMA was made by fork and can also hold pages of its parent's family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct AnonId(u64);
-
-impl AnonId {
-    /// No anonymous page was ever made here.
-    pub const NONE: AnonId = AnonId(0);
-
-    /// A family of its own; `serial` is unique within the engine and not zero.
-    pub fn new(serial: u64) -> Self {
-        AnonId(serial << 1)
-    }
-
-    /// The same family, seen from a VMA that fork made.
-    pub fn forked(self) -> Self {
-        AnonId(self.0 | 1)
-    }
-
-    /// The same family, without what fork made of the VMA.
-    pub fn unforked(self) -> Self {
-        AnonId(self.0 & !1)
-    }
-
-    /// Whether there is a family.
-    pub fn is_some(self) -> bool {
-        self.0 != 0
-    }
-
-    /// Whether the VMA may hold pages of a parent's family.
-    pub fn is_forked(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    /// Same family.
-    pub fn same(self, other: Self) -> bool {
-        self.0 >> 1 == other.0 >> 1
-    }
-}
-
-/// A VMA's family, and the tree by which its anonymous pages are found; both or neither.
-pub(crate) struct Family<'a, P: Platform> {
-    pub id: AnonId,
-    pub tree: Option<&'a Home<P, ByPages>>,
-}
-
-impl<P: Platform> Clone for Family<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<P: Platform> Copy for Family<'_, P> {}
-
-impl<P: Platform> Family<'_, P> {
-    /// No anonymous page was ever made here.
-    pub const NONE: Self = Family { id: AnonId::NONE, tree: None };
-
-    /// This one, or the other where there is none.
-    pub fn or(self, other: Self) -> Self {
-        if self.id.is_some() { self } else { other }
-    }
-}
 
 /// One mapped area of an address space.
 ///
@@ -155,7 +98,8 @@ unsafe impl<P: Platform> Send for Vma<P> {}
 impl<P: Platform> Vma<P> {
     /// First address.
     pub fn start(&self) -> u64 {
-        // Relaxed throughout: ordered by the lock whose guard handed out the reference.
+        // Relaxed throughout: ordered by the lock whose guard handed out the reference. Whoever looks without one
+        // (`space/speculate.rs`) believes nothing before the sequence number was read again.
         self.start.load(Relaxed)
     }
 
@@ -196,7 +140,7 @@ impl<P: Platform> Vma<P> {
 
     /// Family of anonymous pages.
     pub fn anon(&self) -> AnonId {
-        AnonId(self.anon.load(Relaxed))
+        self.family_words().id()
     }
 
     /// NUMA policy tag; VMAs with different tags do not merge.
@@ -259,24 +203,30 @@ impl<P: Platform> Vma<P> {
 
     /// Whether this object now belongs to `space`; asked by a reader that has raised the count but trusts nothing yet.
     pub(crate) fn is_owned_by(&self, space: &AddressSpace<P>) -> bool {
+        // Relaxed: written while detached; `attach` releases it to the reader that raises the count.
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
     }
 
     /// The space it belongs to, for who comes from the reverse map.
     pub(crate) fn owner_addr(&self) -> usize {
+        // Relaxed: written before the VMA was linked, under the lock that the walker holds.
         self.owner.load(Relaxed)
     }
 
     /// The tree by which its anonymous pages are found.
     pub(crate) fn tree(&self) -> Option<&Home<P, ByPages>> {
         // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
-        // Acquire pairs with the release in `adopt`: the tree is seen as it was made.
-        unsafe { self.state.tree.load(Acquire).as_ref() }
+        unsafe { self.family_words().tree().as_ref() }
     }
 
-    /// Family and tree.
+    /// Family and tree. The family first: if there is one, so is the tree.
     pub(crate) fn family(&self) -> Family<'_, P> {
         Family { id: self.anon(), tree: self.tree() }
+    }
+
+    /// The two words of the family.
+    fn family_words(&self) -> FamilyWords<'_, Home<P, ByPages>> {
+        FamilyWords { id: &self.anon, tree: &self.state.tree }
     }
 
     /// Whether it is linked in the tree of a file, or in that of its pages, while it is mapped.
@@ -294,21 +244,13 @@ impl<P: Platform> Vma<P> {
         let Some(tree) = family.tree else { return };
         let mut edit = tree.edit();
         let raw = tree.hold().into_raw();
-        // Release pairs with the acquire in `tree`.
-        match self.state.tree.compare_exchange(null_mut(), raw, AcqRel, Acquire) {
-            Ok(_) => {
-                edit.insert(self);
-                // Relaxed: the id is a value, not a pointer. Last: who finds it need not look whether the VMA is linked.
-                self.anon.store(family.id.0, Relaxed);
-            }
-            Err(winner) => {
-                drop(edit);
-                // SAFETY: made above, and given to nobody.
-                drop(unsafe { HomeRef::<P, ByPages>::from_raw(raw) });
-                // Who was faster holds its tree's lock until all is done.
-                // SAFETY: the VMA's own reference, as in `tree`.
-                drop(unsafe { winner.as_ref() }.map(|tree| tree.read()));
-            }
+        if let Err(winner) = self.family_words().adopt(family.id, raw, || edit.insert(self)) {
+            drop(edit);
+            // SAFETY: made above, and given to nobody.
+            drop(unsafe { HomeRef::<P, ByPages>::from_raw(raw) });
+            // The faster fault holds its tree's lock until all is done.
+            // SAFETY: the VMA's own reference, as in `tree`.
+            drop(unsafe { NonNull::as_ref(&winner) }.read());
         }
     }
 
@@ -347,11 +289,7 @@ impl<P: Platform> Vma<P> {
     /// The VMA is linked in neither the old tree nor the new one.
     pub(crate) fn set_family(&self, family: Family<'_, P>) {
         let tree = family.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
-        self.anon.store(family.id.0, Relaxed);
-        // Load and store: who may do this has the VMA to itself, `adopt` included, which needs the mmap lock or the VMA's.
-        let old = self.state.tree.load(Acquire);
-        // Release pairs with the acquire in `tree`.
-        self.state.tree.store(tree, Release);
+        let old = self.family_words().set(family.id, tree);
         // SAFETY: the reference that the VMA owned.
         drop(unsafe { HomeRef::<P, ByPages>::from_raw(old) });
     }
