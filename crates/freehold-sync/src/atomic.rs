@@ -1,5 +1,5 @@
 //! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's under
-//! `cfg(shuttle)`.
+//! `cfg(shuttle)`; in this crate's unit tests those of `axioms`.
 //!
 //! This is the one place that knows which of them it is. What else depends on it is here too: constants that shrink
 //! under the checking tools, so that rare paths run in a handful of steps.
@@ -8,7 +8,9 @@ pub use imp::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
+use crate::axioms::atomics as imp;
+#[cfg(not(any(test, loom, shuttle)))]
 use core::sync::atomic as imp;
 #[cfg(loom)]
 use loom::sync::atomic as imp;
@@ -50,6 +52,7 @@ pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
 /// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads do so crosswise and
 /// one of them has to see the other. The language promises that, and processors whose read-modify-writes are no full barriers
 /// have loads that wait for them. loom takes such accesses for `AcqRel` and knows total order by fences alone, so there it is one.
+/// What ships, without it, is checked by `axioms`.
 #[inline(always)]
 pub(crate) fn between_crosswise() {
     #[cfg(loom)]

@@ -52,10 +52,12 @@
 //! With the feature `std-host`, and under `cfg(loom)`, the module `testing` has hosts for the tests of this crate and of
 //! those above it; it says how to use them.
 
-#[cfg(any(loom, feature = "std-host"))]
+#[cfg(any(test, loom, feature = "std-host"))]
 extern crate std;
 
 pub mod atomic;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod axioms;
 pub mod counted;
 mod host;
 pub mod mmap_lock;

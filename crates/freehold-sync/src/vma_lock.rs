@@ -38,7 +38,8 @@
 //! again if the reader was faster to leave. Now all readers are counted, and it waits as it always does. A writer of a
 //! VMA that is not spread looks through nothing.
 //!
-//! Each side writes its word and then looks at the other's, in the total order of `SeqCst`: a reader that finds the VMA
+//! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four accesses has to be;
+//! the unit tests of `axioms` check them as they ship): a reader that finds the VMA
 //! spread and not draining comes before the writer's bit 30, so the writer finds it in its slot, or finds it gone. A
 //! reader leaves the VMA as it leaves the count: without looking at it any more, other than by that one decrement. A
 //! late one may stand in its slot with a VMA of another life, to which it is a reader in passing.
@@ -120,6 +121,14 @@ pub struct Place<'l>(
 /// before they decide to write.
 #[repr(transparent)]
 pub struct VmaSeq(AtomicU32);
+
+#[cfg(test)]
+impl Place<'_> {
+    /// Whether the reader stands in a slot.
+    pub(crate) fn stands(&self) -> bool {
+        self.0.is_some()
+    }
+}
 
 impl VmaCount {
     const_unless_loom! {

@@ -1,0 +1,118 @@
+//! Running a thread's code from its start, with the values that its reads have got, up to its next event.
+
+use super::graph::{Action, Graph, Op};
+use crate::atomic::Ordering;
+use core::cell::{Cell, RefCell};
+use std::boxed::Box;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::vec::Vec;
+
+/// What comes next in a thread.
+pub(super) enum Step {
+    Next(Op),
+    Finished,
+}
+
+/// A run of a thread.
+struct Run {
+    thread: usize,
+    /// What its events so far have read.
+    reads: Vec<u64>,
+    at: usize,
+    /// The event that has no place in the graph yet. From here on the thread is on its way out: what guards still do as they are
+    /// dropped meets the words as this thread has left them, and nobody sees it.
+    next: Option<Op>,
+    words: HashMap<usize, u64>,
+}
+
+/// Ends a thread's run.
+struct Stop;
+
+std::thread_local! {
+    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+}
+
+/// The number of the running thread; the first, outside of a run.
+pub(super) fn thread() -> usize {
+    RUN.with_borrow(|run| run.as_ref().map_or(0, |run| run.thread))
+}
+
+/// What the thread does next after its events in `graph`.
+pub(super) fn next_step(graph: &Graph, thread: usize, code: &dyn Fn()) -> Step {
+    let events = graph.events.iter().filter(|event| event.thread == Some(thread));
+    let reads = events.map(|event| event.read).collect();
+    RUN.set(Some(Run { thread, reads, at: 0, next: None, words: HashMap::new() }));
+    let ended = catch_unwind(AssertUnwindSafe(code));
+    let run = RUN.take().expect("set above");
+    match (ended, run.next) {
+        (_, Some(next)) => Step::Next(next),
+        (Ok(()), None) => Step::Finished,
+        (Err(panic), None) => resume_unwind(panic),
+    }
+}
+
+/// The running thread does `op`: what it reads. None: no thread runs.
+pub(super) fn perform(op: Op) -> Option<u64> {
+    let (read, stop) = RUN.with_borrow_mut(|run| {
+        let run = run.as_mut()?;
+        let word = run.words.get(&op.word).copied().unwrap_or(op.initial);
+        let going = run.next.is_none();
+        let read = match run.reads.get(run.at) {
+            Some(&read) if going => read,
+            _ => word,
+        };
+        run.words.insert(op.word, after(op.action, read));
+        let stop = going && run.at == run.reads.len();
+        run.at += 1;
+        if stop {
+            run.next = Some(op);
+        }
+        Some((read, stop))
+    })?;
+    if stop {
+        resume_unwind(Box::new(Stop));
+    }
+    Some(read)
+}
+
+fn after(action: Action, read: u64) -> u64 {
+    match action {
+        Action::Fence | Action::Load | Action::LoadNot(_) => read,
+        Action::Store(value) | Action::Swap(value) => value,
+        Action::Add(by, mask) => read.wrapping_add(by) & mask,
+        Action::And(bits) => read & bits,
+        Action::Or(bits) => read | bits,
+        Action::Exchange { from, to, .. } => {
+            if read == from {
+                to
+            } else {
+                read
+            }
+        }
+    }
+}
+
+/// A field that is no atomic: two threads that access it, one of them changing it, have to be in order.
+#[derive(Debug, Default)]
+pub(super) struct Plain(Cell<u64>);
+
+impl Plain {
+    pub fn new(value: u64) -> Self {
+        Plain(Cell::new(value))
+    }
+
+    fn access(&self, action: Action) -> u64 {
+        let word = core::ptr::from_ref(self).addr();
+        let op = Op { word, initial: self.0.get(), action, order: Ordering::Relaxed, plain: true };
+        perform(op).expect("plain fields are for threads")
+    }
+
+    pub fn get(&self) -> u64 {
+        self.access(Action::Load)
+    }
+
+    pub fn set(&self, value: u64) {
+        self.access(Action::Store(value));
+    }
+}

@@ -1,0 +1,80 @@
+//! The VMA lock whose readers stand in slots, as it ships.
+
+use super::{Model, Plain, check};
+use crate::counted::Counted;
+use crate::{MmapLock, Place, ReaderSlots, VmaCount, VmaLock, VmaSeq};
+use core::cell::Cell;
+
+/// A spread VMA in an address space, and a field that it guards.
+struct World {
+    space: MmapLock<Model>,
+    count: VmaCount,
+    seq: VmaSeq,
+    data: Plain,
+    /// Whether any reader of any execution stood in a slot.
+    stood: Cell<bool>,
+}
+
+impl World {
+    fn spread() -> Self {
+        let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
+        let world = World {
+            space: MmapLock::new().with_slots(slots),
+            count: VmaCount::new(),
+            seq: VmaSeq::new(),
+            data: Plain::new(1),
+            stood: Cell::new(false),
+        };
+        world.vma().init_detached();
+        let guard = world.space.write();
+        world.vma().write(&guard);
+        world.vma().attach(&guard);
+        drop(guard);
+        world.vma().spread();
+        world
+    }
+
+    fn vma(&self) -> VmaLock<'_> {
+        VmaLock { count: &self.count, seq: &self.seq }
+    }
+
+    fn enter(&self) -> Option<Place<'_>> {
+        let place = self.vma().try_read(&self.space, || true).ok()?;
+        self.stood.set(self.stood.get() | place.stands());
+        Some(place)
+    }
+
+    fn look(&self) {
+        if let Some(place) = self.enter() {
+            self.data.get();
+            self.vma().unlock_read::<Model>(place);
+        }
+    }
+
+    fn change(&self) {
+        let guard = self.space.write();
+        self.vma().write(&guard);
+        self.data.set(2);
+    }
+}
+
+#[test]
+fn a_standing_reader_beside_a_writer() {
+    let world = World::spread();
+    check(&[&|| world.look(), &|| world.change()]);
+    assert!(world.stood.get(), "nobody stood in a slot");
+}
+
+#[test]
+fn a_standing_reader_beside_a_detacher() {
+    let world = World::spread();
+    let detach = || {
+        let guard = world.space.write();
+        world.vma().write(&guard);
+        world.vma().detach(&guard);
+        drop(guard);
+        world.data.set(2);
+    };
+    check(&[&|| world.look(), &detach]);
+    assert!(world.stood.get(), "nobody stood in a slot");
+}
