@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use proptest::prelude::*;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
 
 struct Object {
     name: usize,
@@ -148,15 +150,25 @@ fn an_object_that_is_in_no_tree_is_not_removed() {
     world.remove(0);
 }
 
+impl World {
+    /// Without the comparison.
+    fn put(&mut self, name: usize, first: u64) {
+        // SAFETY: the object outlives the tree.
+        unsafe { self.tree.insert(self.objects[name], first, first + 1) };
+    }
+
+    fn take(&mut self, name: usize) {
+        // SAFETY: this is the only tree.
+        unsafe { self.tree.remove(self.objects[name]) };
+    }
+}
+
 #[test]
-fn a_search_looks_at_few_links_of_many() {
-    // Long chains would show as a stack overflow of `check` or as minutes of running time.
+fn a_search_finds_few_links_of_many() {
     let mut world = World::new(20_000);
     for name in 0..20_000 {
-        let first = name as u64 * 2;
-        // SAFETY: the object outlives the tree.
-        unsafe { world.tree.insert(world.objects[name], first, first + 1) };
-        world.keys(name).set((first, first + 1));
+        world.put(name, name as u64 * 2);
+        world.keys(name).set((name as u64 * 2, name as u64 * 2 + 1));
         world.order.push(name);
     }
     world.compare();
@@ -165,6 +177,115 @@ fn a_search_looks_at_few_links_of_many() {
             world.found(name * 2, name * 2 + 3),
             [name as usize, name as usize + 1][..(20_000 - name as usize).min(2)]
         );
+    }
+}
+
+/// What an attacker may know of a link: a hash of its address, which a balance without a secret could rest on.
+fn hash(object: NonNull<Object>) -> u64 {
+    let product = (ByLink::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ (product >> 32)
+}
+
+/// Keys chosen by the links' addresses, and orders of insertion and removal chosen by the keys. `check` counts the depth.
+#[test]
+fn no_choice_of_keys_addresses_and_order_makes_a_list() {
+    const LINKS: usize = 60_000;
+    let mut world = World::new(LINKS);
+    let mut by_hash: Vec<usize> = (0..LINKS).collect();
+    by_hash.sort_by_key(|&name| hash(world.objects[name]));
+    let by_address = {
+        let mut names: Vec<usize> = (0..LINKS).collect();
+        names.sort_by_key(|&name| world.objects[name].addr());
+        names
+    };
+    let by_birth = (0..LINKS).collect();
+    let keys: [fn(usize) -> u64; 4] = [
+        |n| n as u64,
+        |n| (LINKS - n) as u64,
+        |_| 7,
+        |n| if n % 2 == 0 { n as u64 } else { (2 * LINKS - n) as u64 },
+    ];
+    for order in [by_hash, by_address, by_birth] {
+        for key in keys {
+            order.iter().enumerate().for_each(|(n, &name)| world.put(name, key(n)));
+            world.tree.check();
+            // One side goes, then most of what is in between.
+            order[..LINKS / 3].iter().for_each(|&name| world.take(name));
+            world.tree.check();
+            let (some, rest) = order[LINKS / 3..].split_at(LINKS / 100);
+            rest.iter().for_each(|&name| world.take(name));
+            world.tree.check();
+            some.iter().for_each(|&name| world.take(name));
+            assert!(world.tree.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_family_of_any_size_behind_one_parent_is_no_list() {
+    let mut world = World::new(20_000);
+    world.put(0, 1);
+    for name in 1..20_000 {
+        // SAFETY: the object outlives the tree; the parent is in it.
+        unsafe { world.tree.insert_after(world.objects[name / 2 * (name % 2)], world.objects[name]) };
+    }
+    world.tree.check();
+}
+
+/// Every order of up to six.
+fn orders() -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for len in 0..6 {
+        let longer = |order: &Vec<usize>| -> Vec<Vec<usize>> {
+            (0..=len).map(|at| [&order[..at], &[len], &order[at..]].concat()).collect()
+        };
+        let shorter: Vec<_> = all.iter().filter(|order| order.len() == len).cloned().collect();
+        all.extend(shorter.iter().flat_map(longer));
+    }
+    all
+}
+
+/// Every order of insertion and every order of removal, with lengths that make each the one that reaches furthest.
+#[test]
+fn every_small_tree() {
+    let mut world = World::new(6);
+    let all = orders();
+    for inserted in &all {
+        for removed in all.iter().filter(|removed| removed.len() == inserted.len()) {
+            for (n, &name) in inserted.iter().enumerate() {
+                let first = name as u64 * 2;
+                // SAFETY: the object outlives the tree.
+                unsafe { world.tree.insert(world.objects[name], first, first + [0, 100, 5][(name + n) % 3]) };
+            }
+            world.tree.check();
+            for &name in removed {
+                world.take(name);
+                world.tree.check();
+            }
+        }
+    }
+}
+
+/// Growing and shrinking at random, at every size up to some hundreds.
+#[test]
+fn every_size_stays_balanced() {
+    let mut random = Pcg64Mcg::new(1);
+    let mut below = move |bound: u64| random.next_u64() % bound;
+    let mut world = World::new(600);
+    for round in 0..20_000 {
+        let name = below(600) as usize;
+        // Waves, so that removals outweigh insertions for long, and at one side.
+        let growing = round / 1_000 % 2 == 0;
+        match world.holds(name) {
+            true if !growing || below(4) == 0 => world.take(name),
+            false if growing || below(4) == 0 => {
+                world.put(name, below(if round % 3 == 0 { 8 } else { 1_000 }));
+            }
+            _ => continue,
+        }
+        if round % 8 == 0 {
+            world.tree.check();
+        }
     }
 }
 

@@ -1,0 +1,50 @@
+//! What must hold of a tree.
+
+use super::link::{Ptr, get};
+use super::{IntervalAdapter, IntervalTree};
+
+impl<A: IntervalAdapter> IntervalTree<A> {
+    /// Verifies the whole tree: order, largest ends, parents, ranks, and that it is no deeper than twice the logarithm of
+    /// its size.
+    ///
+    /// # Panics
+    ///
+    /// With what is wrong.
+    pub fn check(&self) {
+        let Some(root) = self.root else { return };
+        assert!(get(root).parent().is_none(), "the root has a parent");
+        let shape = check(root, 0, u64::MAX);
+        let bound = 2 * (shape.links + 1).ilog2() + 1;
+        assert!(shape.depth <= bound, "{} links are {} deep", shape.links, shape.depth);
+    }
+}
+
+struct Shape {
+    rank: i32,
+    links: u64,
+    /// Links on the longest way down.
+    depth: u32,
+}
+
+/// Verifies a subtree whose firsts must lie in `low..=high`.
+fn check(at: Ptr, low: u64, high: u64) -> Shape {
+    let link = get(at);
+    let (first, last) = (link.first.get(), link.last.get());
+    assert!(first <= last && low <= first && first <= high, "out of order: {first}..={last}");
+    assert_eq!(link.max.get(), link.max_of(), "the largest last is wrong at {first}..={last}");
+    let shapes =
+        [(link.left.get(), low, first), (link.right.get(), first, high)].map(|(child, low, high)| {
+            let Some(child) = child else { return Shape { rank: -1, links: 0, depth: 0 } };
+            assert_eq!(get(child).parent(), Some(at), "a parent is wrong");
+            check(child, low, high)
+        });
+    let [left, right] = &shapes;
+    let above = left.rank.max(right.rank) + 1;
+    let rank = above + i32::from((above % 2 != 0) != link.is_odd());
+    let leaf = left.links + right.links == 0;
+    assert!(
+        if leaf { rank == 0 } else { rank - left.rank.min(right.rank) <= 2 },
+        "unbalanced at {first}..={last}"
+    );
+    Shape { rank, links: left.links + right.links + 1, depth: left.depth.max(right.depth) + 1 }
+}

@@ -1,0 +1,117 @@
+//! What an object embeds.
+#![expect(unsafe_code, reason = "objects are linked by pointers")]
+
+use core::cell::Cell;
+use core::ptr::{NonNull, null_mut};
+
+pub(super) type Ptr = NonNull<IntervalLink>;
+
+/// What an object embeds to be held by an [`IntervalTree`](super::IntervalTree).
+pub struct IntervalLink {
+    /// The parent; in the lowest bit of its address whether the rank of this link is odd, see [`balance`](super::balance).
+    parent: Cell<*mut IntervalLink>,
+    pub(super) left: Cell<Option<Ptr>>,
+    pub(super) right: Cell<Option<Ptr>>,
+    /// Above `last` exactly while the link is in no tree.
+    pub(super) first: Cell<u64>,
+    pub(super) last: Cell<u64>,
+    /// Largest `last` of the links at and below this one.
+    pub(super) max: Cell<u64>,
+}
+
+const _: () = assert!(align_of::<IntervalLink>() > IntervalLink::ODD, "the lowest bit of an address is free");
+
+// SAFETY: the fields are accessed only by methods of the tree, under the lock that guards it, or by the object's owner
+// while the link is in no tree.
+unsafe impl Send for IntervalLink {}
+// SAFETY: as above; `is_linked` documents the same demand.
+unsafe impl Sync for IntervalLink {}
+
+impl Default for IntervalLink {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl IntervalLink {
+    const ODD: usize = 1;
+
+    /// A link that is in no tree.
+    pub const fn new() -> Self {
+        Self {
+            parent: Cell::new(null_mut()),
+            left: Cell::new(None),
+            right: Cell::new(None),
+            first: Cell::new(1),
+            last: Cell::new(0),
+            max: Cell::new(0),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn parent(&self) -> Option<Ptr> {
+        NonNull::new(self.parent.get().map_addr(|addr| addr & !Self::ODD))
+    }
+
+    #[inline(always)]
+    pub(super) fn set_parent(&self, parent: Option<Ptr>) {
+        let odd = self.parent.get().addr() & Self::ODD;
+        self.parent.set(parent.map_or(null_mut(), NonNull::as_ptr).map_addr(|addr| addr | odd));
+    }
+
+    /// Whether its rank is odd.
+    #[inline(always)]
+    pub(super) fn is_odd(&self) -> bool {
+        self.parent.get().addr() & Self::ODD != 0
+    }
+
+    /// Adds one to its rank, or takes one away.
+    #[inline(always)]
+    pub(super) fn flip(&self) {
+        self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::ODD));
+    }
+
+    pub(super) fn is_linked(&self) -> bool {
+        self.first.get() <= self.last.get()
+    }
+
+    /// As a leaf without a parent, of rank 0.
+    pub(super) fn fill(&self, first: u64, last: u64) {
+        assert!(!self.is_linked(), "the object is in a tree already");
+        assert!(first <= last, "an interval that ends before it begins");
+        self.parent.set(null_mut());
+        self.left.set(None);
+        self.right.set(None);
+        self.first.set(first);
+        self.last.set(last);
+        self.max.set(last);
+    }
+
+    /// In no tree.
+    pub(super) fn empty(&self) {
+        self.parent.set(null_mut());
+        self.first.set(1);
+        self.last.set(0);
+    }
+
+    /// Parent, children, rank and largest end of another; the keys stay.
+    pub(super) fn take_place_of(&self, other: &IntervalLink) {
+        self.parent.set(other.parent.get());
+        self.left.set(other.left.get());
+        self.right.set(other.right.get());
+        self.max.set(other.max.get());
+    }
+
+    pub(super) fn max_of(&self) -> u64 {
+        let below = |link: Option<Ptr>| link.map_or(0, |link| get(link).max.get());
+        self.last.get().max(below(self.left.get())).max(below(self.right.get()))
+    }
+}
+
+/// A link of a tree, or one about to be inserted.
+#[inline(always)]
+pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
+    // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were passed in
+    // by callers who promised the same. The reference is not kept beyond the call.
+    unsafe { link.as_ref() }
+}

@@ -1,0 +1,75 @@
+//! Which intervals meet another.
+
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use super::link::{Ptr, get};
+use super::{IntervalAdapter, IntervalTree};
+
+/// Objects that meet an interval. See [`IntervalTree::overlapping`].
+pub struct Overlapping<'t, A: IntervalAdapter> {
+    next: Option<Ptr>,
+    first: u64,
+    last: u64,
+    tree: PhantomData<&'t IntervalTree<A>>,
+}
+
+impl<A: IntervalAdapter> Overlapping<'_, A> {
+    pub(super) fn new(root: Option<Ptr>, first: u64, last: u64) -> Self {
+        let root = root.filter(|&root| get(root).max.get() >= first);
+        Self { next: root.and_then(|root| leftmost(root, first, last)), first, last, tree: PhantomData }
+    }
+}
+
+impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
+    type Item = NonNull<A::Object>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.next?;
+        self.next = following(found, self.first, self.last);
+        Some(A::object(found))
+    }
+}
+
+/// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind `first`.
+fn leftmost(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
+    let reaches = |side: &Cell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
+    // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so does
+    // everything on its right.
+    loop {
+        let link = get(at);
+        if let Some(left) = reaches(&link.left) {
+            at = left;
+        } else if link.first.get() > last {
+            return None;
+        } else if link.last.get() >= first {
+            return Some(at);
+        } else {
+            at = reaches(&link.right)?;
+        }
+    }
+}
+
+/// The next link behind `at` that meets `first..=last`.
+fn following(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
+    loop {
+        if let Some(right) = get(at).right.get().filter(|&right| get(right).max.get() >= first) {
+            return leftmost(right, first, last);
+        }
+        // Up, until we come from the left.
+        loop {
+            let from = at;
+            at = get(at).parent()?;
+            if get(at).left.get() == Some(from) {
+                break;
+            }
+        }
+        if get(at).first.get() > last {
+            return None;
+        }
+        if get(at).last.get() >= first {
+            return Some(at);
+        }
+    }
+}
