@@ -5,80 +5,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use freehold_range::{Direction, Entry, GapRequest, Lookup, RangeMap};
+use freehold_range::{Direction, Entry, GapRequest, RangeMap};
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
 use proptest::prelude::*;
 use support::model::{Model, entry};
-
-/// A map and its model, changed together and compared.
-struct Pair<const SLOTS: usize> {
-    map: RangeMap<StdHost, SLOTS>,
-    model: Model,
-}
-
-impl<const SLOTS: usize> Pair<SLOTS> {
-    fn new() -> Self {
-        Self { map: RangeMap::new(), model: Model::default() }
-    }
-
-    fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        // SAFETY: one thread.
-        let mut writer = unsafe { self.map.writer() };
-        writer.reserve(1).unwrap();
-        writer.replace(start, end, with);
-        writer.check();
-        self.model.replace(start, end, with);
-        assert!(writer.iter().eq(self.model.entries.values().copied()));
-        assert_eq!(writer.len(), self.model.entries.len());
-    }
-
-    /// Puts one entry over whatever is there, as a mapping over others would; `value` 0 removes.
-    fn put(&mut self, start: u64, end: u64, value: u64) {
-        let (from, to, left, right) = self.model.widen(start, end);
-        let new = (value > 0).then(|| entry(start, end, value));
-        let with: Vec<Entry> = [left, new, right].into_iter().flatten().collect();
-        self.replace(from, to, &with);
-    }
-
-    fn compare_at(&self, key: u64) {
-        // SAFETY: one thread.
-        let reader = unsafe { self.map.locked() };
-        let model = &self.model;
-        assert_eq!(reader.find(key), model.find(key));
-        assert_eq!(reader.next(key), model.next(key));
-        assert_eq!(reader.prev(key), model.prev(key));
-        assert_eq!(reader.around(key), (model.prev(key), model.next(key)));
-        assert_eq!(reader.iter_from(key).next(), model.next(key));
-        let rcu = StdHost::rcu_read();
-        let found = |found: Option<Entry>| found.map_or(Lookup::Hole, Lookup::Found);
-        assert_eq!(self.map.lookup(&rcu, key), found(model.find(key)));
-        assert_eq!(self.map.next(&rcu, key), found(model.next(key)));
-        for end in [key, key.saturating_add(1), key.saturating_add(10), u64::MAX] {
-            self.compare_writer_at(key, end);
-        }
-    }
-
-    /// The writer's own lookups, from wherever its finger is, and what lies on either side of a range.
-    fn compare_writer_at(&self, key: u64, end: u64) {
-        // SAFETY: one thread.
-        let writer = unsafe { self.map.writer() };
-        let model = &self.model;
-        assert_eq!(writer.around(key, end), (model.prev(key), model.next(end)), "{key}..{end}");
-        assert_eq!(writer.find(key), model.find(key));
-        assert_eq!(writer.next(key), model.next(key));
-        assert_eq!(writer.prev(key), model.prev(key));
-        writer.check();
-    }
-
-    fn compare_gap(&self, request: &GapRequest, guard: u64) {
-        let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
-        // SAFETY: one thread.
-        let reader = unsafe { self.map.locked() };
-        let model = self.model.gap(request, below);
-        assert_eq!(reader.gap(request, below), model, "{request:?}, guard {guard}, {:?}", self.model);
-    }
-}
+use support::pair::Pair;
 
 #[test]
 fn a_new_map_is_a_hole_everywhere() {

@@ -80,6 +80,14 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
     }
 
+    /// Points nowhere if its way does not begin at `root`: the root lies in the map, and the map may have been moved.
+    #[inline(always)]
+    pub(super) fn start_at(&self, root: &Node<SLOTS>) {
+        if self.place(root.level()).is_some_and(|(node, ..)| !ptr::eq(node, root)) {
+            self.forget();
+        }
+    }
+
     /// Points, at `level`, where `step` goes. The leaf comes last.
     #[inline(always)]
     pub(super) fn set(&self, level: usize, step: Step<'_, SLOTS>) {

@@ -1,5 +1,7 @@
 //! Changing the map: the writer, its path through the tree, and the common case of a change inside one leaf.
 
+use core::cell::Cell;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
 
@@ -16,8 +18,23 @@ use super::{Entry, FAN, MAX_LEVELS, MAX_WITH, RangeMap, spare};
 /// # Invariants
 ///
 /// While it lives no other writer and no reader (other than the one inside) of the map exists.
+///
+/// It looks things up for one thread at a time, because every look-up moves the finger:
+///
+/// ```compile_fail,E0277
+/// use freehold_range::Writer;
+/// use freehold_sync::Host;
+///
+/// fn shared(_: impl Sync) {}
+///
+/// fn two_threads<H: Host>(writer: Writer<'_, H>) {
+///     shared(writer);
+/// }
+/// ```
 pub struct Writer<'a, H: Host, const SLOTS: usize = FAN> {
     reader: Reader<'a, H, SLOTS>,
+    /// Not shared: see above.
+    alone: PhantomData<Cell<()>>,
 }
 
 impl<'a, H: Host, const SLOTS: usize> Deref for Writer<'a, H, SLOTS> {
@@ -31,7 +48,8 @@ impl<'a, H: Host, const SLOTS: usize> Deref for Writer<'a, H, SLOTS> {
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
-        Self { reader: Reader::new(map) }
+        map.finger.start_at(&map.root);
+        Self { reader: Reader::new(map), alone: PhantomData }
     }
 
     // Lookups, as the reader's, by way of the finger.
@@ -106,8 +124,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation when one
-    /// turns out to be needed.
+    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation when one may
+    /// be needed. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
         if !self.replace_in_leaf(start, end, with) {
@@ -305,9 +323,12 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     #[cold]
     #[inline(never)]
     fn replace_across(&mut self, start: u64, end: u64, with: &[Entry]) {
+        let cuts = self.assert_whole(start, end);
+        self.assert_reserved(with, cuts);
+        // From here on nothing panics: what is stored half would be read as if it were whole.
         let mut held = Held::new();
         let mut lost = 0;
-        if self.next(start).is_some_and(|entry| entry.start < end) {
+        if cuts {
             lost = self.cut(&mut held, start, end);
         }
         // From here on nodes come and go.
@@ -319,6 +340,41 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.refresh_gaps(end);
         self.map.add_len(with.len(), lost);
         held.finish::<H>();
+    }
+
+    /// That no entry reaches across `start` or `end`. Returns whether any lies between them.
+    fn assert_whole(&self, start: u64, end: u64) -> bool {
+        let inside = |entry: &Entry| entry.start >= start && entry.end <= end;
+        let first = self.next(start).filter(|entry| entry.start < end);
+        let last = self.next(end).filter(|entry| entry.start < end);
+        assert!(first.iter().chain(&last).all(inside), "an entry reaches across the replaced range");
+        first.is_some()
+    }
+
+    /// That there are nodes in store for putting `with` where something is cut out before, or nothing is.
+    fn assert_reserved(&self, with: &[Entry], cuts: bool) {
+        let top = self.map.root.level();
+        let need = match with {
+            [] => 0,
+            // A cut may leave full nodes behind, and merge others until they are full.
+            _ if cuts => top + 2,
+            [first, ..] => self.splits(first.start, with.len()),
+        };
+        assert!(self.map.spares.count() >= need, "replace without a reservation");
+        assert!(need < top + 2 || top + 1 < MAX_LEVELS, "replace without a reservation");
+    }
+
+    /// How many nodes it takes to put `len` entries where `key` belongs: one for each node that is split on the way up, and one
+    /// more for the root.
+    fn splits(&self, key: u64, mut len: usize) -> usize {
+        let path = self.path(key);
+        for level in 0..=path.top {
+            if path.step(level).node.count() + len <= SLOTS {
+                return level;
+            }
+            len = 1;
+        }
+        path.top + 2
     }
 
     /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a changed

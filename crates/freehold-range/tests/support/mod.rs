@@ -1,4 +1,5 @@
-//! What the tests of this crate share: the naive map.
+//! What the tests of this crate share: the naive map, and the map beside it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod model;
+pub mod pair;

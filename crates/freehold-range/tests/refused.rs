@@ -1,0 +1,161 @@
+//! Calls with a broken contract panic before they store anything: whatever was there is found as before, and the map works on.
+#![cfg(not(loom))]
+
+mod support;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+use freehold_range::Entry;
+use support::model::entry;
+use support::pair::Pair;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether it panicked, which is not reported.
+fn panics(f: impl FnOnce()) -> bool {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = take_hook();
+        set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    QUIET.set(false);
+    result.is_err()
+}
+
+trait Refuse {
+    /// The replacement must panic and change nothing.
+    fn refused(&mut self, start: u64, end: u64, with: &[Entry]);
+
+    /// Whether it worked with what is in store; if not, it must have changed nothing.
+    fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool;
+
+    /// Uses up all nodes in store.
+    fn use_up(&mut self);
+}
+
+impl<const SLOTS: usize> Refuse for Pair<SLOTS> {
+    fn refused(&mut self, start: u64, end: u64, with: &[Entry]) {
+        // SAFETY: one thread.
+        let mut writer = unsafe { self.map.writer() };
+        assert!(panics(|| writer.replace(start, end, with)), "{start}..{end} {with:?}");
+        self.compare();
+    }
+
+    fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool {
+        // SAFETY: one thread.
+        let mut writer = unsafe { self.map.writer() };
+        let worked = !panics(|| writer.replace(start, end, with));
+        match worked {
+            true => self.model.replace(start, end, with),
+            false => self.compare(),
+        }
+        worked
+    }
+
+    fn use_up(&mut self) {
+        let mut at = self.model.entries.values().last().map_or(0, |last| last.end.next_multiple_of(10));
+        while self.replace_unreserved(at, at + 8, &[entry(at, at + 8, 9)]) {
+            at += 10;
+        }
+    }
+}
+
+#[test]
+fn a_range_that_cuts_an_entry_changes_nothing() {
+    for size in [1, 4, 5, 9, 16, 23] {
+        let mut pair = Pair::<4>::of_size(size);
+        for from in 0..size {
+            for to in (from..size).step_by(if size > 10 { 2 } else { 1 }) {
+                let (start, end) = (from * 10, to * 10 + 8);
+                for (start, end) in [(start + 3, end), (start, end - 3), (start + 3, end - 3)] {
+                    let new = [entry(start, start + 1, 90), entry(end - 1, end, 91)];
+                    pair.refused(start, end, if from % 2 == 0 { &new } else { &[] });
+                }
+            }
+        }
+        pair.put(1, size * 10, 7);
+        pair.compare();
+    }
+}
+
+#[test]
+fn entries_that_do_not_fit_change_nothing() {
+    for size in [1, 4, 5, 23] {
+        let mut pair = Pair::<4>::of_size(size);
+        let (start, end) = (0, size * 10);
+        pair.refused(start, start, &[]);
+        pair.refused(end, start, &[]);
+        let wrong: [&[Entry]; 5] = [
+            &[entry(end, end + 1, 1)],
+            &[entry(start + 2, end, 1), entry(start, start + 2, 1)],
+            &[entry(start, start + 3, 1), entry(start + 2, end, 1)],
+            &[Entry { end: start, ..entry(start, end, 1) }],
+            &[0, 1, 2, 3, 4].map(|at| entry(start + at, start + at + 1, 1)),
+        ];
+        wrong.into_iter().for_each(|with| pair.refused(start, end, with));
+        pair.put(1, size * 10, 7);
+        pair.compare();
+    }
+}
+
+/// Without a reservation whatever is in store may be used up; the replacement that would need more changes nothing.
+#[test]
+fn a_replacement_without_a_reservation_changes_nothing() {
+    for size in [5, 9, 14] {
+        for thin in 0..3 {
+            for from in (1..size).step_by(2) {
+                for to in (from..size).step_by(3) {
+                    unreserved(size, thin, from * 10, to * 10 + 8);
+                }
+            }
+        }
+    }
+}
+
+/// On a map of `size` entries, of which every other node is `thin`.
+fn unreserved(size: u64, thin: u64, start: u64, end: u64) {
+    let mut pair = Pair::<4>::of_size(size);
+    pair.use_up();
+    for at in (0..size).filter(|at| at / 4 % 2 == thin && at % 4 >= 2) {
+        assert!(pair.replace_unreserved(at * 10, at * 10 + 8, &[]), "a removal needs no node");
+    }
+    let piece = |at: u64| entry(start + at * 2, start + at * 2 + 2, 50 + at);
+    let with = [0, 1, 2, 3].map(piece);
+    for pieces in 1..=4 {
+        if !pair.replace_unreserved(start, end, &with[..pieces]) {
+            // With one it goes on.
+            pair.replace(start, end, &with[..pieces]);
+            pair.use_up();
+        }
+    }
+}
+
+/// The root moves with the map, and whatever was remembered of it is forgotten.
+#[test]
+fn a_map_that_was_moved_works_on() {
+    for size in [1, 4, 5, 60] {
+        let mut pair = Box::new(Pair::<4>::of_size(size));
+        for step in 0..size {
+            pair.put(step * 10 + 1, step * 10 + 2, 100 + step);
+            let mut elsewhere = Box::new(Pair::new());
+            std::mem::swap(&mut pair, &mut elsewhere);
+            std::mem::swap(&mut *pair, &mut *elsewhere);
+            // What is in the old place has nothing to do with it.
+            elsewhere.put(0, 1000, 1);
+            pair.put(step * 10 + 1, step * 10 + 3, 100 + step);
+            drop(elsewhere);
+            pair.put(step * 10 + 1, step * 10 + 2, 0);
+        }
+        pair.compare();
+    }
+}

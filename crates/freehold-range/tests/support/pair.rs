@@ -1,0 +1,95 @@
+//! A map beside its model.
+
+use freehold_range::{Entry, GapRequest, Lookup, RangeMap};
+use freehold_sync::Host;
+use freehold_sync::testing::StdHost;
+
+use super::model::{Model, entry};
+
+/// A map and its model, changed together and compared.
+pub struct Pair<const SLOTS: usize> {
+    pub map: RangeMap<StdHost, SLOTS>,
+    pub model: Model,
+}
+
+impl<const SLOTS: usize> Pair<SLOTS> {
+    pub fn new() -> Self {
+        Self { map: RangeMap::new(), model: Model::default() }
+    }
+
+    pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
+        // SAFETY: one thread.
+        let mut writer = unsafe { self.map.writer() };
+        writer.reserve(1).unwrap();
+        writer.replace(start, end, with);
+        writer.check();
+        self.model.replace(start, end, with);
+        assert!(writer.iter().eq(self.model.entries.values().copied()));
+        assert_eq!(writer.len(), self.model.entries.len());
+    }
+
+    /// Puts one entry over whatever is there, as a mapping over others would; `value` 0 removes.
+    pub fn put(&mut self, start: u64, end: u64, value: u64) {
+        let (from, to, left, right) = self.model.widen(start, end);
+        let new = (value > 0).then(|| entry(start, end, value));
+        let with: Vec<Entry> = [left, new, right].into_iter().flatten().collect();
+        self.replace(from, to, &with);
+    }
+
+    pub fn compare_at(&self, key: u64) {
+        // SAFETY: one thread.
+        let reader = unsafe { self.map.locked() };
+        let model = &self.model;
+        assert_eq!(reader.find(key), model.find(key));
+        assert_eq!(reader.next(key), model.next(key));
+        assert_eq!(reader.prev(key), model.prev(key));
+        assert_eq!(reader.around(key), (model.prev(key), model.next(key)));
+        assert_eq!(reader.iter_from(key).next(), model.next(key));
+        let rcu = StdHost::rcu_read();
+        let found = |found: Option<Entry>| found.map_or(Lookup::Hole, Lookup::Found);
+        assert_eq!(self.map.lookup(&rcu, key), found(model.find(key)));
+        assert_eq!(self.map.next(&rcu, key), found(model.next(key)));
+        for end in [key, key.saturating_add(1), key.saturating_add(10), u64::MAX] {
+            self.compare_writer_at(key, end);
+        }
+    }
+
+    /// The writer's own lookups, from wherever its finger is, and what lies on either side of a range.
+    pub fn compare_writer_at(&self, key: u64, end: u64) {
+        // SAFETY: one thread.
+        let writer = unsafe { self.map.writer() };
+        let model = &self.model;
+        assert_eq!(writer.around(key, end), (model.prev(key), model.next(end)), "{key}..{end}");
+        assert_eq!(writer.find(key), model.find(key));
+        assert_eq!(writer.next(key), model.next(key));
+        assert_eq!(writer.prev(key), model.prev(key));
+        writer.check();
+    }
+
+    pub fn compare_gap(&self, request: &GapRequest, guard: u64) {
+        let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
+        // SAFETY: one thread.
+        let reader = unsafe { self.map.locked() };
+        let model = self.model.gap(request, below);
+        assert_eq!(reader.gap(request, below), model, "{request:?}, guard {guard}, {:?}", self.model);
+    }
+
+    /// `size` entries of 8 addresses with 2 between.
+    pub fn of_size(size: u64) -> Self {
+        let mut pair = Self::new();
+        (0..size).for_each(|at| pair.put(at * 10, at * 10 + 8, at + 1));
+        pair
+    }
+
+    /// Every look-up.
+    pub fn compare(&self) {
+        // SAFETY: one thread.
+        let writer = unsafe { self.map.writer() };
+        writer.check();
+        assert!(writer.iter().eq(self.model.entries.values().copied()));
+        let end = self.model.entries.values().last().map_or(0, |last| last.end);
+        for key in (0..end + 3).step_by(3) {
+            self.compare_at(key);
+        }
+    }
+}
