@@ -206,9 +206,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn in_whole_huge_pages(&self, request: Remap) -> Result<Remap, MremapError> {
         let size = self.find(request.addr).and_then(Vma::huge_page_size);
         let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
-        let (old_len, new_len) =
-            (request.old_len.next_multiple_of(bytes), request.new_len.next_multiple_of(bytes));
-        let request = Remap { old_len, new_len, ..request };
+        let whole = |len: u64| len.checked_next_multiple_of(bytes).ok_or(MremapError::Invalid);
+        let request = Remap { old_len: whole(request.old_len)?, new_len: whole(request.new_len)?, ..request };
         // The lengths have become larger: what overlaps now did not before.
         let target_is_sane = !request.has_target() || request.target_is_sane();
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
@@ -404,6 +403,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let attrs = moved_attrs(source, request);
         // One for the target, one for the source.
         self.reserve(2)?;
+        // The source will be unmapped: all that this needs is there before an entry moves. It is a VMA of its own by now, which the
+        // target does not join, so it stays what was gathered.
+        let leaving = match request.keeps_source() || from.is_empty() {
+            true => None,
+            false => Some(self.gather(&Decoded::trusted(from.clone()))?),
+        };
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
         let prepared = match source.huge_page_size() {
             Some(size) => self.space.prepare_huge_pages(size, from.clone(), target.start),
@@ -426,18 +431,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if let Some(whole) = joined {
             self.share_with_rest(landing, &whole, &from);
         }
-        // A merge may have swallowed the VMA that the source was.
-        let source = self.find(request.addr).expect("the source is mapped");
+        // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
+        let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
         self.move_pages(source, (landing, fresh), from.clone(), target.start);
         self.count_mapped(flags, request.new_len >> PAGE_SHIFT);
         if request.keeps_source() {
             self.empty_source(source, landing, &from);
-        } else if !from.is_empty() {
-            let unmapped = self.unmap(&Decoded::trusted(from));
-            leftovers.add_source(
-                unmapped.expect("the source was split off and the tree's change reserved before"),
-            );
         }
+        leaving.into_iter().for_each(|gathered| leftovers.add_source(gathered.unmap()));
         Ok(target.start)
     }
 
