@@ -79,8 +79,8 @@ pub fn stop_failing_heap() -> u64 {
     })
 }
 
-/// Runs a part of the host that may not fail, and whose allocations are none of the engine's.
-pub(crate) fn exempt<R>(f: impl FnOnce() -> R) -> R {
+/// Runs a part of the host, or of a test's own platform, that may not fail, and whose allocations are none of the engine's.
+pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     let _exempt = Exempt::new();
     f()
 }

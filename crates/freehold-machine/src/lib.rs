@@ -70,8 +70,8 @@ pub use contents::Word;
 pub use cpu::{Cpu, Entered};
 pub use host::{RcuGuard, Task};
 pub use inject::{
-    FailingAllocator, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
-    stop_failing_memory,
+    FailingAllocator, exempt, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once,
+    stop_failing_heap, stop_failing_memory,
 };
 pub use machine::Machine;
 pub use mmu::Mmu;

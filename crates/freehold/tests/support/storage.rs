@@ -1,6 +1,7 @@
 //! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the power fails.
 
 use super::{Counted, File, FileAccess, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World};
+use freehold_machine::exempt;
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -101,7 +102,7 @@ impl Pager<Machine> for Device {
             return Err(IoError);
         }
         platform.zero_frame(frame[0]);
-        state.frames.insert(index, frame[0]);
+        exempt(|| state.frames.insert(index, frame[0]));
         Ok(frame[0])
     }
 
@@ -112,8 +113,10 @@ impl Pager<Machine> for Device {
         assert_eq!(self.0.frame(index), Some(frame));
         let word = self.0.word(index);
         let mut state = self.0.state();
-        state.lasting.insert(index, word);
-        state.persisted.push(index);
+        exempt(|| {
+            state.lasting.insert(index, word);
+            state.persisted.push(index);
+        });
         Ok(())
     }
 

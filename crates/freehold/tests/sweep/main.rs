@@ -1,0 +1,181 @@
+//! Memory runs out in the middle of any call, on any kind of memory (C-10, C-47, C-55, C-64).
+//!
+//! Operations x states: every call of [`OPS`] is made on memory of each kind of [`STATES`], and every allocation of it fails
+//! once, alone and together with all that follow. Afterwards no lock is held, `check` holds, and
+//!
+//! ```text
+//! the call failed     everything is as it was, or as the operation's `Left` says that Linux leaves it too;
+//!                     made again, with memory, the call ends as one that never met a failure
+//! the call succeeded  it did without: everything is as after a call that met no failure
+//! ```
+//!
+//! and in the end all memory is back. `complete.rs` compares the list of operations with the public methods in the sources, so that
+//! a new one cannot be forgotten.
+
+#[path = "../special/board.rs"]
+#[allow(dead_code, reason = "a test program of its own uses the rest")]
+mod board;
+mod complete;
+mod ops;
+mod scene;
+mod stage;
+mod states;
+#[path = "../support/mod.rs"]
+mod support;
+
+use freehold::error::Errno;
+use ops::{Left, Op, each_op};
+use scene::{Scene, View};
+use stage::{Recorder, Stage};
+use states::STATES;
+use support::{failure::Failure, *};
+
+#[global_allocator]
+static HEAP: Recorder = Recorder;
+
+/// How a call without failures ends.
+struct Undisturbed {
+    before: View,
+    result: Result<u64, Errno>,
+    after: View,
+}
+
+/// The designs take turns: what allocates depends little on them.
+fn design(nth: u64) -> Locking {
+    let [mmap_lock, .., vma_lock] = Locking::ALL;
+    if nth % 4 == 2 { mmap_lock } else { vma_lock }
+}
+
+fn undisturbed(op: &Op, stage: &mut Stage) -> Undisturbed {
+    let mut scene = Scene::new(stage, design(0));
+    let before = scene.view();
+    scene.end();
+    // Looking at pages brings them in.
+    let mut scene = Scene::new(stage, design(0));
+    let result = scene.run(op, None).0;
+    let after = scene.view();
+    scene.end();
+    Undisturbed { before, result, after }
+}
+
+/// Makes the call with one failure; returns how many there were.
+///
+/// # Errors
+///
+/// What is not as it should be.
+fn with_failure(
+    op: &Op,
+    stage: &mut Stage,
+    failure: Failure,
+    nth: u64,
+    good: &Undisturbed,
+) -> Result<u64, String> {
+    let state = stage.state.name;
+    let what = |how: &str, detail: &str| {
+        Err(format!("{} ({}) of {state}, {failure:?} {nth}: {how}{detail}", op.name, op.call))
+    };
+    let mut scene = Scene::new(stage, design(nth));
+    let (result, failures) = scene.run(op, Some((failure, nth)));
+    scene.check();
+    if failures == 0 && result != good.result {
+        return what("differs without a failure: ", &format!("{result:?}, not {:?}", good.result));
+    }
+    let view = scene.view();
+    let (again, done) = match result {
+        _ if result == good.result => (false, view == good.after || op.left.allows(&view, &good.after)),
+        Ok(_) if op.partial => (false, true),
+        Err(Errno::ENOMEM | Errno::EAGAIN) => {
+            (!op.once, view == good.before || op.left.allows(&view, &good.before))
+        }
+        other => return what("ends with ", &format!("{other:?}, not {:?}", good.result)),
+    };
+    if !done {
+        let expected = if result == good.result { &good.after } else { &good.before };
+        return what("leaves something else: ", &view.differences(expected));
+    }
+    if again {
+        let result = scene.run(op, None).0;
+        scene.check();
+        if result.is_ok() != good.result.is_ok() {
+            return what("made again ends with ", &format!("{result:?}, not {:?}", good.result));
+        }
+        let view = scene.view();
+        if view != good.after && op.left != Left::Anything {
+            return what("made again leaves something else: ", &view.differences(&good.after));
+        }
+    }
+    scene.end();
+    Ok(failures)
+}
+
+/// Every failure of one operation on one kind of memory; how many there were.
+fn every_failure(op: &Op, stage: &mut Stage) -> Result<u64, String> {
+    let good = undisturbed(op, stage);
+    let mut met = 0;
+    for (once, lasting) in
+        [(Failure::Memory, Failure::MemoryFromThere), (Failure::Heap, Failure::HeapFromThere)]
+    {
+        for nth in 1.. {
+            let failures = with_failure(op, stage, once, nth, &good)?;
+            if failures == 0 {
+                break;
+            }
+            met += failures + with_failure(op, stage, lasting, nth, &good)?;
+        }
+    }
+    Ok(met)
+}
+
+/// A share of the operations, on all states.
+fn sweep(share: usize) {
+    let only = |name: &str| std::env::var(name).ok();
+    let (only_op, only_state) = (only("SWEEP_OP"), only("SWEEP_STATE"));
+    let mut ops: Vec<(&Op, u64)> =
+        each_op().enumerate().filter(|(n, _)| n % SHARES == share).map(|(_, op)| (op, 0)).collect();
+    ops.retain(|(op, _)| only_op.as_ref().is_none_or(|only| only == op.name));
+    let mut wrong = Vec::new();
+    for state in STATES.iter().filter(|state| only_state.as_ref().is_none_or(|only| only == state.name)) {
+        let mut stage = Stage::new(state);
+        for (op, met) in &mut ops {
+            stage.doing = op.name;
+            match every_failure(op, &mut stage) {
+                Ok(failures) => *met += failures,
+                Err(error) => {
+                    wrong.push(error);
+                    // What is left of it is in nobody's way.
+                    core::mem::replace(&mut stage, Stage::new(state)).abandon();
+                }
+            }
+        }
+        stage.end();
+    }
+    for (op, met) in ops.iter().filter(|_| only_state.is_none()) {
+        if (*met > 0) == op.needs_nothing {
+            wrong.push(format!("{}: {met} allocations failed", op.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// They run side by side.
+const SHARES: usize = 4;
+
+#[test]
+fn every_failure_of_every_call_in_every_state_0() {
+    sweep(0);
+}
+
+#[test]
+fn every_failure_of_every_call_in_every_state_1() {
+    sweep(1);
+}
+
+#[test]
+fn every_failure_of_every_call_in_every_state_2() {
+    sweep(2);
+}
+
+#[test]
+fn every_failure_of_every_call_in_every_state_3() {
+    sweep(3);
+}

@@ -1,0 +1,46 @@
+//! madvise, every advice.
+
+use super::{Left, Op, op, told};
+use crate::scene::Scene;
+use freehold::{error::Errno, space::Advice};
+
+fn advise(s: &Scene, advice: Advice) -> Result<u64, Errno> {
+    told!(s.process.madvise(s.at(1), 4 * s.unit, advice))
+}
+
+macro_rules! advice {
+    ($advice:ident) => {
+        op("AddressSpace::madvise", concat!("madvise ", stringify!($advice)), |s| advise(s, Advice::$advice))
+    };
+}
+
+pub const OPS: &[Op] = &[
+    advice!(Normal).needs_nothing().leaves(Left::Layout),
+    advice!(Random).leaves(Left::Layout),
+    advice!(Sequential).leaves(Left::Layout),
+    advice!(WillNeed),
+    advice!(DontNeed).needs_nothing().leaves(Left::Pages),
+    advice!(Free).needs_nothing(),
+    advice!(Remove).needs_nothing().leaves(Left::Pages),
+    advice!(DontFork).leaves(Left::Layout),
+    advice!(DoFork).needs_nothing().leaves(Left::Layout),
+    advice!(Mergeable).leaves(Left::Layout),
+    advice!(Unmergeable).needs_nothing().leaves(Left::Layout),
+    advice!(HugePage).leaves(Left::Layout),
+    advice!(NoHugePage).leaves(Left::Layout),
+    advice!(DontDump).leaves(Left::Layout),
+    advice!(DoDump).needs_nothing().leaves(Left::Layout),
+    advice!(WipeOnFork).leaves(Left::Layout),
+    advice!(KeepOnFork).leaves(Left::Layout),
+    advice!(Cold).needs_nothing(),
+    advice!(PageOut).needs_nothing(),
+    advice!(PopulateRead),
+    advice!(PopulateWrite),
+    advice!(DontNeedLocked).needs_nothing(),
+    // Page by page, and memory that has failed does not come back.
+    advice!(HwPoison).leaves(Left::Losses).once(),
+    advice!(SoftOffline),
+    // Pages in whose place guards were to be may be gone.
+    advice!(GuardInstall).needs_nothing().leaves(Left::Pages),
+    advice!(GuardRemove).needs_nothing(),
+];

@@ -1,0 +1,114 @@
+//! Files, segments, pools and pages by their frames.
+
+use super::{Left, Op, done, filled, made, op, told};
+use crate::{board::OpenBoard, scene::Scene, *};
+use freehold::{
+    error::Errno,
+    hugetlb::HugePageSize,
+    object::{Frames, Seals, Segment, Special},
+    rmap::{MigrateError, OfflineError},
+};
+
+fn frame(s: &Scene) -> Result<Pfn, Errno> {
+    s.process.frame_at(s.at(1)).ok_or(Errno::ENOENT)
+}
+
+fn file<'a>(s: &'a Scene<'_>) -> &'a Mapping<Machine> {
+    s.file.mapping()
+}
+
+pub const OPS: &[Op] = &[
+    op("Mapping::new", "a file", |s| made(Mapping::new(s.world.engine(), Disk, PAGE, false))),
+    op("Mapping::memfd", "a memfd", |s| made(Mapping::memfd(s.world.engine(), PAGE))),
+    op("Mapping::direct", "a direct file", |s| made(Mapping::direct(s.world.engine(), Disk, PAGE))),
+    op("Mapping::of_huge_pages", "a file of huge pages", |s| {
+        filled(Mapping::of_huge_pages(s.world.engine(), HugePageSize::Mib2, 2 << 20, true))
+    }),
+    op("File::new", "an open file", |s| made(File::new(s.file.mapping(), FileAccess::READ, "/a/file"))),
+    op("File::with_driver", "an open device", |s| {
+        made(File::with_driver(
+            s.device.mapping(),
+            OpenBoard(s.board.clone()),
+            FileAccess::READ,
+            "/dev/board",
+        ))
+    }),
+    op("File::shared_memory", "shared memory", |s| made(File::shared_memory(s.world.engine(), PAGE))),
+    op("Segment::new", "a segment", |s| made(Segment::new(s.world.engine(), 3, PAGE))),
+    op("Segment::remove", "a segment removed", |s| done(|| s.segment.remove())).needs_nothing(),
+    op("Special::new", "a special", |s| {
+        let _ = s;
+        made(Frames::new("[it]", &[Pfn::new(1)]).and_then(Special::<Machine>::new))
+    }),
+    op("Special::of_file", "a special of a file", |s| {
+        made(Frames::new("[it]", &[]).and_then(|frames| Special::of_file(frames, s.file.mapping())))
+    }),
+    op("Mapping::fill", "fill", |s| filled(file(s).fill(9))),
+    op("Mapping::read_at", "read_at", |s| {
+        let at = 9 * s.unit + 5;
+        filled(file(s).read_at(at, &mut [0; 8]))
+    }),
+    op("Mapping::write_at", "write_at", |s| filled(file(s).write_at(9 * s.unit + 16, &[1; 8]))),
+    op("Mapping::write_at", "write_at behind", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
+    op("Mapping::write_back", "write_back", |s| made(file(s).write_back(0..4).map_err(|_| ())))
+        .needs_nothing(),
+    op("Mapping::truncate", "truncate", |s| filled(file(s).truncate(3 * s.unit))).needs_nothing(),
+    op("Mapping::truncate", "truncate inside a page", |s| filled(file(s).truncate(10 * s.unit + 8))),
+    op("Mapping::truncate", "truncate to more", |s| filled(file(s).truncate(20 * s.unit))).needs_nothing(),
+    op("Mapping::punch", "punch", |s| filled(file(s).punch(s.unit..4 * s.unit))).needs_nothing(),
+    // The hole may be there in part.
+    op("Mapping::punch", "punch inside pages", |s| {
+        let hole = s.unit + 8..11 * s.unit - 8;
+        filled(file(s).punch(hole))
+    })
+    .leaves(Left::Pages),
+    // What came before stays.
+    op("Mapping::allocate", "allocate", |s| filled(file(s).allocate(9 * s.unit..11 * s.unit)))
+        .needs_nothing()
+        .leaves(Left::Pages),
+    op("Mapping::lay_out", "lay_out", |s| filled(file(s).lay_out())).needs_nothing(),
+    op("Mapping::revoke", "revoke", |s| done(|| file(s).revoke(0..4, false))).needs_nothing(),
+    op("Mapping::revoke", "revoke of the device", |s| done(|| s.device.mapping().revoke(0..4, true)))
+        .needs_nothing(),
+    op("Mapping::add_probe", "add_probe", |s| told!(file(s).add_probe(3 * PAGE + 32, &[0xcc, 0xcc]))),
+    op("Mapping::remove_probe", "remove_probe", |s| told!(file(s).remove_probe(PAGE + 100))),
+    op("Mapping::add_seals", "add_seals", |s| told!(file(s).add_seals(Seals::WRITE))).needs_nothing(),
+    op("Engine::migrate", "migrate", |s| {
+        let frame = frame(s)?;
+        s.world.engine().migrate(frame).map(|_| 0).map_err(|error| match error {
+            MigrateError::OutOfMemory => Errno::ENOMEM,
+            _ => Errno::EBUSY,
+        })
+    }),
+    op("Engine::memory_failure", "memory_failure", |s| {
+        let frame = frame(s)?;
+        told!(s.world.engine().memory_failure(frame).map_err(|error: OfflineError| error))
+    })
+    .needs_nothing()
+    .leaves(Left::Losses)
+    .once(),
+    op("Engine::soft_offline", "soft_offline", |s| {
+        let frame = frame(s)?;
+        told!(s.world.engine().soft_offline(frame))
+    }),
+    op("Engine::entries_of", "entries_of", |s| Ok(s.world.engine().entries_of(frame(s)?))).needs_nothing(),
+    op("Engine::try_to_unmap", "try_to_unmap", |s| {
+        s.world.engine().try_to_unmap(frame(s)?).map_err(|_| Errno::EBUSY)
+    })
+    .needs_nothing(),
+    op("Engine::mkclean", "mkclean", |s| s.world.engine().mkclean(frame(s)?).map_err(|_| Errno::EBUSY))
+        .needs_nothing(),
+    op("Engine::referenced", "referenced", |s| {
+        s.world.engine().referenced(frame(s)?).map_err(|_| Errno::EBUSY)
+    })
+    .needs_nothing(),
+    op("Engine::resize_huge_pool", "resize_huge_pool", |s| {
+        let (engine, size) = (s.world.engine(), HugePageSize::Mib2);
+        let before = engine.huge_pool(size).counts(None).total;
+        let pages = engine.resize_huge_pool(size, before + 2, None);
+        engine.huge_pool(size).set_overcommit(0);
+        let _ = engine.resize_huge_pool(size, before, None);
+        Ok(pages - before)
+    })
+    .partial(),
+];

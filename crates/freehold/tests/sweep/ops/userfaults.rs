@@ -1,0 +1,72 @@
+//! userfaultfd.
+
+use super::{Left, Op, done, made, op, told};
+use crate::{scene::Scene, *};
+use freehold::{
+    error::{Errno, UffdError},
+    uffd::{FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
+};
+
+static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
+
+/// All of it was supplied.
+fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<u64, Errno> {
+    match done {
+        Ok(done) if done == bytes => Ok(done),
+        Ok(_) => Err(Errno::ENOMEM),
+        Err(error) => Err(error.errno()),
+    }
+}
+
+fn register(s: &Scene, mode: RegisterMode) -> Result<u64, Errno> {
+    told!(s.uffd.register(s.at(1), 4 * s.unit, mode))
+}
+
+pub const OPS: &[Op] = &[
+    op("Userfaultfd::new", "a userfaultfd", |s| {
+        made(Userfaultfd::new(s.process.space(), UffdConfig::default()))
+    }),
+    op("Userfaultfd::register", "register, missing", |s| register(s, RegisterMode::MISSING))
+        .leaves(Left::Layout),
+    op("Userfaultfd::register", "register, write-protected", |s| register(s, RegisterMode::WP))
+        .leaves(Left::Layout),
+    op("Userfaultfd::register", "register, minor", |s| register(s, RegisterMode::MINOR)).leaves(Left::Layout),
+    op("Userfaultfd::unregister", "unregister", |s| told!(s.uffd.unregister(s.at(2), 2 * s.unit)))
+        .leaves(Left::Layout),
+    op("Userfaultfd::copy", "copy", |s| {
+        all(s.uffd.copy(s.at(7), &CONTENTS[..PAGE as usize], FillMode::empty()), PAGE)
+    }),
+    op("Userfaultfd::copy", "copy, protected", |s| {
+        all(s.uffd.copy(s.at(7), &CONTENTS[..PAGE as usize], FillMode::WP), PAGE)
+    }),
+    op("Userfaultfd::copy", "copy of two pages", |s| {
+        all(s.uffd.copy(s.at(2), &CONTENTS, FillMode::empty()), 2 * PAGE)
+    })
+    .leaves(Left::Pages)
+    .once(),
+    op("Userfaultfd::zeropage", "zeropage", |s| all(s.uffd.zeropage(s.at(7), PAGE, FillMode::empty()), PAGE)),
+    op("Userfaultfd::continue_with", "continue", |s| {
+        all(s.uffd.continue_with(s.at(5), PAGE, FillMode::empty()), PAGE)
+    })
+    .needs_nothing(),
+    op("Userfaultfd::poison", "poison", |s| all(s.uffd.poison(s.at(7), PAGE, FillMode::empty()), PAGE))
+        .needs_nothing(),
+    op("Userfaultfd::write_protect", "write_protect", |s| {
+        told!(s.uffd.write_protect(s.at(0), 4 * s.unit, ProtectMode::WP))
+    })
+    .needs_nothing()
+    .leaves(Left::Pages),
+    op("Userfaultfd::write_protect", "write_protect, no more", |s| {
+        told!(s.uffd.write_protect(s.at(0), 8 * s.unit, ProtectMode::empty()))
+    })
+    .needs_nothing(),
+    op("Userfaultfd::move_pages", "move_pages", |s| {
+        all(s.uffd.move_pages(s.at(7), s.at(1), PAGE, MoveMode::empty()), PAGE)
+    })
+    .needs_nothing()
+    .leaves(Left::Pages),
+    op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), PAGE))).needs_nothing(),
+    op("Userfaultfd::try_read", "try_read", |s| Ok(u64::from(s.uffd.try_read().is_some()))).needs_nothing(),
+    // Merging may be left out; nobody could be told.
+    op("Userfaultfd::close", "close", |s| done(|| s.uffd.close())).needs_nothing(),
+];
