@@ -6,9 +6,9 @@
 //! by VMA and unlocks them all at once. A reader may be told that a VMA is locked when it no longer is; it is never
 //! told that one is unlocked when it is not.
 //!
-//! VMAs are type-stable: memory that was a VMA stays one, perhaps of another address space, so a reader may come late
-//! and touch the words of a VMA's next life. The lock keeps such a reader from *believing* what it finds; bounds are
-//! the caller's to check, after the lock is held.
+//! VMAs are type-stable within a read section (RCU): memory that was a VMA when it was found stays one until the section ends, perhaps of
+//! another address space, so a reader may come late and touch the words of a VMA's next life. The lock keeps such a reader from
+//! *believing* what it finds; bounds are the caller's to check, after the lock is held.
 //!
 //! # The count
 //!
@@ -70,7 +70,9 @@
 //! The one possible waiter (the mmap lock is held for writing) sleeps on the count word itself, and a reader that
 //! leaves wakes by the address of that word. So it makes no difference whose VMA it is by then: the count of a recycled
 //! VMA is the very word on which the writer of the new space waits, and the reader needs neither the space nor a
-//! reference to it (hazard C-19 cannot occur). After its decrement a reader does not read the VMA any more.
+//! reference to it (hazard C-19 cannot occur). After its decrement a reader does not read the VMA any more. That the word is a word
+//! still when the reader wakes by its address, it owes to a read section (RCU) that began before the decrement: the writer may be
+//! awake already, have ended the VMA, and have given its memory away. A reader whom nobody waits for wakes nobody, and needs none.
 //!
 //! # Who pairs with whom
 //!
@@ -346,9 +348,29 @@ impl VmaLock<'_> {
         {
             return;
         }
-        // Release: pairs with the acquire of who waits for the readers to leave.
+        loop {
+            // Relaxed: the exchange decides.
+            let word = self.count.word.load(Ordering::Relaxed);
+            debug_assert!(word & !(DRAINING | SPREAD) > 0, "a VMA is released more often than it was locked");
+            if word & DRAINING != 0 {
+                return self.leave_who_waits::<H>();
+            }
+            // Release: pairs with the acquire of who waits for the readers to leave. Relaxed on failure: nothing was done.
+            let left =
+                self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
+            if left.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.
+    #[cold]
+    fn leave_who_waits<H: Host>(self) {
+        // The VMA's memory stays until the wake-up is over, though the VMA may not.
+        let _memory_stays = H::rcu_read();
+        // Release: as in `leave`.
         let before = self.count.word.fetch_sub(READER, Ordering::Release);
-        debug_assert!(before & !(DRAINING | SPREAD) > 0, "a VMA is released more often than it was locked");
         if before - READER == DRAINING + ATTACHED {
             // By address: the word may belong to the next life by now, or to nobody.
             H::wake_one(&self.count.word);

@@ -8,8 +8,9 @@ use crate::{
     frame::cache::FrameCache,
     hugetlb::{HugePageSize, Hugetlb},
     platform::Platform,
+    reclaim::Files,
     rmap::FileRmap,
-    vma::{AnonId, slab::Slab},
+    vma::{AnonId, owned::VmaSlab},
 };
 use freehold_pagetable::Level;
 use freehold_sync::{
@@ -67,7 +68,7 @@ impl Default for Config {
 
 /// One kernel's worth of shared state.
 pub struct Engine<P: Platform> {
-    pub(crate) slab: Slab<P>,
+    pub(crate) slab: VmaSlab<P>,
     pub(crate) frames: FrameCache<P>,
     /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs change from one to another.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
@@ -77,6 +78,8 @@ pub struct Engine<P: Platform> {
     pub(crate) huge_zero: AtomicU64,
     /// Pools of huge pages that programs ask for by name.
     pub(crate) hugetlb: Hugetlb<P>,
+    /// Those that may have memory to spare.
+    pub(crate) files: Files<P>,
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
@@ -97,7 +100,7 @@ impl<P: Platform> Engine<P> {
     /// No memory.
     pub fn new(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
         let frames = FrameCache::try_new()?;
-        let slab = Slab::try_new()?;
+        let slab = VmaSlab::try_new()?;
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
         let stats = || -> Result<_, NoMemory> {
@@ -117,6 +120,7 @@ impl<P: Platform> Engine<P> {
             zero,
             huge_zero: AtomicU64::new(0),
             hugetlb,
+            files: Files::new(),
             serials,
             lock_stats,
             file_stats,

@@ -97,6 +97,7 @@ pub mod nommu;
 pub mod object;
 pub mod platform;
 pub mod probe;
+mod reclaim;
 pub mod rmap;
 pub mod space;
 pub mod uffd;

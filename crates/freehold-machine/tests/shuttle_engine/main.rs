@@ -10,6 +10,7 @@
 
 mod direct;
 mod discard;
+mod drop_clean;
 mod explore;
 mod failure;
 mod files;

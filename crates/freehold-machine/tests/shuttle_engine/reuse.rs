@@ -108,6 +108,36 @@ fn c22_a_vma_is_found_complete_or_not_at_all() {
     });
 }
 
+#[test]
+fn c22_lookups_of_vmas_whose_memory_goes() {
+    explore("lookups beside VMAs whose memory is given back", 60, |locking| {
+        let scene = Scene::new(locking);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    map(&scene.process, 0..1, ANON);
+                    unmap(&scene.process, 0..1);
+                    scene.engine.trim();
+                }
+            });
+            for number in 0..2 {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(number);
+                    check_place(&scene.process, page(0), true);
+                    let stored = scene.process.store(&mut cpu, page(0), 1u64);
+                    assert!(stored == Ok(()) || stored == unmapped(page(0)), "{stored:?}");
+                    if let Some(info) = scene.process.space().vma_info(page(0)) {
+                        assert_eq!(info.range, page(0)..page(1));
+                    }
+                });
+            }
+        });
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
 fn check_place(process: &Process, at: u64, writable: bool) {
     if let Some(vma) = process.find_vma(at) {
         assert_eq!(vma.range(), at..at + PAGE);

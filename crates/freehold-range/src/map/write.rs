@@ -116,6 +116,11 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.map.spares.fill(need)
     }
 
+    /// Frees what [`Writer::reserve`] has in store.
+    pub fn trim(&mut self) {
+        self.map.spares.free_all();
+    }
+
     /// Replaces everything inside `[start, end)` by the entries `with` (at most [`MAX_WITH`], ascending, inside the
     /// range) as one step: a lookup of any address sees what was there or what is there now.
     ///

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use freehold_pagetable::{Level, Unmapped};
 use freehold_sync::{
     PerCpu,
-    atomic::{AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
 /// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to it.
@@ -19,11 +19,13 @@ const BATCH: usize = if CHECKED { 1 } else { 64 };
 /// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU with each batch.
 const BURST: usize = if CHECKED { 1 } else { KEEP };
 
-/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores.
+/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores, unless a field says otherwise.
 struct Magazine {
     len: AtomicUsize,
     /// How many the next refill takes: twice as many as the last one, if none came back since.
     next_batch: AtomicUsize,
+    /// Somebody wishes that the CPU gives back what it keeps: a word that others write.
+    shrink: AtomicBool,
     slots: [AtomicU64; KEEP],
 }
 
@@ -68,6 +70,7 @@ impl<P: Platform> FrameCache<P> {
         let empty = |_| Magazine {
             len: AtomicUsize::new(0),
             next_batch: AtomicUsize::new(BATCH),
+            shrink: AtomicBool::new(false),
             slots: core::array::from_fn(|_| AtomicU64::new(0)),
         };
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
@@ -97,8 +100,14 @@ impl<P: Platform> FrameCache<P> {
     /// Frames whose last reference is gone.
     fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
-            let left = self.magazines.with(|magazine| magazine.take_back(frames));
+            let (left, shrink) = self.magazines.with(|magazine| {
+                // Relaxed: a wish.
+                (magazine.take_back(frames), magazine.shrink.load(Relaxed))
+            });
             self.give_back(platform, &frames[..left]);
+            if shrink {
+                self.flush(platform);
+            }
         }
         frames.clear();
     }
@@ -116,8 +125,18 @@ impl<P: Platform> FrameCache<P> {
         }
     }
 
+    /// Empties the calling CPU's cache, and has the others empty theirs when next they make a frame free.
+    pub fn trim(&self, platform: &P) {
+        // Relaxed: a wish, which may be lost beside a CPU that is just granting the last one.
+        self.magazines
+            .iter()
+            .for_each(|magazine| magazine.shrink.store(magazine.len.load(Relaxed) != 0, Relaxed));
+        self.flush(platform);
+    }
+
     /// Empties the calling CPU's cache, so that its frames may become part of runs; whether there were any.
     pub fn flush(&self, platform: &P) -> bool {
+        self.magazines.with(|magazine| magazine.shrink.store(false, Relaxed));
         let mut any = false;
         while let Some(frame) = self.magazines.with(Magazine::pop) {
             self.give_back(platform, &[frame]);

@@ -3,6 +3,7 @@
 use super::{Driver, Mapping, Segment, Zeroes};
 use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
+use core::ops::Range;
 
 /// What an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,15 @@ impl<P: Platform> File<P> {
     /// Its pages.
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.mapping
+    }
+
+    /// Takes pages of this range out of the cache that are clean and used by nobody; see [`Mapping::drop_clean`].
+    ///
+    /// # Locks
+    ///
+    /// As there.
+    pub fn drop_clean(&self, pages: Range<u64>) -> u64 {
+        self.mapping.drop_clean(pages)
     }
 
     /// The segment of System V shared memory that it is an attach of.

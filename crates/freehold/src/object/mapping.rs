@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
@@ -30,6 +30,7 @@ use crate::{
     nommu::FileRegions,
     platform::Platform,
     probe::Registry,
+    reclaim::InRing,
     rmap::{
         home::{Home, HomeRef},
         tree::{ByFile, Edit, Lookups},
@@ -49,7 +50,7 @@ use freehold_sync::{
 /// The page is, or was, in the cache.
 const PRESENT: u64 = 1 << 0;
 /// The page is going away.
-const LEAVING: u64 = 1 << 1;
+pub(super) const LEAVING: u64 = 1 << 1;
 const FRAME_SHIFT: u32 = 2;
 /// See the module's table.
 pub(crate) const LOST: u64 = LEAVING;
@@ -66,6 +67,11 @@ impl Word {
     /// The frame of a page that lookups see.
     pub(crate) fn visible(self) -> Option<Pfn> {
         (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+
+    /// The frame of a page that is leaving.
+    pub(super) fn hidden(self) -> Option<Pfn> {
+        (self.0 & (PRESENT | LEAVING) == PRESENT | LEAVING).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
     }
 
     /// The frame of a page that the cache holds, visible or not.
@@ -148,6 +154,8 @@ pub struct Mapping<P: Platform> {
     home: HomeRef<P, ByFile>,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
+    /// Its place among the engine's files.
+    pub(crate) in_ring: InRing<P>,
     /// Last: pages go back to it.
     engine: Counted<Engine<P>>,
 }
@@ -229,9 +237,13 @@ impl<P: Platform> Mapping<P> {
             invalidate: RwSem::new(Rank::Invalidate),
             home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
             regions: FileRegions::new(),
+            in_ring: InRing::new(),
             engine: engine.clone(),
         })?;
         mapping.home.set_mapping(&mapping);
+        if mapping.has_store() {
+            engine.files.add(&mapping);
+        }
         Ok(mapping)
     }
 
@@ -262,6 +274,11 @@ impl<P: Platform> Mapping<P> {
     /// Whether it is shared memory.
     pub fn is_shmem(&self) -> bool {
         self.kind == Kind::Memory
+    }
+
+    /// Whether what its frames hold is a copy of what a store has, or will have.
+    pub(crate) fn has_store(&self) -> bool {
+        self.kind == Kind::Cached
     }
 
     /// Whether its frames are the storage itself (DAX).

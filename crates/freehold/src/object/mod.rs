@@ -1,7 +1,7 @@
 //! What a VMA maps: anonymous memory, a file, or what an embedder maps by its own rules.
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `direct.rs` (files whose pages are the storage itself),
+//! one operation that takes pages away from under page tables), `drop_clean.rs` (pages that nobody uses), `direct.rs` (files whose pages are the storage itself),
 //! `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages for those who have
 //! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory), `special.rs`,
 //! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file: [`rmap`](crate::rmap).
@@ -9,6 +9,7 @@
 mod contents;
 mod direct;
 mod driver;
+mod drop_clean;
 mod exchange;
 mod file;
 pub(crate) mod in_place;
@@ -59,6 +60,9 @@ impl<P: Platform> Shared for Mapping<P> {
     /// After this nobody comes here from a page any more.
     fn end(&self) {
         self.home().clear_mapping();
+        if self.has_store() {
+            self.engine().files.remove(self);
+        }
     }
 }
 

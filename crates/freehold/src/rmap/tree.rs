@@ -256,7 +256,7 @@ impl<P: Platform, W: Which> Edit<'_, P, W> {
 
     /// Links a VMA that belongs here.
     pub fn insert(&mut self, vma: &Vma<P>) {
-        // SAFETY: VMAs live in a slab that outlives the tree, and are unlinked before they are reused.
+        // SAFETY: VMAs stay where they are, and are unlinked before they go back to their slab.
         unsafe { self.tree.insert(NonNull::from(vma), vma.pgoff(), vma.pgoff() + vma.pages() - 1) };
     }
 

@@ -31,7 +31,7 @@ use crate::{
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
     uffd::{Context, event::Notices},
-    vma::{Family, Vma, flags::VmFlags, merge::Attrs, slab::OwnedVma},
+    vma::{Family, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
 use core::ops::Range;
 use freehold_pagetable::{Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, VaRange};

@@ -75,13 +75,13 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 ///
 /// # Safety
 ///
-/// The entry was read from a tree of an engine that lives for `'g`.
+/// The entry was read from a tree by who keeps what it found there from being freed for `'g`: with a lock, or in a read section (RCU).
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> Slot<'g, P> {
     if entry.value == CLOSING {
         return Slot::Closing(entry.start..entry.end);
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
-    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as long as the engine.
+    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as the caller says.
     Slot::Vma(unsafe { &*vma })
 }
 
@@ -207,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
                 Lookup::Hole => return Err(Climb::Hole),
                 Lookup::Contended => return Err(Climb::Busy),
             };
-            // SAFETY: the tree belongs to this space, whose engine lives at least as long.
+            // SAFETY: found within `rcu`, which lasts until the VMA is locked, or let go of.
             let Slot::Vma(vma) = (unsafe { decode::<P>(&found) }) else { return Err(Climb::Hole) };
             match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
                 Ok(place) => {
@@ -354,12 +354,12 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     /// Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, Climb> {
         let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
-        // SAFETY: slab memory lives as long as the engine, which `'s` does not outlive; the lock keeps the VMA attached.
+        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is returned.
         Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
-        // SAFETY: the entry is of this space's tree.
+        // SAFETY: the entry is of this space's tree, in which the guard keeps it.
         unsafe { decode(found) }
     }
 }
@@ -460,6 +460,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory)
     }
 
+    /// Frees the nodes that [`reserve`](Self::reserve) has left over.
+    pub(crate) fn trim_tree(&self) {
+        self.tree.borrow_mut().trim();
+    }
+
     /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
     pub(crate) fn replace(&self, range: Range<u64>, with: &[Entry]) {
         self.tree.borrow_mut().replace(range.start, range.end, with);
@@ -522,7 +527,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
-        // SAFETY: the entry is of this space's tree.
+        // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
         unsafe { decode(found) }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
         Vma,
         flags::VmFlags,
         merge::{Attrs, anon_compatible, can_append, can_prepend},
-        slab::{OwnedVma, VmaInit},
+        owned::{OwnedVma, VmaInit},
     },
 };
 use arrayvec::ArrayVec;

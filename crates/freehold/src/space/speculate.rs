@@ -9,8 +9,8 @@
 //! If it is unchanged no write section overlapped the look: then the entry was in the tree from beginning to end, so its VMA was
 //! attached, and this space's; its fields belong together; and the file that it maps was there. The file itself may go as soon as the
 //! look is over, but its home does not before the RCU section ends. If the number has changed nothing that was read means
-//! anything, not even that the VMA was this space's: its memory is a VMA still, and its fields are atomics, so to have read it
-//! does no harm.
+//! anything, not even that the VMA was this space's: its memory is a VMA until the RCU section ends, and its fields are atomics, so to
+//! have read it does no harm.
 #![expect(
     unsafe_code,
     reason = "follows words of the tree, and the word for a file's home, without a lock that keeps either"
@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<Option<Seen<'r, P>>, Climb> {
         let look = self.mmap_lock.speculate().ok_or(Climb::Busy)?;
         let seen = match self.tree.lookup(rcu, addr) {
-            // SAFETY: the tree belongs to this space, whose engine lives at least as long.
+            // SAFETY: found within `rcu`, which outlives the look.
             Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
                 Slot::Vma(vma) => Some((VmaInfo::of(vma), vma.file_home())),
                 Slot::Closing(_) => None,

@@ -1,7 +1,7 @@
 //! The VMA: one run of addresses with the same rights on the same object.
 //!
-//! A VMA lives in a type-stable slab: its memory stays a `Vma` for as long as the engine lives, so a reader that lost
-//! a race may still touch it and find out. What a VMA *means* is kept still only by the guards of
+//! A VMA lives in a [slab](slab): its memory stays a `Vma` as long as any read section (RCU) in which it could be found, so a
+//! reader that lost a race may still touch it there and find out. What a VMA *means* is kept still only by the guards of
 //! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
 //! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.
 
@@ -10,7 +10,10 @@
 mod family;
 pub mod flags;
 mod info;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub mod merge;
+pub mod owned;
 pub mod slab;
 
 pub use family::AnonId;
@@ -84,8 +87,8 @@ struct LastLine<P: Platform> {
     tree: AtomicPtr<Home<P, ByPages>>,
     /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
-    /// Next in the list of gathered VMAs, or in the slab's free list; owned by whoever owns the detached VMA.
-    chain: AtomicPtr<Vma<P>>,
+    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former is whoever's who owns the detached VMA.
+    links: slab::Links<Vma<P>>,
 }
 
 // SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the VMA is detached and owned by

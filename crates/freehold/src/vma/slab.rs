@@ -1,265 +1,445 @@
-//! Where VMAs come from: a type-stable slab with per-CPU caches.
+//! A slab: objects made in chunks, free ones kept per CPU, chunks that are wholly free given back after a
+//! grace period.
 //!
-//! A freed VMA is reused at once, by other address spaces too, without waiting for a grace period. What makes that safe:
-//! memory that was a `Vma` stays a `Vma` until the slab is dropped, and the lock word of a free VMA is 0 (detached), so
-//! that a reader which still has its address cannot lock it, or locks its next life and then notices that it does not belong there.
-#![expect(
-    unsafe_code,
-    reason = "owns raw chunks of VMAs and hands out references that outlive a borrow of the slab"
-)]
+//! A free object is handed out again at once, without waiting for a grace period. A reader that found it in
+//! its former life, in a read section (RCU), may still touch it then: it finds an object of the same type,
+//! and finds out that it is not the one it wanted. The memory stays such an object until a grace period after
+//! its chunk has left the slab.
+//!
+//! | chunk | its objects | is in | leaves it by |
+//! | --- | --- | --- | --- |
+//! | in use | each in use, or free in a CPU's cache | no list | partial: one comes to the depot |
+//! | partial | some free in the depot | `partial` | in use: the last of those is taken; idle: the last one comes |
+//! | idle | all free in the depot | `idle` | partial: one is taken; leaving: more than [`IDLE`] are idle, or `trim` |
+//! | leaving | all free, for nobody to take | the host's list of what is deferred | freed, after a grace period |
+//!
+//! All of a chunk's own words (the list of its free objects, their number, its neighbours) change under the
+//! depot's lock, under which nothing is allocated or freed. Free objects in a CPU's cache are not free as far
+//! as their chunk knows: nobody but that CPU could take them out. So nothing is counted on the way of a
+//! single object; chunks are looked at when a cache is filled or emptied, half of it at a time.
+//!
+//! Why nobody comes to a chunk that was freed:
+//! - Who holds an object (owns it, or keeps it in use by a lock) keeps its chunk in use.
+//! - Who found an object without any lock did so within a read section, through a place from which the object
+//!   was taken before it came to its CPU's cache. The cache's owner gave it to the depot under the lock, and
+//!   whoever let the chunk leave held that lock later: so sections that begin after `rcu_defer` do not find
+//!   the object, and those that began before are waited for.
+//! - Who uses nothing but the address of an object, to wake whoever sleeps there, does so in a read section
+//!   that began when the object was certainly not free ([`VmaLock`](freehold_sync::VmaLock): a reader that
+//!   leaves).
+#![expect(unsafe_code, reason = "owns chunks of objects and hands out pointers to those")]
 
-use super::{Family, LastLine, Vma, flags::VmFlags};
-use crate::{
-    counted::Counted, error::NoMemory, hugetlb::tables::HugetlbVma, object::Object, platform::Platform,
-    uffd::Context,
-};
-use allocator_api2::{boxed::Box, vec::Vec};
+use crate::error::NoMemory;
+use allocator_api2::boxed::Box;
 use core::{
-    cell::UnsafeCell,
-    ops::{Deref, Range},
+    mem::offset_of,
     ptr::{NonNull, null_mut},
 };
-use freehold_range::IntervalLink;
 use freehold_sync::{
-    PerCpu, Rank, SpinLock, VmaCount, VmaSeq,
-    atomic::{AtomicPtr, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
+    Host, PerCpu, Rank, RcuHead, SpinLock,
+    atomic::{AtomicPtr, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// VMAs allocated at a time.
+/// Objects allocated at a time.
 const CHUNK: usize = if CHECKED { 4 } else { 32 };
-/// VMAs that a CPU keeps for itself before it gives half of them back.
+/// Objects that a CPU keeps for itself before it gives half of them back.
 const CACHE: usize = if CHECKED { 4 } else { 32 };
+/// Idle chunks that stay for whoever comes next: to end one process and begin another allocates nothing.
+const IDLE: usize = if CHECKED { 0 } else { 8 };
 
-/// A CPU's free list; only that CPU reads or writes it, inside `with_cpu`, with plain loads and stores.
-struct Cache<P: Platform> {
-    head: AtomicPtr<Vma<P>>,
+/// What a slab is made of.
+pub(crate) trait Item: Send + Sync + Sized {
+    /// An object as it lies in the slab.
+    fn blank() -> Self;
+    /// The slab's words in it.
+    fn links(&self) -> &Links<Self>;
+}
+
+/// What the slab keeps in each object.
+pub(crate) struct Links<T> {
+    /// Next in the list that the object is in: the slab's while it is free, else its owner's.
+    chain: AtomicPtr<T>,
+    /// Written before anybody can find the object.
+    chunk: AtomicPtr<Chunk<T>>,
+}
+
+impl<T> Links<T> {
+    pub fn new() -> Self {
+        Links { chain: AtomicPtr::new(null_mut()), chunk: AtomicPtr::new(null_mut()) }
+    }
+
+    /// For the list of whoever owns the object.
+    pub fn chain(&self) -> &AtomicPtr<T> {
+        &self.chain
+    }
+}
+
+/// A CPU's free objects; only that CPU reads or writes the first two, inside `with_cpu`, with plain loads and
+/// stores.
+struct Cache<T> {
+    head: AtomicPtr<T>,
     len: AtomicUsize,
+    /// How many it may have: [`CACHE`]; or 0, stored by whoever trims, until this CPU has given back all it
+    /// has.
+    most: AtomicUsize,
+}
+
+/// Objects made together.
+struct Chunk<T> {
+    /// For the grace period when it leaves.
+    head: RcuHead,
+    /// Its free objects that are in the depot. This and what follows: under the depot's lock.
+    free: *mut T,
+    /// How many those are.
+    count: usize,
+    /// Neighbours in its list.
+    prev: *mut Chunk<T>,
+    next: *mut Chunk<T>,
+    objects: [T; CHUNK],
 }
 
 /// What all CPUs share.
-struct Depot<P: Platform> {
-    head: *mut Vma<P>,
-    chunks: Vec<Box<[Vma<P>]>>,
+struct Depot<T> {
+    partial: *mut Chunk<T>,
+    idle: *mut Chunk<T>,
+    idle_len: usize,
 }
 
-// SAFETY: the pointers lead to VMAs of `chunks`, which may be used by any thread.
-unsafe impl<P: Platform> Send for Depot<P> {}
+// SAFETY: the pointers lead to chunks that the depot owns, of objects that any thread may use.
+unsafe impl<T: Item> Send for Depot<T> {}
 
-/// The slab of one engine.
-pub(crate) struct Slab<P: Platform> {
-    caches: PerCpu<Cache<P>, P>,
-    depot: SpinLock<Depot<P>>,
+/// Chunks that nobody can take from any more, linked by `next`.
+#[must_use = "a chunk that leaves is freed after a grace period"]
+struct Leaving<T>(*mut Chunk<T>);
+
+/// The objects of one engine.
+pub(crate) struct Slab<T: Item, H: Host> {
+    caches: PerCpu<Cache<T>, H>,
+    depot: SpinLock<Depot<T>>,
 }
 
-/// A VMA that is in no tree and that nobody else can lock: new, or detached. Goes back to the slab when dropped.
-///
-/// # Invariants
-///
-/// The VMA is detached and this is the only owner.
-pub(crate) struct OwnedVma<'e, P: Platform> {
-    vma: &'e Vma<P>,
-    slab: &'e Slab<P>,
-}
-
-impl<P: Platform> Slab<P> {
+impl<T: Item, H: Host> Slab<T, H> {
     pub fn try_new() -> Result<Self, NoMemory> {
-        let caches =
-            PerCpu::try_new(|_| Cache { head: AtomicPtr::new(null_mut()), len: AtomicUsize::new(0) })?;
-        Ok(Slab { caches, depot: SpinLock::new(Depot { head: null_mut(), chunks: Vec::new() }, Rank::Slab) })
+        let caches = PerCpu::try_new(|_| Cache::new())?;
+        let depot = Depot { partial: null_mut(), idle: null_mut(), idle_len: 0 };
+        Ok(Slab { caches, depot: SpinLock::new(depot, Rank::Slab) })
     }
 
-    /// A VMA with the given attributes, detached.
-    pub fn alloc(&self, init: VmaInit<'_, P>) -> Result<OwnedVma<'_, P>, NoMemory> {
-        let vma = match self.pop_cached() {
-            Some(vma) => vma,
-            None => self.refill()?,
-        };
-        // SAFETY: from the free list, so this is the only owner; chunks live as long as the slab.
-        let vma = unsafe { vma.as_ref() };
-        vma.set_bounds(init.range, init.pgoff);
-        vma.set_flags(init.flags);
-        vma.set_family(init.anon);
-        vma.set_policy(init.policy);
-        vma.set_uffd(init.uffd.cloned());
-        vma.owner.store(init.owner, Relaxed);
-        // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no drop.
-        unsafe { vma.set_object(init.object.clone(), init.hugetlb) };
-        init.object.opened(init.flags);
-        vma.lock().init_detached();
-        Ok(OwnedVma { vma, slab: self })
+    /// An object that was free, the caller's from now on.
+    pub fn take(&self) -> Result<NonNull<T>, NoMemory> {
+        match self.caches.with(Cache::pop) {
+            Some(object) => Ok(object),
+            None => self.refill(),
+        }
     }
 
-    /// Takes ownership of a VMA that was just detached from its tree.
+    /// Makes an object free.
     ///
     /// # Safety
     ///
-    /// The VMA came from this slab, is detached, and nobody else will take it.
-    pub unsafe fn own<'e>(&'e self, vma: &'e Vma<P>) -> OwnedVma<'e, P> {
-        OwnedVma { vma, slab: self }
+    /// It came from [`take`](Self::take) of this slab and is the caller's, who does not use it again. Others
+    /// find it nowhere any more; those who had found it before are in read sections.
+    pub unsafe fn give(&self, object: NonNull<T>) {
+        let surplus = self.caches.with(|cache| cache.push(object));
+        if !surplus.is_null() {
+            self.put_back(surplus, IDLE);
+        }
     }
 
-    fn pop_cached(&self) -> Option<NonNull<Vma<P>>> {
-        self.caches.with(|cache| {
-            let head = NonNull::new(cache.head.load(Relaxed))?;
-            // SAFETY: a member of a free list is a live `Vma` that the list owns.
-            cache.head.store(unsafe { head.as_ref() }.chain().load(Relaxed), Relaxed);
-            cache.len.store(cache.len.load(Relaxed) - 1, Relaxed);
-            Some(head)
-        })
-    }
-
-    /// Takes one from the depot and moves some more to this CPU's cache; makes a chunk when the depot is empty.
-    fn refill(&self) -> Result<NonNull<Vma<P>>, NoMemory> {
-        let mut batch = null_mut();
-        let mut taken = None;
-        {
-            let mut depot = self.depot.lock::<P>();
-            if depot.head.is_null() {
-                depot.grow()?;
+    /// Gives all back that is free: the calling CPU's cache, and the chunks that are idle then. Every other
+    /// CPU gives its cache back when it makes an object free the next time. The memory goes after a grace
+    /// period.
+    pub fn trim(&self) {
+        for cache in self.caches.iter() {
+            // Relaxed: a wish, which may be lost beside a CPU that is just granting the last one. What is
+            // empty is left alone.
+            if cache.len.load(Relaxed) != 0 {
+                cache.most.store(0, Relaxed);
             }
-            for _ in 0..CACHE / 2 {
-                let Some(vma) = NonNull::new(depot.head) else { break };
-                // SAFETY: as in `pop_cached`.
-                depot.head = unsafe { vma.as_ref() }.chain().load(Relaxed);
-                match taken {
-                    None => taken = Some(vma),
-                    Some(_) => {
-                        // SAFETY: ours now.
-                        unsafe { vma.as_ref() }.chain().store(batch, Relaxed);
-                        batch = vma.as_ptr();
-                    }
+        }
+        let own = self.caches.with(Cache::take_all);
+        self.put_back(own, 0);
+    }
+
+    /// Takes one from the depot and moves some more to this CPU's cache; makes a chunk when the depot is
+    /// empty.
+    #[cold]
+    fn refill(&self) -> Result<NonNull<T>, NoMemory> {
+        let mut batch = self.depot.lock::<H>().take(CACHE / 2);
+        if batch.is_null() {
+            // With no lock held: an allocator may take its time.
+            let chunk = Chunk::try_new()?;
+            let mut depot = self.depot.lock::<H>();
+            depot.add_idle(chunk);
+            batch = depot.take(CACHE / 2);
+        }
+        let taken = pop(&mut batch).ok_or(NoMemory)?;
+        while let Some(object) = pop(&mut batch) {
+            // The thread may have moved to a CPU whose cache is full.
+            let surplus = self.caches.with(|cache| cache.push(object));
+            if !surplus.is_null() {
+                self.put_back(surplus, IDLE);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Puts a list of free objects into the depot; lets chunks leave until so many idle ones are left.
+    #[cold]
+    fn put_back(&self, surplus: *mut T, idle: usize) {
+        let leaving = {
+            let mut depot = self.depot.lock::<H>();
+            depot.put(surplus);
+            depot.let_leave(idle)
+        };
+        leaving.free_later::<H>();
+    }
+}
+
+impl<T: Item, H: Host> Drop for Slab<T, H> {
+    fn drop(&mut self) {
+        let depot = self.depot.get_mut();
+        for cache in self.caches.iter() {
+            depot.put(cache.take_all());
+        }
+        // All are free by now. Readers are in sections of address spaces, which have gone: there is nobody to
+        // wait for.
+        depot.let_leave(0).free_now();
+    }
+}
+
+/// Takes the first off a list of free objects.
+fn pop<T: Item>(list: &mut *mut T) -> Option<NonNull<T>> {
+    let first = NonNull::new(*list)?;
+    // SAFETY: a member of a list of free objects is a live `T` that the list owns.
+    *list = unsafe { first.as_ref() }.links().chain.load(Relaxed);
+    Some(first)
+}
+
+/// Puts an object on a list of free ones, which owns it from now on.
+fn push<T: Item>(list: &mut *mut T, object: NonNull<T>) {
+    // SAFETY: a free object is a live `T`, the caller's.
+    unsafe { object.as_ref() }.links().chain.store(*list, Relaxed);
+    *list = object.as_ptr();
+}
+
+impl<T: Item> Cache<T> {
+    fn new() -> Self {
+        Cache { head: AtomicPtr::new(null_mut()), len: AtomicUsize::new(0), most: AtomicUsize::new(CACHE) }
+    }
+
+    fn pop(&self) -> Option<NonNull<T>> {
+        let mut head = self.head.load(Relaxed);
+        let object = pop(&mut head)?;
+        self.head.store(head, Relaxed);
+        self.len.store(self.len.load(Relaxed) - 1, Relaxed);
+        Some(object)
+    }
+
+    /// Returns a list of what is too much for it, or null.
+    #[inline]
+    fn push(&self, object: NonNull<T>) -> *mut T {
+        let len = self.len.load(Relaxed);
+        let mut head = self.head.load(Relaxed);
+        push(&mut head, object);
+        self.head.store(head, Relaxed);
+        self.len.store(len + 1, Relaxed);
+        if len < self.most.load(Relaxed) { null_mut() } else { self.spill() }
+    }
+
+    /// Half of it, or all if somebody wishes so.
+    #[cold]
+    fn spill(&self) -> *mut T {
+        if self.most.load(Relaxed) == 0 { self.take_all() } else { self.cut(CACHE / 2) }
+    }
+
+    fn take_all(&self) -> *mut T {
+        self.most.store(CACHE, Relaxed);
+        self.len.store(0, Relaxed);
+        let head = self.head.load(Relaxed);
+        self.head.store(null_mut(), Relaxed);
+        head
+    }
+
+    /// Takes `count` off the front; it has more than that.
+    fn cut(&self, count: usize) -> *mut T {
+        let (mut rest, mut list) = (self.head.load(Relaxed), null_mut());
+        for _ in 0..count {
+            let Some(object) = pop(&mut rest) else { break };
+            push(&mut list, object);
+        }
+        self.head.store(rest, Relaxed);
+        self.len.store(self.len.load(Relaxed) - count, Relaxed);
+        list
+    }
+}
+
+impl<T: Item> Chunk<T> {
+    /// A chunk that is idle, and in no list.
+    fn try_new() -> Result<NonNull<Self>, NoMemory> {
+        let chunk = Box::leak(Box::<Self>::try_new_uninit()?).as_mut_ptr();
+        let mut free = null_mut();
+        // SAFETY: room for a chunk, ours alone; every field is written, none is read before it was.
+        unsafe {
+            (&raw mut (*chunk).head).write(RcuHead::new());
+            for index in (0..CHUNK).rev() {
+                // In place: a chunk is larger than some stacks.
+                let object = (&raw mut (*chunk).objects).cast::<T>().add(index);
+                object.write(T::blank());
+                (*object).links().chunk.store(chunk, Relaxed);
+                push(&mut free, NonNull::new_unchecked(object));
+            }
+            (&raw mut (*chunk).free).write(free);
+            (&raw mut (*chunk).count).write(CHUNK);
+            (&raw mut (*chunk).prev).write(null_mut());
+            (&raw mut (*chunk).next).write(null_mut());
+            Ok(NonNull::new_unchecked(chunk))
+        }
+    }
+}
+
+impl<T: Item> Depot<T> {
+    fn add_idle(&mut self, chunk: NonNull<Chunk<T>>) {
+        // SAFETY: the chunk is in no list, and its objects are free.
+        unsafe { link(&mut self.idle, chunk.as_ptr()) };
+        self.idle_len += 1;
+    }
+
+    /// A list of up to `most` free objects; null: there are none.
+    fn take(&mut self, most: usize) -> *mut T {
+        let mut list = null_mut();
+        for _ in 0..most {
+            // From chunks that others use, so that idle ones stay so.
+            let chunk = if self.partial.is_null() { self.idle } else { self.partial };
+            if chunk.is_null() {
+                break;
+            }
+            // SAFETY: the depot's chunks are there, and their words are ours under the lock; one in a list
+            // has free objects.
+            unsafe {
+                if (*chunk).count == CHUNK {
+                    unlink(&mut self.idle, chunk);
+                    self.idle_len -= 1;
+                    link(&mut self.partial, chunk);
+                }
+                let Some(object) = pop(&mut (*chunk).free) else { break };
+                (*chunk).count -= 1;
+                if (*chunk).count == 0 {
+                    unlink(&mut self.partial, chunk);
+                }
+                push(&mut list, object);
+            }
+        }
+        list
+    }
+
+    /// Puts free objects back where they belong.
+    fn put(&mut self, mut list: *mut T) {
+        while let Some(object) = pop(&mut list) {
+            // SAFETY: the object's chunk is there as long as one of its objects is not in the depot; for the
+            // rest as in `take`.
+            unsafe {
+                let chunk = object.as_ref().links().chunk.load(Relaxed);
+                push(&mut (*chunk).free, object);
+                (*chunk).count += 1;
+                if (*chunk).count == 1 {
+                    link(&mut self.partial, chunk);
+                }
+                if (*chunk).count == CHUNK {
+                    unlink(&mut self.partial, chunk);
+                    link(&mut self.idle, chunk);
+                    self.idle_len += 1;
                 }
             }
         }
-        while let Some(vma) = NonNull::new(batch) {
-            // SAFETY: ours until pushed.
-            batch = unsafe { vma.as_ref() }.chain().load(Relaxed);
-            self.push_cached(vma);
-        }
-        taken.ok_or(NoMemory)
     }
 
-    fn push_cached(&self, vma: NonNull<Vma<P>>) {
-        // SAFETY: owned by the caller.
-        let chain = unsafe { vma.as_ref() }.chain();
-        let surplus = self.caches.with(|cache| {
-            let len = cache.len.load(Relaxed);
-            chain.store(cache.head.load(Relaxed), Relaxed);
-            cache.head.store(vma.as_ptr(), Relaxed);
-            cache.len.store(len + 1, Relaxed);
-            (len >= CACHE).then(|| cache.cut(CACHE / 2))
+    /// Takes idle chunks out until so many are left.
+    fn let_leave(&mut self, keep: usize) -> Leaving<T> {
+        let mut leaving = null_mut();
+        while self.idle_len > keep && !self.idle.is_null() {
+            let chunk = self.idle;
+            // SAFETY: as in `take`.
+            unsafe {
+                unlink(&mut self.idle, chunk);
+                (*chunk).next = leaving;
+            }
+            self.idle_len -= 1;
+            leaving = chunk;
+        }
+        Leaving(leaving)
+    }
+}
+
+/// # Safety
+///
+/// The chunk is in no list; the caller has the depot to itself.
+unsafe fn link<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
+    // SAFETY: the caller's promise; members of a list are there.
+    unsafe {
+        (*chunk).prev = null_mut();
+        (*chunk).next = *first;
+        if !first.is_null() {
+            (**first).prev = chunk;
+        }
+    }
+    *first = chunk;
+}
+
+/// # Safety
+///
+/// The chunk is in this list; the caller has the depot to itself.
+unsafe fn unlink<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
+    // SAFETY: as above.
+    unsafe {
+        let (prev, next) = ((*chunk).prev, (*chunk).next);
+        match prev.is_null() {
+            true => *first = next,
+            false => (*prev).next = next,
+        }
+        if !next.is_null() {
+            (*next).prev = prev;
+        }
+    }
+}
+
+impl<T: Item> Leaving<T> {
+    /// With no lock held.
+    fn free_later<H: Host>(self) {
+        self.each(|chunk| {
+            // SAFETY: the head lies in the chunk, which is this call's until the function frees it; only
+            // readers still come there.
+            unsafe { H::rcu_defer(NonNull::new_unchecked(&raw mut (*chunk.as_ptr()).head), free::<T>) }
         });
-        if let Some((first, last)) = surplus {
-            let mut depot = self.depot.lock::<P>();
-            // SAFETY: the cut part belongs to us until it hangs in the depot.
-            unsafe { last.as_ref() }.chain().store(depot.head, Relaxed);
-            depot.head = first.as_ptr();
+    }
+
+    /// For who knows that there are no readers.
+    fn free_now(self) {
+        // SAFETY: made by `Chunk::try_new`, and nobody comes there any more.
+        self.each(|chunk| drop(unsafe { Box::from_raw(chunk.as_ptr()) }));
+    }
+
+    fn each(self, f: impl Fn(NonNull<Chunk<T>>)) {
+        let mut at = self.0;
+        while let Some(chunk) = NonNull::new(at) {
+            // SAFETY: the chunks are ours until `f` has them.
+            at = unsafe { (*chunk.as_ptr()).next };
+            f(chunk);
         }
     }
 }
 
-impl<P: Platform> Cache<P> {
-    /// Takes `count` VMAs off the front; the list holds more than that. Returns the first and the last.
-    fn cut(&self, count: usize) -> (NonNull<Vma<P>>, NonNull<Vma<P>>) {
-        let first = NonNull::new(self.head.load(Relaxed)).expect("the cache holds more than `count`");
-        let mut last = first;
-        for _ in 1..count {
-            // SAFETY: a member of a free list is a live `Vma` that the list owns.
-            last = NonNull::new(unsafe { last.as_ref() }.chain().load(Relaxed)).expect("as above");
-        }
-        // SAFETY: as above.
-        self.head.store(unsafe { last.as_ref() }.chain().load(Relaxed), Relaxed);
-        self.len.store(self.len.load(Relaxed) - count, Relaxed);
-        (first, last)
-    }
+/// Frees a chunk after the grace period.
+///
+/// # Safety
+///
+/// The head is that of a chunk which has left its slab, a grace period ago.
+unsafe fn free<T: Item>(head: NonNull<RcuHead>) {
+    // SAFETY: the caller's promise; the head came from the pointer to the whole chunk, and that from
+    // `Box::leak`.
+    unsafe { drop(Box::from_raw(head.byte_sub(offset_of!(Chunk<T>, head)).cast::<Chunk<T>>().as_ptr())) };
 }
 
-impl<P: Platform> Depot<P> {
-    fn grow(&mut self) -> Result<(), NoMemory> {
-        let mut chunk = Vec::new();
-        chunk.try_reserve_exact(CHUNK).map_err(|_| NoMemory)?;
-        self.chunks.try_reserve(1).map_err(|_| NoMemory)?;
-        chunk.extend((0..CHUNK).map(|_| Vma::free()));
-        let chunk = chunk.into_boxed_slice();
-        for vma in chunk.iter().rev() {
-            vma.chain().store(self.head, Relaxed);
-            self.head = core::ptr::from_ref(vma).cast_mut();
-        }
-        self.chunks.push(chunk);
-        Ok(())
-    }
-}
-
-/// How a VMA begins.
-pub(crate) struct VmaInit<'a, P: Platform> {
-    pub range: Range<u64>,
-    pub pgoff: u64,
-    pub flags: VmFlags,
-    pub anon: Family<'a, P>,
-    pub policy: u64,
-    pub object: &'a Object<P>,
-    pub hugetlb: Option<Counted<HugetlbVma<P>>>,
-    pub uffd: Option<&'a Counted<Context<P>>>,
-    /// Address of the owning space.
-    pub owner: usize,
-}
-
-impl<'e, P: Platform> OwnedVma<'e, P> {
-    /// Gives the VMA to the tree: from here on the space owns it.
-    pub fn into_ref(self) -> &'e Vma<P> {
-        let vma = self.vma;
-        core::mem::forget(self);
-        vma
-    }
-}
-
-impl<P: Platform> Deref for OwnedVma<'_, P> {
-    type Target = Vma<P>;
-    fn deref(&self) -> &Vma<P> {
-        self.vma
-    }
-}
-
-impl<P: Platform> Drop for OwnedVma<'_, P> {
-    fn drop(&mut self) {
-        debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
-        self.vma.object().closed(self.vma.flags());
-        // SAFETY: detached and owned: nobody reads the object.
-        unsafe { self.vma.set_object(Object::Anonymous, None) };
-        self.vma.set_family(Family::NONE);
-        self.vma.set_uffd(None);
-        self.slab.push_cached(NonNull::from(self.vma));
-    }
-}
-
-impl<P: Platform> Vma<P> {
-    /// A VMA as it lies in the free list.
-    fn free() -> Self {
-        Vma {
-            start: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            owner: AtomicUsize::new(0),
-            flags: AtomicU64::new(0),
-            pgoff: AtomicU64::new(0),
-            anon: AtomicU64::new(0),
-            seq: VmaSeq::new(),
-            file_home: AtomicPtr::new(null_mut()),
-            object: UnsafeCell::new(Object::Anonymous),
-            hugetlb: UnsafeCell::new(None),
-            policy: AtomicU64::new(0),
-            link: IntervalLink::new(),
-            anon_link: IntervalLink::new(),
-            state: LastLine {
-                count: VmaCount::new(),
-                tree: AtomicPtr::new(null_mut()),
-                uffd: UnsafeCell::new(None),
-                chain: AtomicPtr::new(null_mut()),
-            },
-        }
-    }
-
-    /// The list it hangs in while detached.
-    pub(crate) fn chain(&self) -> &AtomicPtr<Vma<P>> {
-        &self.state.chain
-    }
-}
+#[cfg(all(test, not(loom)))]
+#[path = "slab_tests.rs"]
+mod tests;

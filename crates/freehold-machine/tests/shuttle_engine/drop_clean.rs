@@ -1,0 +1,148 @@
+//! Pages that nobody uses are taken out of a file's cache beside those who come to use them: no store is
+//! lost, nobody keeps a page that is the file's no more (C-26, C-37).
+
+use crate::{
+    explore::{explore, thread},
+    files::Opened,
+    scene::{PAGE, RW, Scene, page, unmap},
+};
+use freehold::{
+    Pfn,
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Platform,
+    space::MapFlags,
+};
+use freehold_machine::{Machine, Process};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// A store with two words a page, which remembers them.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
+
+impl Pager<Machine> for Store {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        let words = self.0.lock().unwrap().get(&index).copied().unwrap_or_default();
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &words);
+        Ok(())
+    }
+
+    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        let mut words = [0; 16];
+        platform.read_frame(frame, 0, &mut words);
+        self.0.lock().unwrap().insert(index, words);
+        Ok(())
+    }
+}
+
+fn open(scene: &Scene) -> Opened {
+    let mapping = Mapping::new(&scene.engine, Store::default(), 2 * PAGE, false).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "stored").unwrap()
+}
+
+fn map_file(process: &Process, file: &Opened) {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
+}
+
+fn words(file: &Opened, number: u64) -> [u64; 2] {
+    [0, 8].map(|offset| {
+        let mut bytes = [0; 8];
+        assert_eq!(file.mapping().read_at(number * PAGE + offset, &mut bytes), Ok(8));
+        u64::from_le_bytes(bytes)
+    })
+}
+
+#[test]
+fn c26_stores_beside_pages_that_go() {
+    explore("stores of two processes beside pages that nobody uses", 100, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (open(&scene), scene.another());
+        map_file(&scene.process, &file);
+        map_file(&other, &file);
+        file.mapping().fill(0).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                scene.process.store(&mut cpu, page(0), 5u64).unwrap();
+                let found: u64 = scene.process.load(&mut cpu, page(0) + 8).unwrap();
+                assert!(found == 0 || found == 6, "{found}");
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(5u64));
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                other.store(&mut cpu, page(0) + 8, 6u64).unwrap();
+                unmap(&other, 0..2);
+                file.mapping().write_at(PAGE, &7u64.to_le_bytes()).unwrap();
+            });
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    file.drop_clean(ALL);
+                    file.mapping().write_back(ALL).unwrap();
+                }
+                scene.engine.drop_clean(u64::MAX);
+            });
+        });
+        assert_eq!((words(&file, 0), words(&file, 1)), ([5, 6], [7, 0]));
+        // All of it is in the store as well, and the cache empty in the end.
+        unmap(&scene.process, 0..2);
+        file.mapping().write_back(ALL).unwrap();
+        assert_eq!(file.drop_clean(ALL), 2);
+        assert_eq!((words(&file, 0), words(&file, 1)), ([5, 6], [7, 0]));
+        drop((file, other));
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn two_processes_see_one_page() {
+    explore("first faults on one page beside pages that nobody uses", 60, |locking| {
+        let scene = Scene::new(locking);
+        let (file, other) = (open(&scene), scene.another());
+        map_file(&scene.process, &file);
+        map_file(&other, &file);
+        file.mapping().fill(0).unwrap();
+        thread::scope(|scope| {
+            for (cpu, process) in [&scene.process, &other].into_iter().enumerate() {
+                let scene = &scene;
+                scope.spawn(move || {
+                    assert_eq!(process.load(&mut scene.machine.cpu(cpu), page(0)), Ok(0u64));
+                });
+            }
+            scope.spawn(|| file.drop_clean(ALL));
+        });
+        let mut cpu = scene.machine.cpu(2);
+        scene.process.store(&mut cpu, page(0), 9u64).unwrap();
+        assert_eq!(other.load(&mut cpu, page(0)), Ok(9u64), "the page of one process is not the file's");
+        drop(cpu);
+        unmap(&scene.process, 0..2);
+        drop((file, other));
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn files_end_while_they_are_asked() {
+    explore("files that end beside a search for memory", 40, |locking| {
+        let scene = Scene::new(locking);
+        let files = [open(&scene), open(&scene)];
+        files.iter().for_each(|file| file.mapping().fill(1).unwrap());
+        thread::scope(|scope| {
+            for file in files {
+                scope.spawn(move || drop(file));
+            }
+            scope.spawn(|| scene.engine.drop_clean(u64::MAX));
+        });
+        assert_eq!(scene.engine.drop_clean(u64::MAX), 0);
+        scene.assert_empty();
+        scene.end();
+    });
+}

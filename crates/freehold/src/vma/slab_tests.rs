@@ -1,0 +1,114 @@
+extern crate std;
+
+use super::*;
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::AtomicI64;
+use freehold_machine::Machine;
+use std::cell::RefCell;
+
+std::thread_local! {
+    /// Objects that there are, of this test's thread.
+    static THERE: RefCell<Arc<AtomicI64>> = RefCell::default();
+}
+
+struct Object {
+    links: Links<Object>,
+    there: Arc<AtomicI64>,
+}
+
+impl Item for Object {
+    fn blank() -> Self {
+        let there = THERE.with_borrow(Arc::clone);
+        there.fetch_add(1, Relaxed);
+        Object { links: Links::new(), there }
+    }
+
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.there.fetch_sub(1, Relaxed);
+    }
+}
+
+type Objects = Slab<Object, Machine>;
+
+fn there() -> usize {
+    <Machine>::rcu_barrier();
+    THERE.with_borrow(|there| there.load(Relaxed)) as usize
+}
+
+fn take(slab: &Objects, count: usize) -> Vec<NonNull<Object>> {
+    (0..count).map(|_| slab.take().unwrap()).collect()
+}
+
+fn give(slab: &Objects, objects: impl IntoIterator<Item = NonNull<Object>>) {
+    // SAFETY: taken by the test, which does not use them again.
+    objects.into_iter().for_each(|object| unsafe { slab.give(object) });
+}
+
+#[test]
+fn chunks_leave_by_themselves_and_all_when_asked() {
+    let slab = Objects::try_new().unwrap();
+    let taken = take(&slab, 100 * CHUNK);
+    assert_eq!(there(), 100 * CHUNK);
+    give(&slab, taken);
+    // What the CPU keeps may be of as many chunks.
+    assert!(there() <= (IDLE + CACHE) * CHUNK, "{} objects stay", there());
+    slab.trim();
+    assert_eq!(there(), 0);
+    // And all goes on.
+    let taken = take(&slab, 3 * CHUNK);
+    assert_eq!(there(), 3 * CHUNK);
+    give(&slab, taken);
+    drop(slab);
+    assert_eq!(there(), 0);
+}
+
+#[test]
+fn an_object_in_use_keeps_its_chunk_and_no_other() {
+    let slab = Objects::try_new().unwrap();
+    let (kept, free): (Vec<_>, Vec<_>) =
+        take(&slab, 50 * CHUNK).into_iter().enumerate().partition(|(n, _)| n % (5 * CHUNK) == 0);
+    give(&slab, free.into_iter().map(|(_, object)| object));
+    slab.trim();
+    assert_eq!(there(), 10 * CHUNK);
+    // Those that are there are used before there are more.
+    let more = take(&slab, 10 * (CHUNK - 1));
+    assert_eq!(there(), 10 * CHUNK);
+    give(&slab, more);
+    give(&slab, kept.into_iter().map(|(_, object)| object));
+    slab.trim();
+    assert_eq!(there(), 0);
+}
+
+#[test]
+fn another_cpus_objects_go_when_it_gives_one_back() {
+    let slab = &Objects::try_new().unwrap();
+    let ours = THERE.with_borrow(Arc::clone);
+    let barrier = &std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            THERE.set(ours);
+            let taken = take(slab, 2);
+            give(slab, taken);
+            let one = take(slab, 1);
+            barrier.wait();
+            barrier.wait();
+            give(slab, one);
+            barrier.wait();
+            barrier.wait();
+        });
+        barrier.wait();
+        slab.trim();
+        assert_eq!(there(), CHUNK, "objects in a cache or in use went");
+        barrier.wait();
+        barrier.wait();
+        slab.trim();
+        assert_eq!(there(), 0);
+        barrier.wait();
+    });
+}

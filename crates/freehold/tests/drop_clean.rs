@@ -1,0 +1,229 @@
+//! Pages of files that nobody uses are taken out of the cache; pages that somebody uses, and what was
+//! written, stay.
+
+mod support;
+
+use freehold::{
+    access::PinFlags,
+    object::{FillError, Zeroes},
+};
+use freehold_machine::Process;
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+use support::*;
+
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// A disk that remembers what was written, and counts what was read.
+#[derive(Clone, Default)]
+struct Store {
+    written: Arc<Mutex<HashMap<u64, u64>>>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Pager<Machine> for Store {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        self.reads.fetch_add(1, SeqCst);
+        let number = self.written.lock().unwrap().get(&index).copied().unwrap_or(Disk::number(index));
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &number.to_le_bytes());
+        Ok(())
+    }
+
+    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        let mut bytes = [0; 8];
+        platform.read_frame(frame, 0, &mut bytes);
+        self.written.lock().unwrap().insert(index, u64::from_le_bytes(bytes));
+        Ok(())
+    }
+}
+
+type Opened = Counted<File<Machine>>;
+
+fn open(world: &World, store: impl Pager<Machine>, pages: u64, shmem: bool) -> Opened {
+    let mapping = Mapping::new(world.engine(), store, pages * PAGE, shmem).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
+}
+
+fn number(file: &Opened, page: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(file.mapping().read_at(page * PAGE, &mut bytes), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+/// Reads every page, and says which are in the cache after `f`.
+fn left_after(file: &Opened, f: impl FnOnce()) -> Vec<u64> {
+    let pages = file.mapping().pages();
+    (0..pages).for_each(|page| file.mapping().fill(page).unwrap());
+    f();
+    (0..pages).filter(|&page| file.mapping().has_page(page)).collect()
+}
+
+fn map(process: &Process, file: &Opened, pages: u64) -> u64 {
+    process.mmap(0, pages * PAGE, RW, MapFlags::SHARED, Some(file), 0).unwrap()
+}
+
+#[test]
+fn clean_pages_of_a_range_go() {
+    let world = World::new();
+    let (engine, file) = (world.engine(), open(&world, Store::default(), 300, false));
+    assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(2..299), 297)), [0, 1, 299]);
+    assert_eq!(file.drop_clean(2..299), 0);
+    assert_eq!(file.drop_clean(ALL), 3);
+    assert_eq!(file.drop_clean(5..5), 0);
+    engine.trim();
+    // The frame of zeroes.
+    assert_eq!(world.machine.accounting().frames, 1);
+    assert_eq!(number(&file, 7), Disk::number(7));
+    drop(file);
+    world.end();
+}
+
+#[test]
+fn what_is_mapped_or_pinned_stays() {
+    for locking in Locking::ALL {
+        let world = World::new();
+        let (file, process) = (open(&world, Store::default(), 6, false), world.process(locking));
+        let mut cpu = world.machine.cpu(0);
+        let at = map(&process, &file, 6);
+        assert_eq!(process.load(&mut cpu, at + PAGE), Ok(Disk::number(1)));
+        assert_eq!(process.load(&mut cpu, at + 4 * PAGE), Ok(Disk::number(4)));
+        let pins = process.pin_user_pages(at + 4 * PAGE, 1, PinFlags::empty()).unwrap();
+        // Faults map what is around them as well.
+        process.munmap(at, PAGE).unwrap();
+        process.munmap(at + 2 * PAGE, 4 * PAGE).unwrap();
+        assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(ALL), 4)), [1, 4]);
+        assert_eq!(process.load(&mut cpu, at + PAGE), Ok(Disk::number(1)));
+        drop(pins);
+        process.munmap(at, 6 * PAGE).unwrap();
+        assert_eq!(file.drop_clean(ALL), 2);
+        drop((file, process, cpu));
+        world.end();
+    }
+}
+
+#[test]
+fn what_was_written_stays_until_it_is_written_back() {
+    let world = World::new();
+    let store = Store::default();
+    let (file, process) = (open(&world, store.clone(), 4, false), world.process(Locking::default()));
+    let mut cpu = world.machine.cpu(0);
+    let at = map(&process, &file, 4);
+    process.store(&mut cpu, at + PAGE, 11u64).unwrap();
+    process.munmap(at, 4 * PAGE).unwrap();
+    file.mapping().write_at(3 * PAGE, &33u64.to_le_bytes()).unwrap();
+    assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(ALL), 2)), [1, 3]);
+    file.mapping().write_back(ALL).unwrap();
+    let reads = store.reads.load(SeqCst);
+    assert_eq!(file.drop_clean(ALL), 2);
+    assert_eq!([0, 1, 2, 3].map(|page| number(&file, page)), [7, 11, 2007, 33]);
+    assert_eq!(store.reads.load(SeqCst), reads + 4);
+    drop((file, process, cpu));
+    world.end();
+}
+
+#[test]
+fn the_only_copy_stays() {
+    let world = World::new();
+    let memory = open(&world, Zeroes, 3, true);
+    assert_eq!(left_after(&memory, || assert_eq!(memory.drop_clean(ALL), 0)), [0, 1, 2]);
+    let memfd = Mapping::memfd(world.engine(), 2 * PAGE).unwrap();
+    memfd.fill(1).unwrap();
+    assert_eq!((memfd.drop_clean(ALL), world.engine().drop_clean(u64::MAX)), (0, 0));
+    assert!(memfd.has_page(1));
+    drop((memory, memfd));
+    world.end();
+}
+
+/// A disk that asks for its own file's pages to be dropped while one is being read.
+#[derive(Clone, Default)]
+struct Meddler {
+    file: Arc<OnceLock<Opened>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Pager<Machine> for Meddler {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if let Some(file) = self.file.get() {
+            let engine = file.mapping().engine();
+            assert_eq!((file.drop_clean(ALL), engine.drop_clean(u64::MAX)), (0, 0));
+            self.asked.fetch_add(1, SeqCst);
+        }
+        Disk.read_page(platform, index, frame)
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_pager() {
+    let world = World::new();
+    let meddler = Meddler::default();
+    let file = open(&world, meddler.clone(), 3, false);
+    file.mapping().fill(0).unwrap();
+    assert!(meddler.file.set(file.clone()).is_ok());
+    file.mapping().fill(1).unwrap();
+    assert_eq!(meddler.asked.load(SeqCst), 1);
+    assert!(file.mapping().has_page(0));
+    assert_eq!(file.mapping().fill(3), Err(FillError::BeyondEnd));
+    // The pager has the file, and the file its pager.
+    file.mapping().truncate(0).unwrap();
+    core::mem::forget(world);
+}
+
+#[test]
+fn the_engine_asks_its_files_in_turn() {
+    let world = World::new();
+    let engine = world.engine().clone();
+    let cached = |files: &[Opened]| {
+        files
+            .iter()
+            .map(|file| (0..10).filter(|&page| file.mapping().has_page(page)).count())
+            .collect::<Vec<_>>()
+    };
+    let fill = |file: &Opened| (0..10).for_each(|page| file.mapping().fill(page).unwrap());
+    assert_eq!(engine.drop_clean(1), 0);
+    let mut files: Vec<_> = (0..4).map(|_| open(&world, Disk, 10, false)).collect();
+    files.iter().for_each(fill);
+    assert_eq!(engine.drop_clean(4), 4);
+    assert_eq!(cached(&files), [6, 10, 10, 10]);
+    assert_eq!(engine.drop_clean(15), 15);
+    assert_eq!(cached(&files), [6, 0, 5, 10]);
+    // One in the middle ends, and the one whose turn it is; another comes.
+    files.remove(3);
+    files.remove(1);
+    files.push(open(&world, Disk, 10, false));
+    fill(&files[2]);
+    assert_eq!(engine.drop_clean(7), 7);
+    assert_eq!(cached(&files), [0, 4, 10]);
+    assert_eq!(engine.drop_clean(u64::MAX), 14);
+    assert_eq!((engine.drop_clean(u64::MAX), engine.drop_clean(0)), (0, 0));
+    drop(files);
+    assert_eq!(engine.drop_clean(u64::MAX), 0);
+    drop(engine);
+    world.end();
+}
+
+#[test]
+fn files_come_and_go_beside_it() {
+    let world = World::new();
+    let engine = world.engine();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for round in 0..200 {
+                    let file = open(&world, Disk, 4, false);
+                    assert_eq!(number(&file, round % 4), Disk::number(round % 4));
+                    assert_eq!(number(&file, round % 3), Disk::number(round % 3));
+                }
+            });
+        }
+        scope.spawn(|| (0..400).map(|_| engine.drop_clean(3)).sum::<u64>());
+    });
+    assert_eq!(engine.drop_clean(u64::MAX), 0);
+    world.end();
+}

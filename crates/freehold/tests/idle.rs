@@ -1,0 +1,117 @@
+//! An engine that has had much to do, and now has nothing to do, gives the machine's memory back: frames and
+//! heap, without being dropped.
+#![expect(unsafe_code, reason = "a global allocator")]
+
+use freehold::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Config, Engine},
+    object::{File, FileAccess, IoError, Mapping, Pager},
+    platform::Host,
+    space::{MapFlags, Prot, SpaceConfig},
+};
+use freehold_machine::{Machine, MachineConfig, Process};
+use freehold_pagetable::Pfn;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicIsize, Ordering::Relaxed},
+};
+
+/// The system's allocator, and how many bytes it has given out.
+struct Counting;
+
+static BYTES: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size() as isize, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size() as isize, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+/// What the test program and a host that keeps lists of what is deferred may have taken meanwhile.
+const NOISE: isize = 32 << 10;
+/// What stays unless it is asked for: memory for a few hundred VMAs, and spare nodes. 65,000 VMAs take 16
+/// MiB.
+const KEPT: isize = 256 << 10;
+
+/// A disk of a machine whose memory has no contents.
+struct Nothing;
+
+impl Pager<Machine> for Nothing {
+    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+const FILE_PAGES: u64 = (1 << 30) / PAGE_SIZE;
+const MAPPINGS: u64 = 65_000;
+const BASE: u64 = 1 << 40;
+
+/// Maps single pages that cannot merge, uses some, and unmaps all.
+fn many_mappings(machine: &Machine, process: &Process, mappings: u64) {
+    let mut cpu = machine.cpu(0);
+    let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED;
+    for n in 0..mappings {
+        let prot = if n % 2 == 0 { Prot::READ } else { Prot::READ | Prot::WRITE };
+        process.mmap(BASE + n * PAGE_SIZE, PAGE_SIZE, prot, flags, None, 0).unwrap();
+        if n % 16 == 1 {
+            process.touch(&mut cpu, BASE + n * PAGE_SIZE, freehold::fault::Access::WRITE).unwrap();
+        }
+    }
+    assert_eq!(process.counts().map_count, mappings);
+    process.munmap(BASE, mappings * PAGE_SIZE).unwrap();
+    assert_eq!(process.counts().map_count, 0);
+}
+
+fn read_file(file: &Counted<File<Machine>>, pages: u64) {
+    (0..pages).for_each(|page| file.mapping().fill(page).unwrap());
+}
+
+/// Bytes of the heap, and frames and tables of the machine.
+fn in_use(machine: &Machine) -> (isize, usize, usize) {
+    <Machine>::rcu_barrier();
+    let accounts = machine.accounting();
+    (BYTES.load(Relaxed), accounts.frames, accounts.tables)
+}
+
+#[test]
+fn memory_returns_to_its_start() {
+    let machine = Machine::new(MachineConfig::phantom(2 << 30)).unwrap();
+    let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
+    let mapping = Mapping::new(&engine, Nothing, FILE_PAGES * PAGE_SIZE, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ, "/a/file").unwrap();
+    // Once as a trial, so that what is made once is there: the host's own lists, for instance.
+    many_mappings(&machine, &process, 100);
+    read_file(&file, 100);
+    let idle = || {
+        engine.drop_clean(u64::MAX);
+        process.space().trim();
+        engine.trim();
+        in_use(&machine)
+    };
+    let start = idle();
+
+    many_mappings(&machine, &process, MAPPINGS);
+    let (by_itself, ..) = in_use(&machine);
+    read_file(&file, FILE_PAGES);
+    assert!(machine.accounting().frames >= FILE_PAGES as usize);
+    assert_eq!(engine.drop_clean(FILE_PAGES), FILE_PAGES);
+    let end = idle();
+
+    assert!(by_itself - start.0 < KEPT, "{} bytes stay when 65,000 VMAs have gone", by_itself - start.0);
+    assert_eq!((end.1, end.2), (start.1, start.2), "frames or page tables stay");
+    assert!(end.0 - start.0 < NOISE, "{} bytes of the heap stay", end.0 - start.0);
+}
