@@ -1,8 +1,6 @@
 //! Who comes late to an object of the slab, or wakes by its address, comes to memory that is there still.
 #![expect(unsafe_code, reason = "takes and gives objects of a slab; hands a host's contract on")]
 
-extern crate std;
-
 use super::slab::{Item, Links, Slab};
 use core::ptr::NonNull;
 use freehold_sync::{
@@ -19,7 +17,8 @@ use loom::{cell::UnsafeCell, sync::Arc, thread};
 struct Watched;
 
 loom::lazy_static! {
-    static ref FOUND: std::sync::Mutex<Option<Arc<Words>>> = std::sync::Mutex::new(None);
+    /// Where the words are of which that is to be looked at.
+    static ref FOUND: core::sync::atomic::AtomicPtr<Words> = core::sync::atomic::AtomicPtr::default();
 }
 
 // SAFETY: it is loom's host.
@@ -35,7 +34,8 @@ unsafe impl Host for Watched {
     }
 
     fn wake_one(word: &AtomicU32) {
-        let found = FOUND.lock().unwrap().clone();
+        // SAFETY: null, or of an `Arc` that stays as long as the model.
+        let found = unsafe { FOUND.load(Acquire).as_ref() };
         // The VMA's count is the one word of interest that anybody sleeps on in these models; the mmap lock
         // has others.
         if let Some(words) = found.filter(|words| words.is(word)) {
@@ -154,7 +154,7 @@ fn end_beside(reader: fn(&World)) {
         let object = slab.take().unwrap();
         // SAFETY: it is ours.
         let words = unsafe { object.as_ref() }.words.clone();
-        *FOUND.lock().unwrap() = Some(words.clone());
+        FOUND.store(core::ptr::from_ref(&*words).cast_mut(), Release);
         let world = Arc::new(World { slab, lock: MmapLock::new(), found: AtomicBool::new(true), words });
         {
             let guard = world.lock.write();
@@ -177,7 +177,6 @@ fn end_beside(reader: fn(&World)) {
         LoomHost::rcu_barrier();
         // SAFETY: nobody else is left.
         assert!(world.words.gone.with(|gone| unsafe { *gone }), "an idle chunk stays");
-        *FOUND.lock().unwrap() = None;
     });
 }
 

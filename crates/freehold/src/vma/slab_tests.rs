@@ -90,7 +90,8 @@ fn another_cpus_objects_go_when_it_gives_one_back() {
     let slab = &Objects::try_new().unwrap();
     let ours = THERE.with_borrow(Arc::clone);
     let barrier = &std::sync::Barrier::new(2);
-    std::thread::scope(|scope| {
+    // Nothing is asserted in between: the other thread would wait for ever.
+    let (before, after) = std::thread::scope(|scope| {
         scope.spawn(move || {
             THERE.set(ours);
             let taken = take(slab, 2);
@@ -104,11 +105,33 @@ fn another_cpus_objects_go_when_it_gives_one_back() {
         });
         barrier.wait();
         slab.trim();
-        assert_eq!(there(), CHUNK, "objects in a cache or in use went");
+        let before = there();
         barrier.wait();
         barrier.wait();
         slab.trim();
-        assert_eq!(there(), 0);
+        let after = there();
         barrier.wait();
+        (before, after)
     });
+    assert_eq!(before, CHUNK, "objects in a cache or in use went");
+    assert_eq!(after, 0);
+}
+
+#[test]
+fn objects_of_chunks_in_use_are_used_first() {
+    let mut depot = Depot::<Object> { partial: null_mut(), idle: null_mut(), idle_len: 0 };
+    let [used, idle] = [(); 2].map(|()| Chunk::try_new().unwrap());
+    depot.add_idle(used);
+    let most = depot.take(CHUNK - 1);
+    depot.add_idle(idle);
+    assert_eq!((depot.partial, depot.idle_len), (used.as_ptr(), 1));
+    let last = depot.take(1);
+    assert_eq!((depot.partial, depot.idle_len), (null_mut(), 1), "an idle chunk came into use");
+    depot.put(last);
+    depot.put(most);
+    assert_eq!((depot.partial, depot.idle_len), (null_mut(), 2));
+    depot.let_leave(1).free_now();
+    assert_eq!(there(), CHUNK);
+    depot.let_leave(0).free_now();
+    assert_eq!(there(), 0);
 }
