@@ -13,12 +13,15 @@ use crate::{
     platform::Platform,
 };
 use core::ops::Range;
-use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_sync::{
+    Killed, RwSemWriteGuard,
+    atomic::Ordering::{Relaxed, Release},
+};
 
 /// What a file of huge pages has besides.
 pub(crate) struct HugeFile {
     size: HugePageSize,
-    reserves: FileReserves,
+    pub(super) reserves: FileReserves,
 }
 
 impl HugeFile {
@@ -34,6 +37,35 @@ impl HugeFile {
     /// See [`FileReserves::prepare_cut`].
     pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
         self.reserves.prepare_cut::<P>()
+    }
+}
+
+/// The right to promise pages of a file of huge pages to a shared mapping, and to enlarge the file: its content lock for writing.
+///
+/// That lock comes before the locks of address spaces. So mmap takes it first, then asks everything that can be refused, and uses
+/// the right last: a call that fails leaves no promise and no new size behind.
+pub(crate) struct Promising<'m, P: Platform> {
+    mapping: &'m Mapping<P>,
+    huge: &'m HugeFile,
+    _content: RwSemWriteGuard<'m, P>,
+}
+
+impl<P: Platform> Promising<'_, P> {
+    /// Promises every page of `bytes`, if `promised`; with `enlarge` the file reaches at least that far from now on.
+    ///
+    /// # Errors
+    ///
+    /// The pool has not so many, or no memory; nothing was promised.
+    pub fn promise(&self, bytes: Range<u64>, promised: bool, enlarge: bool) -> Result<(), FillError> {
+        let (mapping, shift) = (self.mapping, self.mapping.page_shift());
+        let pages = bytes.start >> shift..bytes.end >> shift;
+        if promised && !self.huge.reserves.promise(mapping.engine(), self.huge.size, pages)? {
+            return Err(FillError::NoHugePages);
+        }
+        if enlarge && bytes.end > mapping.size() && mapping.may_resize(bytes.end).is_ok() {
+            mapping.publish_size(bytes.end);
+        }
+        Ok(())
     }
 }
 
@@ -98,51 +130,18 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Promises pages to a shared mapping of `bytes` of the file; if it may write, the file reaches at least that far from now on.
+    /// The right to promise pages of a file of huge pages; `None` for any other file.
     ///
     /// # Errors
     ///
-    /// The pool has not so many, or no memory; nothing was promised.
+    /// A fatal signal ended the wait.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing. The caller holds no lock of an address space.
-    pub(crate) fn promise(&self, bytes: Range<u64>, promised: bool, enlarge: bool) -> Result<(), FillError> {
-        let Some(huge) = &self.huge else { return Ok(()) };
-        let shift = self.page_shift();
-        let _content = self.content.write();
-        if promised
-            && !huge.reserves.promise(self.engine(), huge.size, bytes.start >> shift..bytes.end >> shift)?
-        {
-            return Err(FillError::NoHugePages);
-        }
-        if enlarge && bytes.end > self.size() && self.may_resize(bytes.end).is_ok() {
-            self.publish_size(bytes.end);
-        }
-        Ok(())
-    }
-
-    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file (fallocate).
-    ///
-    /// # Errors
-    ///
-    /// The pool has no page left, a seal forbids it, or no memory; what came before stays.
-    ///
-    /// # Locks
-    ///
-    /// The file's content lock for writing; then as [`fill`](Self::fill).
-    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
-        if self.huge.is_none() || bytes.is_empty() {
-            return Err(FillError::Invalid);
-        }
-        let shift = self.page_shift();
-        let _content = self.content.write();
-        let end = bytes.end.checked_next_multiple_of(self.page_bytes()).ok_or(FillError::BeyondEnd)?;
-        if end > self.size() {
-            self.may_resize(end)?;
-            self.publish_size(end);
-        }
-        (bytes.start >> shift..end >> shift).try_for_each(|index| self.fill(index))
+    /// The file's content lock for writing, until the value is dropped. The caller holds no lock of an address space.
+    pub(crate) fn promising(&self) -> Result<Option<Promising<'_, P>>, Killed> {
+        let Some(huge) = &self.huge else { return Ok(None) };
+        Ok(Some(Promising { mapping: self, huge, _content: self.content.write_killable()? }))
     }
 
     /// As [`read_at`](Self::read_at): where there is no page there are zeroes, and none is made.

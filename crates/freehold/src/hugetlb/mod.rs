@@ -10,6 +10,7 @@
 //!
 //! | lock | held by | against |
 //! | --- | --- | --- |
+//! | content, exclusive | mmap that promises a file's pages, until the mapping stands; fallocate | another size of the file, and other promises, while a call can still fail |
 //! | invalidate, shared | who brings a page into a file | truncation, hole punch, migration |
 //! | fault mutex, hashed by file and page offset | who makes a page, or a private copy | a second one who would take a page in vain, and perhaps the last |
 //! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; who reads entries | whoever takes a shared table away from this VMA |
@@ -17,10 +18,11 @@
 //! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with whom it was found |
 //! | i_mmap, exclusive | whoever unshares, until the flush | who shares; who would see itself alone too early |
 //!
-//! In this order, between the VMA's own lock and the tables' locks. A file's page is made with no lock of an address space held:
+//! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before the mmap lock. A file's page is made with no lock of an address space held:
 //! the fault lets go of all it has, brings the page in, and starts over. Pages are found and mapped within one RCU guard, as
 //! those of every file (see [`object`](crate::object)), so neither truncation nor migration needs a fault's mutex.
 
+mod allocate;
 pub(crate) mod file;
 mod index_set;
 mod moves;

@@ -139,6 +139,15 @@ impl FileReserves {
         self.offsets.insert::<P>(index..index + 1).map(drop)
     }
 
+    /// The offset has no page any more, and no promise.
+    ///
+    /// # Errors
+    ///
+    /// No memory; it counts as promised.
+    pub fn forget<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
+        self.offsets.remove::<P>(index..index + 1).map(drop)
+    }
+
     /// Promises every page of `range` that is not, or has not come. Under the file's content lock for writing.
     ///
     /// # Errors

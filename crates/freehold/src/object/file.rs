@@ -29,7 +29,7 @@ impl FileAccess {
 }
 
 /// Largest size of a file in bytes.
-pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
+pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
 
 /// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring VMAs merge only
 /// over the same `File`. Nothing in it changes.

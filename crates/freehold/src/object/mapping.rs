@@ -75,7 +75,7 @@ impl Word {
     }
 
     /// The frame of a page that the cache holds, visible or not.
-    fn held(self) -> Option<Pfn> {
+    pub(crate) fn held(self) -> Option<Pfn> {
         (self.0 & PRESENT != 0).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
     }
 }
@@ -149,7 +149,7 @@ pub struct Mapping<P: Platform> {
     /// Guards the size, and the contents against two writers.
     pub(crate) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
-    pub(super) invalidate: RwSem<P>,
+    pub(crate) invalidate: RwSem<P>,
     /// The i_mmap lock, and who maps the file.
     home: HomeRef<P, ByFile>,
     /// Who maps the file without an MMU.
@@ -471,7 +471,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// The word of a page that is, or was, in the cache.
-    pub(super) fn word(&self, index: u64) -> Option<&AtomicU64> {
+    pub(crate) fn word(&self, index: u64) -> Option<&AtomicU64> {
         self.cache.get(index)
     }
 

@@ -27,6 +27,7 @@ pub use crate::vma::VmaInfo;
 pub(crate) use contents::{cleaned, keep_dirty};
 pub(crate) use driver::Run;
 pub use driver::{Driver, MapRequest};
+pub(crate) use file::MAX_BYTES;
 pub use file::{File, FileAccess};
 pub use mapping::{FillError, Mapping};
 pub(crate) use mapping::{Kind, LOST, Word, zero};

@@ -81,8 +81,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// A page at the edge could not be read; the hole may be there in part. Or a shared mapping without an MMU has one of the
-    /// whole pages; they stay. Or a seal forbids it.
+    /// A page at the edge could not be read, a shared mapping without an MMU has one of the whole pages, a seal forbids it, or no
+    /// memory; nothing happened. Only a page at the edge whose memory fails meanwhile leaves the hole there in part.
     ///
     /// # Locks
     ///
@@ -99,18 +99,19 @@ impl<P: Platform> Mapping<P> {
         if inner.start > inner.end {
             return self.zero_part(start..end);
         }
-        if start < inner.start {
-            self.zero_part(start..inner.start)?;
+        let edges = [start..inner.start, inner.end..end];
+        let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
+        // Whatever can be refused is asked before a byte changes.
+        if self.huge.is_none() {
+            edges.clone().try_for_each(|edge| self.page(edge.start / PAGE_SIZE).map(drop))?;
         }
-        if inner.end < end {
-            self.zero_part(inner.end..end)?;
-        }
-        let _pages_go = self.invalidate.write();
+        let pages_go = self.invalidate.write();
         let gone = inner.start / unit..inner.end / unit;
         self.regions.may_lose(gone.clone())?;
         self.prepare_cut()?;
         self.cut(gone, Copies::Stay);
-        Ok(())
+        drop(pages_go);
+        edges.try_for_each(|edge| self.zero_part(edge))
     }
 
     /// Zeroes bytes within one page.

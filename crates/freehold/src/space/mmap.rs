@@ -12,7 +12,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    hugetlb::{HugePageSize, reserves::Promised},
+    hugetlb::{HugePageSize, file::Promising, reserves::Promised},
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     vma::{Vma, flags::VmFlags, merge::Attrs},
@@ -64,7 +64,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; then, to populate, the locks of faults.
+    /// The mmap lock for writing, killably; before it, to promise pages of a file of huge pages, the file's content lock for writing.
+    /// Then, to populate, the locks of faults.
     pub fn mmap(
         &self,
         addr: u64,
@@ -75,7 +76,11 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
-        request.promise_shared()?;
+        let file = request.file_to_promise().cloned();
+        let promising = match &file {
+            Some(file) => file.mapping().promising()?,
+            None => None,
+        };
         let fixed = request
             .flags
             .contains(MapFlags::FIXED)
@@ -85,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
-        guard.map_and_populate(request)
+        guard.map_and_populate(request, promising)
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -150,18 +155,27 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
-    /// Promises pages to a shared mapping of a file of huge pages, and enlarges the file if it may be written, before any lock of the
-    /// address space is taken: this takes the file's. What fails later leaves the promise with the file, as on Linux.
-    fn promise_shared(&self) -> Result<(), MmapError> {
-        let Object::File(file) = &self.object else { return Ok(()) };
-        if !self.vm_flags.contains(VmFlags::HUGETLB) {
-            return Ok(());
-        }
+    /// Whether the file promises its pages to the mapping, as it does to shared ones.
+    fn wants_promise(&self) -> bool {
         let shared = matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE);
-        let promised = shared && !self.flags.contains(MapFlags::NORESERVE);
-        let enlarge = self.vm_flags.contains(VmFlags::WRITE) && (!shared || file.access().write);
+        shared && !self.flags.contains(MapFlags::NORESERVE)
+    }
+
+    /// The file of huge pages, if there is one and the mapping is to be promised its pages or may enlarge it.
+    fn file_to_promise(&self) -> Option<&Counted<File<P>>> {
+        if !self.vm_flags.contains(VmFlags::HUGETLB) {
+            return None;
+        }
+        self.object.file().filter(|_| self.wants_promise() || self.vm_flags.contains(VmFlags::WRITE))
+    }
+
+    /// Promises pages to a shared mapping of a file of huge pages, and enlarges the file if it may be written. Everything else has
+    /// been asked: the rights, and whether the file can be so large.
+    fn promise(&self, promising: &Promising<'_, P>) -> Result<(), MmapError> {
         let start = self.pgoff << PAGE_SHIFT;
-        file.mapping().promise(start..start + self.len, promised, enlarge).map_err(|error| match error {
+        let enlarge = self.vm_flags.contains(VmFlags::WRITE);
+        let promised = promising.promise(start..start + self.len, self.wants_promise(), enlarge);
+        promised.map_err(|error| match error {
             FillError::NoHugePages => MmapError::NoHugePages,
             _ => MmapError::OutOfMemory,
         })
@@ -184,12 +198,18 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Steps 2 to 5, the lock let go of after the fourth; then populates, if that is asked for. Returns the address.
-    pub(super) fn map_and_populate(self, request: Request<P>) -> Result<u64, MmapError> {
+    /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the address.
+    pub(super) fn map_and_populate(
+        self,
+        request: Request<P>,
+        promising: Option<Promising<'_, P>>,
+    ) -> Result<u64, MmapError> {
         let space = self.space;
         let mut replaced = Leftovers::new();
-        let mapped = self.map(request, &mut replaced);
+        let mapped = self.map(request, promising.as_ref(), &mut replaced);
         drop(self);
+        // What was replaced may have been the end of a file: it goes under no lock.
+        drop(promising);
         replaced.retire();
         let (range, populate) = mapped?;
         if populate {
@@ -203,6 +223,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn map(
         &self,
         mut request: Request<P>,
+        promising: Option<&Promising<'_, P>>,
         replaced: &mut Leftovers<'s, P>,
     ) -> Result<(Range<u64>, bool), MmapError> {
         let space = self.space;
@@ -223,7 +244,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.settle_kind(&mut request, range.start)?;
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
         let populate = match file {
-            None => self.store_mapping(&request, range.clone(), replaced)?,
+            None => self.store_mapping(&request, range.clone(), promising, replaced)?,
             Some(file) => self.store_driven(&file, &request, range.clone(), replaced)?,
         };
         Ok((range, populate))
@@ -458,6 +479,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &self,
         request: &Request<P>,
         range: Range<u64>,
+        promising: Option<&Promising<'_, P>>,
         replaced: &mut Leftovers<'s, P>,
     ) -> Result<bool, MmapError> {
         let gathered = self.clear_way(request, &range)?;
@@ -465,6 +487,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let reserves = promised.as_ref().map(|promised| &promised.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };
         let new = self.prepare_new(range.clone(), &attrs)?;
+        if let Some(promising) = promising {
+            // Last of all that can fail.
+            request.promise(promising)?;
+        }
         let vma = match gathered {
             Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, replaced),
             None => self.insert(range, new, &attrs),

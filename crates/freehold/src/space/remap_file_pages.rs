@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut how = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | (flags & MapFlags::NONBLOCK);
         how.set(MapFlags::LOCKED, like.contains(VmFlags::LOCKED));
         let request = self.decode_mmap(start, len, rights(like), how, Some(&file), offset)?;
-        guard.map_and_populate(request)?;
+        guard.map_and_populate(request, None)?;
         Ok(())
     }
 }

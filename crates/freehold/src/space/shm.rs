@@ -111,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(ShmatError::Invalid);
             }
         }
-        Ok(guard.map_and_populate(request)?)
+        Ok(guard.map_and_populate(request, None)?)
     }
 
     /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its segment had been attached at

@@ -5,6 +5,7 @@ mod calls;
 mod memory_ends;
 mod pools;
 mod private;
+mod refused;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;

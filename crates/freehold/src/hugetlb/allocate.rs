@@ -1,0 +1,84 @@
+//! Pages of a file of huge pages, made before anybody touches them (fallocate).
+
+use super::{file::HugeFile, index_set::IndexSet};
+use crate::{
+    object::{FillError, LOST, MAX_BYTES, Mapping, Word},
+    platform::Platform,
+};
+use core::ops::Range;
+use freehold_sync::atomic::Ordering::Relaxed;
+
+impl<P: Platform> Mapping<P> {
+    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file (fallocate).
+    ///
+    /// # Errors
+    ///
+    /// The pool has no page left, a seal forbids it, the file would become larger than any may be, or no memory. The size is what it
+    /// was, and beyond it there is no page. Pages that came inside the file stay, as on Linux.
+    ///
+    /// # Locks
+    ///
+    /// The file's content lock for writing; then as [`fill`](Self::fill). On failure the invalidate lock for writing.
+    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        let Some(huge) = self.huge.as_ref().filter(|_| !bytes.is_empty()) else {
+            return Err(FillError::Invalid);
+        };
+        let _content = self.content.write();
+        let end = bytes.end.checked_next_multiple_of(self.page_bytes()).filter(|&end| end <= MAX_BYTES);
+        let end = end.ok_or(FillError::BeyondEnd)?;
+        let (old, shift) = (self.size(), self.page_shift());
+        self.may_resize(end.max(old))?;
+        let (from, to, inside) = (bytes.start >> shift, end >> shift, old >> shift);
+        (from..to.min(inside)).try_for_each(|index| self.fill(index))?;
+        // Which of the pages beyond the end were not promised before.
+        let (mut beyond, fresh) = (from.max(inside)..to, IndexSet::new());
+        while beyond.start < beyond.end {
+            if let Err(error) = self.fill_beyond(huge, beyond.start, &fresh) {
+                self.take_back(huge, from.max(inside)..beyond.start + 1, &fresh);
+                return Err(error);
+            }
+            beyond.start += 1;
+        }
+        if end > old {
+            self.publish_size(end);
+        }
+        Ok(())
+    }
+
+    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was not promised before.
+    fn fill_beyond(&self, huge: &HugeFile, index: u64, fresh: &IndexSet) -> Result<(), FillError> {
+        if !huge.reserves.promised::<P>(index) {
+            fresh.insert::<P>(index..index + 1)?;
+        }
+        let _pages_stay = self.invalidate.read();
+        self.fill_huge(huge, index)
+    }
+
+    /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was never published.
+    fn take_back(&self, huge: &HugeFile, pages: Range<u64>, fresh: &IndexSet) {
+        let _pages_go = self.invalidate.write();
+        for index in pages {
+            let Some(word) = self.word(index) else { continue };
+            // Relaxed: words change under `invalidate`, which is held for writing.
+            let old = Word(word.load(Relaxed));
+            if old == Word(0) {
+                continue;
+            }
+            let lost = old == Word(LOST);
+            let forgotten = (lost || fresh.contains::<P>(index)) && huge.reserves.forget::<P>(index).is_ok();
+            if lost && !forgotten {
+                continue;
+            }
+            word.store(0, Relaxed);
+            if let Some(pfn) = old.held() {
+                // Without memory to forget the page, its place stays promised: then the pool keeps the promise as well.
+                let frame = self.engine().platform().frame(pfn);
+                if !forgotten {
+                    frame.restore_reservation();
+                }
+                frame.leave_home();
+                self.engine().put_huge_page(pfn);
+            }
+        }
+    }
+}

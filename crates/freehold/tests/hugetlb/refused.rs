@@ -1,0 +1,272 @@
+//! Calls on files of huge pages that fail: what the file and the pool were before, they are afterwards.
+
+use super::{support::failure::Failure, *};
+use freehold::{error::MmapError, object::Seals, space::Limits};
+use freehold_machine::Task;
+
+const POOL: u64 = 4;
+const PROMISED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
+const COPIED: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
+
+/// An mmap that is refused, of two pages and more than the file has.
+struct Refused {
+    why: &'static str,
+    access: FileAccess,
+    prot: freehold::space::Prot,
+    flags: MapFlags,
+    addr: u64,
+    len: u64,
+    offset: u64,
+    limits: Limits,
+    errno: Errno,
+}
+
+/// One that is not: the cases below each change what makes the difference.
+fn granted() -> Refused {
+    Refused {
+        why: "granted",
+        access: FileAccess::READ_WRITE,
+        prot: RW,
+        flags: PROMISED,
+        addr: BASE,
+        len: 2 * HUGE,
+        offset: 0,
+        limits: Limits::default(),
+        errno: Errno::EINVAL,
+    }
+}
+
+fn cases() -> Vec<Refused> {
+    let shut = |access| Refused { access, errno: Errno::EACCES, ..granted() };
+    let x = freehold::space::Prot::EXEC;
+    let all = FileAccess::READ_WRITE;
+    // The last offset at which a page of the pool could lie, were files as large as numbers.
+    let last = 0x8000_0000_0000_0000;
+    let limited = |limits, errno| Refused { limits, errno, ..granted() };
+    let locked = |memlock| Limits { memlock, ..Limits::default() };
+    let with = |flags| granted().flags | flags;
+    vec![
+        Refused { why: "beyond all files", offset: last, errno: Errno::EOVERFLOW, ..granted() },
+        Refused { why: "not for writing", ..shut(FileAccess::READ) },
+        Refused { why: "for appending", ..shut(FileAccess { append: true, ..all }) },
+        Refused { why: "not for reading", ..shut(FileAccess { read: false, ..all }) },
+        Refused { why: "a copy, not for reading", flags: COPIED, ..shut(FileAccess { read: false, ..all }) },
+        Refused {
+            why: "not for execution",
+            prot: RW | x,
+            errno: Errno::EPERM,
+            ..shut(FileAccess { noexec: true, ..all })
+        },
+        Refused {
+            why: "not to be mapped",
+            errno: Errno::ENODEV,
+            ..shut(FileAccess { mappable: false, ..all })
+        },
+        Refused { why: "a stack", flags: with(MapFlags::GROWSDOWN), ..granted() },
+        Refused {
+            why: "an unknown flag",
+            flags: MapFlags::SHARED_VALIDATE | MapFlags::FIXED | MapFlags::SYNC,
+            errno: Errno::EOPNOTSUPP,
+            ..granted()
+        },
+        Refused { why: "not at such an address", addr: BASE + PAGE, ..granted() },
+        Refused { why: "beyond all addresses", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
+        Refused { why: "too low", addr: 0, errno: Errno::EPERM, ..granted() },
+        Refused {
+            why: "occupied",
+            flags: MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+            addr: BASE + SPAN,
+            errno: Errno::EEXIST,
+            ..granted()
+        },
+        Refused {
+            why: "no right to lock",
+            flags: with(MapFlags::LOCKED),
+            ..limited(locked(0), Errno::EPERM)
+        },
+        Refused {
+            why: "too much to lock",
+            flags: with(MapFlags::LOCKED),
+            ..limited(locked(HUGE), Errno::EAGAIN)
+        },
+        Refused {
+            why: "too large a space",
+            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+        },
+        Refused {
+            why: "a copy in too large a space",
+            flags: COPIED,
+            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+        },
+        Refused { why: "more than the pool has", len: (POOL + 1) * HUGE, errno: Errno::ENOMEM, ..granted() },
+        Refused {
+            why: "a copy of more than the pool has",
+            flags: COPIED,
+            len: (POOL + 1) * HUGE,
+            errno: Errno::ENOMEM,
+            ..granted()
+        },
+    ]
+}
+
+/// Every way in which mmap refuses: the file's size, the pool and the promises stay.
+#[test]
+fn a_mapping_that_is_refused_leaves_no_trace() {
+    for case in cases() {
+        everywhere(POOL, |world, process, _| {
+            let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, false).unwrap();
+            let file = File::new(&mapping, case.access, "/huge/file").unwrap();
+            let taken = process.mmap(BASE + SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0);
+            assert_eq!(taken, Ok(BASE + SPAN));
+            process.limits().set(&case.limits);
+            let before: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+            let mapped = process.mmap(case.addr, case.len, case.prot, case.flags, Some(&file), case.offset);
+            assert_eq!(mapped.map_err(MmapError::errno), Err(case.errno), "{}", case.why);
+            assert_eq!((counts(world), mapping.size()), (all_free(POOL), HUGE), "{}", case.why);
+            let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+            assert_eq!(before, after, "{}", case.why);
+        });
+    }
+}
+
+#[test]
+fn a_sealed_file_promises_nothing() {
+    everywhere(POOL, |world, process, _| {
+        let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
+        mapping.add_seals(Seals::WRITE).unwrap();
+        let mapped = process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0);
+        assert_eq!(mapped.map_err(MmapError::errno), Err(Errno::EPERM));
+        assert_eq!((counts(world), mapping.size()), (all_free(POOL), HUGE));
+    });
+}
+
+/// There may be one VMA more than the limit says, as on Linux.
+#[test]
+fn nor_does_one_for_which_there_is_no_vma() {
+    let config = Config { max_map_count: 1, ..Config::default() };
+    let world = World::with((POOL + 4) * HUGE, config);
+    world.engine().resize_huge_pool(HugePageSize::Mib2, POOL, None);
+    let process = world.process(Locking::default());
+    let file = file(&world, HUGE);
+    for n in 1..3 {
+        process.mmap(BASE + n * SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0).unwrap();
+    }
+    let mapped = process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0);
+    assert_eq!(mapped, Err(MmapError::TooManyVmas));
+    assert_eq!((counts(&world), file.mapping().size()), (all_free(POOL), HUGE));
+    drop((process, file));
+    world.end();
+}
+
+#[test]
+fn nor_one_that_is_killed() {
+    everywhere(POOL, |world, process, _| {
+        let file = file(world, HUGE);
+        let guard = process.space().write();
+        let mapped = std::thread::scope(|scope| {
+            let call = || {
+                Task::current().interrupt_wait(1);
+                process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0)
+            };
+            scope.spawn(call).join().unwrap()
+        });
+        drop(guard);
+        assert_eq!(mapped, Err(MmapError::Killed));
+        assert_eq!((counts(world), file.mapping().size()), (all_free(POOL), HUGE));
+    });
+}
+
+/// Every allocation of an mmap fails, of a file that is mapped elsewhere, and in the place of something else.
+#[test]
+fn nor_one_for_which_there_is_no_memory() {
+    let mut failed = 0;
+    for (flags, private) in [(PROMISED, false), (COPIED, true)] {
+        for failure in Failure::ALL {
+            for nth in 1.. {
+                let world = world(POOL);
+                let process = world.process(designs().nth(nth as usize % designs().count()).unwrap());
+                let file = file(&world, HUGE);
+                process.mmap(BASE + HUGE, HUGE, R, support::ANON | MapFlags::FIXED, None, 0).unwrap();
+                failure.arm(nth);
+                let mapped = process.mmap(BASE, 2 * HUGE, RW, flags, Some(&file), 0);
+                let reached = failure.stop() > 0;
+                let size = file.mapping().size();
+                match mapped {
+                    Ok(_) => assert_eq!((counts(&world).reserved, size), (2, 2 * HUGE)),
+                    Err(_) => assert_eq!((counts(&world), size), (all_free(POOL), HUGE), "{private}, {nth}"),
+                }
+                failed += u64::from(mapped.is_err());
+                process.check();
+                drop((process, file));
+                assert_eq!(counts(&world), all_free(POOL));
+                world.end();
+                if !reached {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failed > 5, "{failed} calls failed");
+}
+
+/// fallocate that finds the pool empty half-way: the size stays, what came beyond the end goes, what came inside the file stays.
+#[test]
+fn fallocate_that_fails_does_not_enlarge_the_file() {
+    everywhere(POOL, |world, process, cpu| {
+        let file = file(world, 2 * HUGE);
+        let mapping = file.mapping();
+        // Pages 3 and 4 are promised to somebody who may only read, and so has not enlarged the file.
+        process.mmap(BASE, 2 * HUGE, R, PROMISED, Some(&file), 3 * HUGE).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (POOL, 2));
+        // Pages 2 to 4 come, and go again when there is none for page 5.
+        assert_eq!(mapping.allocate(HUGE..6 * HUGE).unwrap_err().errno(), Errno::ENOSPC);
+        assert_eq!(mapping.size(), 2 * HUGE);
+        assert!(mapping.has_page(1), "what came inside the file stays");
+        assert_eq!((counts(world).free, counts(world).reserved), (POOL - 1, 2));
+        assert_eq!(process.load::<u64>(cpu, BASE), Err(FaultError::Bus { addr: BASE }));
+        mapping.allocate(HUGE..5 * HUGE).unwrap();
+        assert_eq!((mapping.size(), counts(world).free, counts(world).reserved), (5 * HUGE, 0, 0));
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+        for end in [u64::MAX, 1 << 63] {
+            assert!(mapping.allocate(HUGE..end).is_err(), "larger than any file");
+        }
+        assert_eq!((mapping.size(), counts(world).free), (5 * HUGE, 0));
+        mapping.truncate(0).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (POOL, 0));
+    });
+}
+
+/// The same for want of memory: each allocation fails once. What was promised beyond the end is promised again.
+#[test]
+fn fallocate_without_memory() {
+    for failure in Failure::ALL {
+        for nth in 1.. {
+            let world = world(POOL);
+            let process = world.process(Locking::default());
+            let file = file(&world, HUGE);
+            let mapping = file.mapping();
+            process.mmap(BASE, HUGE, R, PROMISED, Some(&file), 2 * HUGE).unwrap();
+            failure.arm(nth);
+            let allocated = mapping.allocate(HUGE..4 * HUGE);
+            let reached = failure.stop() > 0;
+            match allocated {
+                Ok(()) => assert_eq!((mapping.size(), counts(&world).free), (4 * HUGE, POOL - 3)),
+                Err(_) => {
+                    assert_eq!(mapping.size(), HUGE);
+                    assert_eq!(
+                        (counts(&world).free, counts(&world).reserved),
+                        (POOL, 1),
+                        "{failure:?} {nth}"
+                    );
+                }
+            }
+            drop((process, file));
+            assert_eq!(counts(&world), all_free(POOL));
+            world.end();
+            if !reached {
+                break;
+            }
+        }
+    }
+}
