@@ -50,15 +50,14 @@ impl<P: Platform> Mapping<P> {
         if !huge.reserves.promised::<P>(index) {
             fresh.insert::<P>(index..index + 1)?;
         }
-        let _pages_stay = self.invalidate.read();
-        self.fill_huge(huge, index)
+        self.fill_huge(&self.invalidate.read(), huge, index)
     }
 
     /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was never published.
     fn take_back(&self, huge: &HugeFile, pages: Range<u64>, fresh: &IndexSet) {
-        let _pages_go = self.invalidate.write();
-        for index in pages {
-            let Some(word) = self.word(index) else { continue };
+        let pages_go = self.invalidate.write();
+        for index in pages.clone() {
+            let Some(word) = self.word(&pages_go, index) else { continue };
             // Relaxed: words change under `invalidate`, which is held for writing.
             let old = Word(word.load(Relaxed));
             if old == Word(0) {
@@ -80,5 +79,6 @@ impl<P: Platform> Mapping<P> {
                 self.engine().put_huge_page(pfn);
             }
         }
+        self.prune(&pages_go, pages);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_sync::{
-    Killed, RwSemWriteGuard,
+    Killed, RwSemReadGuard, RwSemWriteGuard,
     atomic::Ordering::{Relaxed, Release},
 };
 
@@ -104,22 +104,37 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The page's fault mutex: who comes second finds the page, and does not ask for another.
-    pub(crate) fn fill_huge(&self, huge: &HugeFile, index: u64) -> Result<(), FillError> {
-        let word = self.cache_word(index)?;
+    pub(crate) fn fill_huge(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        huge: &HugeFile,
+        index: u64,
+    ) -> Result<(), FillError> {
         let engine = self.engine();
         let _maker = engine.hugetlb.fault_mutex(self, index);
         // Relaxed: words of pages that are made change under the mutex.
-        match word.load(Relaxed) {
+        let word = self.word(pages_stay, index);
+        match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost),
             _ => return Ok(()),
         }
         let promised = huge.reserves.promised::<P>(index);
         let first = engine.take_huge_page(huge.size, promised).ok_or(FillError::NoHugePages)?;
-        if !promised && huge.reserves.add_page::<P>(index).is_err() {
-            engine.huge_pool(huge.size).give(engine.platform(), first, false);
-            return Err(FillError::NoMemory);
-        }
+        // Made only now: who asks for pages that cannot be had leaves no nodes behind.
+        let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
+            if !promised {
+                huge.reserves.add_page::<P>(index)?;
+            }
+            Ok(word)
+        });
+        let word = match made {
+            Ok(word) => word,
+            Err(error) => {
+                engine.huge_pool(huge.size).give(engine.platform(), first, promised);
+                return Err(error.into());
+            }
+        };
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
         frame.init_cache(true, self.home_word(), index << (level.shift() - PAGE_SHIFT));

@@ -134,11 +134,11 @@ impl<P: Platform> Mapping<P> {
         if self.is_shmem() {
             return Ok(());
         }
-        let _pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read();
         // First the rights to write go, so that a store after this makes its page dirty again.
         self.home().each_mapper(pages.clone(), clean);
         let mut result = Ok(());
-        let _: ControlFlow<()> = self.each_page(pages, |index| {
+        let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
             if let Some(page) = self.get_page(index) {
                 result = result.and(self.write_back_page(index, &page));
             }

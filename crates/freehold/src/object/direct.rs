@@ -26,7 +26,10 @@ use super::{
     truncate::grace_period,
 };
 use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
-use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_sync::{
+    RwSemReadGuard,
+    atomic::Ordering::{Relaxed, Release},
+};
 
 impl<P: Platform> Mapping<P> {
     /// A file of `size` bytes whose pages are frames of the storage, which `pager` names: see [`Pager::direct_access`].
@@ -47,8 +50,13 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The frame's lock: who comes second for the same page finds it there.
-    pub(super) fn fill_direct(&self, index: u64, used: u64) -> Result<(), FillError> {
-        let word = self.cache.make(index).map_err(NoMemory::from)?;
+    pub(super) fn fill_direct(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        used: u64,
+    ) -> Result<(), FillError> {
+        let word = self.cache_word(pages_stay, index)?;
         // Relaxed, here and below: what decides is the compare-and-swap.
         if word.load(Relaxed) != 0 {
             return Ok(());

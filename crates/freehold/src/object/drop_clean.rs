@@ -18,14 +18,18 @@
 use super::{
     Mapping,
     mapping::{LEAVING, Word},
+    radix::Stay,
     truncate::grace_period,
 };
 use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
-use freehold_sync::atomic::{
-    CHECKED,
-    Ordering::{Relaxed, Release},
+use freehold_sync::{
+    RwSemWriteGuard,
+    atomic::{
+        CHECKED,
+        Ordering::{Relaxed, Release},
+    },
 };
 
 /// Pages that wait for one grace period together: whoever wants to fill a page waits no longer than that
@@ -74,11 +78,12 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn drop_clean_up_to(&self, most: u64, pages: Range<u64>) -> u64 {
         let (mut at, mut dropped) = (pages.start, 0);
         while at < pages.end && dropped < most && self.has_store() {
-            let Some(_pages_go) = self.invalidate.try_write() else { break };
-            let (marked, end) = self.mark_unused(at..pages.end, BATCH.min(most - dropped));
+            let Some(pages_go) = self.invalidate.try_write() else { break };
+            let (marked, end) = self.mark_unused(&pages_go, at..pages.end, BATCH.min(most - dropped));
             if marked {
                 grace_period::<P>();
-                dropped += self.drop_unused(at..end);
+                dropped += self.drop_unused(&pages_go, at..end);
+                self.prune(&pages_go, at..end);
             }
             at = end;
         }
@@ -87,9 +92,9 @@ impl<P: Platform> Mapping<P> {
 
     /// Hides up to `most` pages from lookups that nobody seems to use; returns whether there was any, and how
     /// far it has looked. Under `invalidate` held for writing.
-    fn mark_unused(&self, pages: Range<u64>, most: u64) -> (bool, u64) {
+    fn mark_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, most: u64) -> (bool, u64) {
         let (mut marked, mut looks) = (0, 0);
-        let end = self.cache.each(pages.clone(), |index, word| {
+        let end = self.cache.each(Stay::locked(pages_go), pages.clone(), |index, word| {
             if marked == most || looks == LOOKS {
                 return ControlFlow::Break(index);
             }
@@ -115,9 +120,9 @@ impl<P: Platform> Mapping<P> {
 
     /// Drops the marked pages of `pages` that are unused still, and shows the others again; returns how many
     /// went. After the grace period, in the same hold of `invalidate`.
-    fn drop_unused(&self, pages: Range<u64>) -> u64 {
+    fn drop_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>) -> u64 {
         let (mut count, mut free) = (0, Free::new());
-        let _: ControlFlow<()> = self.cache.each(pages, |_, word| {
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), pages, |_, word| {
             // Relaxed: as in `drop_leaving`.
             let old = Word(word.load(Relaxed));
             let Some(pfn) = old.hidden() else { return ControlFlow::Continue(()) };

@@ -21,11 +21,11 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or written back. The
     /// frame's lock; the i_mmap lock for reading; tables' locks.
     pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
-        let _pages_go = self.invalidate.write();
+        let pages_go = self.invalidate.write();
         let _identity = self.engine().lock_frame(old);
-        let word = self.word_of(index, old).ok_or(MigrateError::NoPage)?;
+        let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
-        self.mark_leaving(index..index + 1);
+        self.mark_leaving(&pages_go, index..index + 1);
         grace_period::<P>();
         self.unmap(index..index + 1, Copies::Stay);
         let platform = self.engine().platform();

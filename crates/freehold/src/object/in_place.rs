@@ -3,8 +3,9 @@
 use super::{
     Mapping,
     mapping::{FillError, LOST, Word, zero},
+    radix::{Locked, Stay},
 };
-use crate::{PAGE_SIZE, Pfn, error::NoMemory, frame::run::Run, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, frame::run::Run, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_sync::{
     RwSemReadGuard,
@@ -17,7 +18,7 @@ use freehold_sync::{
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
 pub(crate) struct PagesStay<'m, P: Platform> {
     mapping: &'m Mapping<P>,
-    _lock: RwSemReadGuard<'m, P>,
+    lock: RwSemReadGuard<'m, P>,
 }
 
 impl<P: Platform> Mapping<P> {
@@ -27,7 +28,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for reading, until the value is dropped.
     pub(crate) fn pages_stay(&self) -> PagesStay<'_, P> {
-        PagesStay { mapping: self, _lock: self.invalidate.read() }
+        PagesStay { mapping: self, lock: self.invalidate.read() }
     }
 
     /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its pages is there yet;
@@ -59,15 +60,20 @@ impl<P: Platform> Mapping<P> {
             0 => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         };
-        let empty = self.cache.each(0..pages, absent).is_continue();
+        let empty = self.cache.each(Stay::locked(&lock), 0..pages, absent).is_continue();
         if self.is_shmem() && pages > 0 && empty {
             let run = Run::alloc_cache(self, 0, pages)?;
-            for (index, pfn) in run.frames().enumerate() {
-                self.cache.make(index as u64).map_err(NoMemory::from)?;
-                self.read(index as u64, pfn)?;
+            let mut frames = run.frames().enumerate();
+            let read = frames.try_for_each(|(index, pfn)| {
+                self.cache_word(&lock, index as u64)?;
+                self.read(&lock, index as u64, pfn)
+            });
+            if read.is_err() {
+                self.prune(&lock, 0..pages);
+                return read.map(|()| PagesStay { mapping: self, lock: lock.downgrade() });
             }
             for (index, pfn) in run.into_frames().enumerate() {
-                let word = self.cache.make(index as u64);
+                let word = self.cache_word(&lock, index as u64);
                 debug_assert!(word.is_ok(), "the word was made above");
                 if let Ok(word) = word {
                     // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes the word: the
@@ -76,13 +82,13 @@ impl<P: Platform> Mapping<P> {
                 }
             }
         }
-        Ok(PagesStay { mapping: self, _lock: lock.downgrade() })
+        Ok(PagesStay { mapping: self, lock: lock.downgrade() })
     }
 
     /// Fills a frame with a page as its store has it.
-    fn read(&self, index: u64, to: Pfn) -> Result<(), FillError> {
+    fn read(&self, lock: &impl Locked, index: u64, to: Pfn) -> Result<(), FillError> {
         // Relaxed: it does not change under the lock that the caller holds.
-        if self.word(index).is_some_and(|word| word.load(Relaxed) == LOST) {
+        if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
             return Err(FillError::Lost);
         }
         self.pager().read_page(self.engine().platform(), index, to).map_err(|_| FillError::Io)?;
@@ -136,7 +142,7 @@ impl<P: Platform> PagesStay<'_, P> {
         let rcu = P::rcu_read();
         let Some(cached) = self.mapping.lookup(&rcu, index) else {
             drop(rcu);
-            return self.mapping.read(index, to);
+            return self.mapping.read(&self.lock, index, to);
         };
         platform.copy_frame(to, cached);
         self.mapping.zero_beyond_end(index, to);

@@ -27,11 +27,11 @@ impl<P: Platform> Mapping<P> {
     /// As for a page that [moves](Self::exchange).
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (self.index_of(page.index()), page.pfn());
-        let _pages_go = self.invalidate.write();
+        let pages_go = self.invalidate.write();
         let _identity = self.engine().lock_frame(pfn);
-        let word = self.word_of(index, pfn).ok_or(MigrateError::NoPage)?;
+        let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
         self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
-        self.mark_leaving(index..index + 1);
+        self.mark_leaving(&pages_go, index..index + 1);
         grace_period::<P>();
         match self.huge {
             // Tables of several spaces cannot say of each whether it had the page; all find it lost in the file.
@@ -48,6 +48,7 @@ impl<P: Platform> Mapping<P> {
         }
         // Release: as wherever a word changes; whoever fills the page waits for the lock all the same.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
+        self.prune(&pages_go, index..index + 1);
         match self.huge {
             Some(_) => page.tell_lost(),
             None => page.settle_poison(lost),

@@ -20,7 +20,12 @@
 //!
 //! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
 
-use super::{Pager, Zeroes, radix::Radix, seals::Sealing};
+pub use super::fill_error::FillError;
+use super::{
+    Pager, Zeroes,
+    radix::{Alone, Locked, Radix, Stay},
+    seals::Sealing,
+};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
@@ -40,7 +45,7 @@ use crate::{
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{
-    Rank, RwSem,
+    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
         AtomicBool, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
@@ -77,51 +82,6 @@ impl Word {
     /// The frame of a page that the cache holds, visible or not.
     pub(crate) fn held(self) -> Option<Pfn> {
         (self.0 & PRESENT != 0).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
-    }
-}
-
-/// Why a page could not be brought into the cache, or taken away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FillError {
-    /// The page lies beyond the end of the file (or of the largest file there can be).
-    BeyondEnd,
-    /// The backing store failed.
-    Io,
-    /// No memory.
-    NoMemory,
-    /// The file is sealed against it.
-    Sealed,
-    /// The memory that held the page failed, and there is no other copy.
-    Lost,
-    /// There is no free page in the pool of huge ones, or not as many as were asked for.
-    NoHugePages,
-    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none.
-    Invalid,
-    /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
-    Busy,
-}
-
-impl core::fmt::Display for FillError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            FillError::BeyondEnd => "beyond the end of the file",
-            FillError::Io => "input or output failed",
-            FillError::NoMemory => "out of memory",
-            FillError::Sealed => "sealed",
-            FillError::Lost => "lost with the memory that held it",
-            FillError::NoHugePages => "the pool has not enough huge pages",
-            FillError::Invalid => "not possible for a file of huge pages",
-            FillError::Busy => "mapped where nothing could stop its use",
-        })
-    }
-}
-
-impl core::error::Error for FillError {}
-
-impl From<NoMemory> for FillError {
-    fn from(_: NoMemory) -> Self {
-        FillError::NoMemory
     }
 }
 
@@ -320,18 +280,18 @@ impl<P: Platform> Mapping<P> {
 
     /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the guard, and
     /// whatever maps the page within the guard will be found by whoever cuts it off.
-    pub(crate) fn lookup(&self, _: &P::RcuGuard, index: u64) -> Option<Pfn> {
+    pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: u64) -> Option<Pfn> {
         if index >= self.pages() {
             return None;
         }
         // Acquire pairs with the release in `fill_page`: the frame's contents and record are seen.
-        Word(self.cache.get(index)?.load(Acquire)).visible()
+        Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire)).visible()
     }
 
     /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is there.
-    pub(crate) fn lookup_range(&self, _: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
+    pub(crate) fn lookup_range(&self, rcu: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
         let range = range.start..range.end.min(self.pages());
-        let _: ControlFlow<()> = self.cache.each(range, |index, word| {
+        let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
             // Acquire: as in `lookup`.
             if let Some(pfn) = Word(word.load(Acquire)).visible() {
                 f(index, pfn);
@@ -357,7 +317,7 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn get_any(&self, index: u64) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         // Acquire: as in `lookup`.
-        let pfn = Word(self.cache.get(index)?.load(Acquire)).visible()?;
+        let pfn = Word(self.cache.get(Stay::within::<P>(&rcu), index)?.load(Acquire)).visible()?;
         self.engine.platform().frame(pfn).get();
         drop(rcu);
         Some(CachedPage { engine: &self.engine, pfn })
@@ -373,18 +333,18 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for reading; the pager is called under it. The caller holds no lock of an address space.
     pub fn fill(&self, index: u64) -> Result<(), FillError> {
-        let _pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read();
         let size = self.size();
         if index >= self.pages_of(size) {
             return Err(FillError::BeyondEnd);
         }
         if self.is_direct() {
-            return self.fill_direct(index, size - (index << PAGE_SHIFT));
+            return self.fill_direct(&pages_stay, index, size - (index << PAGE_SHIFT));
         }
         if let Some(huge) = &self.huge {
-            return self.fill_huge(huge, index);
+            return self.fill_huge(&pages_stay, huge, index);
         }
-        self.fill_page(index, |platform, pfn| {
+        self.fill_page(&pages_stay, index, |platform, pfn| {
             self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
             // The last page reads as zeroes beyond the end of the file.
             let end = size - (index << PAGE_SHIFT);
@@ -406,35 +366,24 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
     pub(crate) fn insert_page(&self, index: u64, contents: impl FnOnce(&P, Pfn)) -> Result<bool, FillError> {
         debug_assert!(self.is_shmem());
-        let _pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read();
         if index >= self.pages() {
             return Err(FillError::BeyondEnd);
         }
-        let word = self.cache.make(index).map_err(NoMemory::from)?;
-        // Relaxed: as in `fill_page`.
-        match word.load(Relaxed) {
-            0 => {}
-            LOST => return Err(FillError::Lost),
-            _ => return Ok(false),
-        }
-        let pfn = self.engine.alloc_cache(self, index)?;
-        contents(self.engine.platform(), pfn);
-        // Release pairs with the acquire in `lookup`.
-        let new = word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok();
-        if !new {
-            self.engine.put_frame(pfn);
-        }
-        Ok(new)
+        self.add_page(&pages_stay, index, |platform, pfn| {
+            contents(platform, pfn);
+            Ok(())
+        })
     }
 
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
     /// about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
-        let _pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read();
         if self.is_direct() {
-            return self.fill_direct(index, 0);
+            return self.fill_direct(&pages_stay, index, 0);
         }
-        self.fill_page(index, |platform, pfn| {
+        self.fill_page(&pages_stay, index, |platform, pfn| {
             platform.zero_frame(pfn);
             Ok(())
         })
@@ -442,49 +391,73 @@ impl<P: Platform> Mapping<P> {
 
     fn fill_page(
         &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
         index: u64,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
-        let word = self.cache.make(index).map_err(NoMemory::from)?;
+        // The page of whoever was faster is as good.
+        self.add_page(pages_stay, index, contents).map(drop)
+    }
+
+    /// Puts a page with these contents into the cache, unless there is one: false.
+    fn add_page(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
+    ) -> Result<bool, FillError> {
+        // Made only when there is something to be put there: who asks for pages that cannot be had leaves no nodes behind.
+        let word = self.word(pages_stay, index);
         // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
-        match word.load(Relaxed) {
+        match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost),
-            _ => return Ok(()),
+            _ => return Ok(false),
         }
         let platform = self.engine.platform();
         let pfn = self.engine.alloc_cache(self, index)?;
-        if let Err(error) = contents(platform, pfn) {
+        let filled = contents(platform, pfn).and_then(|()| match word {
+            Some(word) => Ok(word),
+            None => Ok(self.cache_word(pages_stay, index)?),
+        });
+        // Release pairs with the acquire in `lookup`.
+        let added =
+            filled.map(|word| word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok());
+        if !matches!(added, Ok(true)) {
             self.engine.put_frame(pfn);
-            return Err(error);
         }
-        // Release pairs with the acquire in `lookup`. Relaxed on failure: the page of whoever was faster is as good.
-        if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
-            self.engine.put_frame(pfn);
-        }
-        Ok(())
+        added
     }
 
     /// The word of a page, made if need be.
-    pub(crate) fn cache_word(&self, index: u64) -> Result<&AtomicU64, NoMemory> {
-        Ok(self.cache.make(index)?)
+    pub(crate) fn cache_word<'m>(
+        &'m self,
+        lock: &'m impl Locked,
+        index: u64,
+    ) -> Result<&'m AtomicU64, NoMemory> {
+        Ok(self.cache.make(lock, index)?)
     }
 
     /// The word of a page that is, or was, in the cache.
-    pub(crate) fn word(&self, index: u64) -> Option<&AtomicU64> {
-        self.cache.get(index)
+    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: u64) -> Option<&'m AtomicU64> {
+        self.cache.get(Stay::locked(lock), index)
     }
 
     /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for writing.
-    pub(super) fn word_of(&self, index: u64, pfn: Pfn) -> Option<&AtomicU64> {
+    pub(super) fn word_of<'m>(
+        &'m self,
+        pages_go: &'m RwSemWriteGuard<'_, P>,
+        index: u64,
+        pfn: Pfn,
+    ) -> Option<&'m AtomicU64> {
         // Acquire pairs with the release of who put it there.
-        self.word(index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
+        self.word(pages_go, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
-    pub(super) fn mark_leaving(&self, range: Range<u64>) -> bool {
+    pub(super) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) -> bool {
         let mut any = false;
-        let _: ControlFlow<()> = self.cache.each(range, |_, word| {
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
             // Relaxed: words change under `invalidate`, which the caller holds for writing. Lookups need no order with
             // the mark either: the grace period that follows provides it.
             if word.load(Relaxed) != 0 {
@@ -497,9 +470,9 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing. Returns how many.
-    pub(super) fn drop_leaving(&self, range: Range<u64>) -> u64 {
+    pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: Range<u64>) -> u64 {
         let mut count = 0;
-        let _: ControlFlow<()> = self.cache.each(range, |_, word| {
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
             let old = Word(word.load(Relaxed));
             if old != Word(0) {
@@ -519,16 +492,24 @@ impl<P: Platform> Mapping<P> {
         count
     }
 
-    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks.
+    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under `invalidate` held for writing.
+    pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) {
+        self.cache.prune(pages_go, range);
+    }
+
+    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks. Under `invalidate`.
     pub(super) fn each_page<B>(
         &self,
+        pages_stay: &impl Locked,
         range: Range<u64>,
         mut f: impl FnMut(u64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         // Relaxed: hints, to be looked up again.
-        self.cache.each(range, |index, word| match Word(word.load(Relaxed)).visible() {
-            Some(_) => f(index),
-            None => ControlFlow::Continue(()),
+        self.cache.each(Stay::locked(pages_stay), range, |index, word| {
+            match Word(word.load(Relaxed)).visible() {
+                Some(_) => f(index),
+                None => ControlFlow::Continue(()),
+            }
         })
     }
 
@@ -563,7 +544,7 @@ impl<P: Platform> Mapping<P> {
 
 impl<P: Platform> Drop for Mapping<P> {
     fn drop(&mut self) {
-        let pages = self.drop_leaving(0..u64::MAX);
+        let pages = self.drop_leaving(&Alone, 0..u64::MAX);
         if let Some(huge) = &self.huge {
             huge.cut(self.engine(), 0..u64::MAX, pages);
         }

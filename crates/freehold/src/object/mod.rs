@@ -12,6 +12,7 @@ mod driver;
 mod drop_clean;
 mod exchange;
 mod file;
+mod fill_error;
 pub(crate) mod in_place;
 mod lose;
 mod mapping;

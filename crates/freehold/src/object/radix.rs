@@ -1,39 +1,96 @@
-//! The index of a page cache: a radix tree that only grows, read without any lock.
+//! The index of a page cache: a radix tree, read without any lock.
 //!
 //! ```text
 //! root -> Node (shift 12) -> Node (shift 6) -> Leaf -> word
 //!           index >> 12 & 63   index >> 6 & 63   index & 63
 //! ```
 //!
-//! Every pointer goes from null to a child by compare-and-swap and stays; only the root changes, to a taller tree whose first
-//! child is the old root. Nodes are freed with the tree. So a reader may hold a word for as long as it holds the tree, and
-//! whoever loses a race frees what it made. What the words mean, and who may write them, is the caller's business.
+//! Who does what under which guard; the lock is the file's invalidate lock:
+//!
+//! | | under | pointers |
+//! | --- | --- | --- |
+//! | look ([`get`](Radix::get), [`each`](Radix::each)) | RCU, or the lock in either mode | loads |
+//! | grow ([`make`](Radix::make)) | the lock, in either mode | null to a child, by compare-and-swap; the root to a taller one whose first child is the old root |
+//! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, where it has no other |
+//!
+//! Makers meet each other: who loses the race for a slot frees what it made. A pruner meets readers under RCU alone, because
+//! makers, and those who change words, have the lock. It unlinks a node and defers its end by a grace period: a reader that
+//! has found the node keeps it by its guard, and sees zeroes, or a tree that is as short as the new one and has the same
+//! children. A guard that is made after the grace period began, and not waited for, finds the slot null (contract of
+//! [`Host::rcu_defer`]). So a word stays as long as the guard that it was found under, which is what [`Stay`] says, and no
+//! longer. A node that was unlinked is never linked again, and only its words' zeroes are read from it.
+//!
+//! An old root that was replaced by its child still names that child. A later prune may end the child: a reader that came by the
+//! old root was inside its guard before either was unlinked, so both wait for it.
+//!
+//! What the words mean, and who may write them, is the caller's business.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
 
 use allocator_api2::{alloc::AllocError, boxed::Box};
 use core::{
+    marker::PhantomData,
     ops::{ControlFlow, Range},
     ptr::{NonNull, null_mut},
 };
-use freehold_sync::atomic::{
-    AtomicPtr, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+use freehold_sync::{
+    Host, RcuHead, RwSemReadGuard, RwSemWriteGuard,
+    atomic::{
+        AtomicPtr, AtomicU64, CHECKED,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
 };
 
-const BITS: u32 = 6;
+/// Few children under a checker of schedules.
+const BITS: u32 = if CHECKED { 2 } else { 6 };
 const FAN: usize = 1 << BITS;
 
 /// Bits of an index that the tallest tree can hold.
 pub(super) const INDEX_BITS: u32 = 60;
 
+/// A word of a leaf that was freed; no caller's word is this.
+const POISON: u64 = u64::MAX;
+
+/// The invalidate lock of the file whose index it is, held for reading or for writing.
+pub(crate) trait Locked {}
+
+impl<H: Host> Locked for RwSemReadGuard<'_, H> {}
+impl<H: Host> Locked for RwSemWriteGuard<'_, H> {}
+
+/// Why a word that was found stays: a guard that lives as long.
+#[derive(Clone, Copy)]
+pub(crate) struct Stay<'g>(PhantomData<&'g ()>);
+
+impl<'g> Stay<'g> {
+    /// A read section of RCU.
+    pub fn within<H: Host>(_: &'g H::RcuGuard) -> Self {
+        Stay(PhantomData)
+    }
+
+    /// The lock of the tree, or the right of who is alone with it.
+    pub fn locked(_: &'g impl Locked) -> Self {
+        Stay(PhantomData)
+    }
+}
+
+/// Nobody else reaches the tree any more.
+pub(super) struct Alone;
+
+impl Locked for Alone {}
+
+#[repr(C)]
 struct Node {
+    /// The host's, once the node was unlinked. First, so that it has the node's address.
+    head: RcuHead,
     /// How far an index is shifted to find its child here; children of shift `BITS` are leaves. Written once.
     shift: u32,
     /// Null or a child: a `Leaf` where `shift` is `BITS`, else a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],
 }
 
+#[repr(C)]
 struct Leaf {
+    /// As in a node.
+    head: RcuHead,
     words: [AtomicU64; FAN],
 }
 
@@ -45,7 +102,13 @@ pub(super) struct Radix {
 
 impl Node {
     fn try_new(shift: u32) -> Result<Box<Node>, AllocError> {
-        Box::try_new(Node { shift, children: core::array::from_fn(|_| AtomicPtr::new(null_mut())) })
+        let children = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
+        Box::try_new(Node { head: RcuHead::new(), shift, children })
+    }
+
+    fn is_empty(&self) -> bool {
+        // Relaxed: who asks is alone with those who change children, or with the tree.
+        self.children.iter().all(|child| child.load(Relaxed).is_null())
     }
 
     /// Whether `index` lies below this node when it is the root.
@@ -60,7 +123,13 @@ impl Node {
 
 impl Leaf {
     fn try_new() -> Result<Box<Leaf>, AllocError> {
-        Box::try_new(Leaf { words: core::array::from_fn(|_| AtomicU64::new(0)) })
+        let words = core::array::from_fn(|_| AtomicU64::new(0));
+        Box::try_new(Leaf { head: RcuHead::new(), words })
+    }
+
+    fn is_empty(&self) -> bool {
+        // Relaxed: as in a node.
+        self.words.iter().all(|word| word.load(Relaxed) == 0)
     }
 
     fn word(&self, index: u64) -> &AtomicU64 {
@@ -73,8 +142,8 @@ impl Radix {
         Radix { root: AtomicPtr::new(null_mut()) }
     }
 
-    /// The word at `index`, if it was ever asked for with [`make`](Self::make).
-    pub fn get(&self, index: u64) -> Option<&AtomicU64> {
+    /// The word at `index`, if it was asked for with [`make`](Self::make) and not pruned since.
+    pub fn get<'t>(&'t self, _: Stay<'t>, index: u64) -> Option<&'t AtomicU64> {
         // Acquire, here and below: pairs with the release that linked the node, whose fields are then seen.
         let mut node = self.node(self.root.load(Acquire)).filter(|node| node.holds(index))?;
         loop {
@@ -86,12 +155,13 @@ impl Radix {
         }
     }
 
-    /// The word at `index`; allocates what is missing on the way.
+    /// The word at `index`; allocates what is missing on the way. What is not used then goes with the next
+    /// [`prune`](Self::prune).
     ///
     /// # Panics
     ///
     /// When `index` has more than [`INDEX_BITS`] bits.
-    pub fn make(&self, index: u64) -> Result<&AtomicU64, AllocError> {
+    pub fn make<'t>(&'t self, _: &'t impl Locked, index: u64) -> Result<&'t AtomicU64, AllocError> {
         assert!(index >> INDEX_BITS == 0, "a page index of {index:#x}");
         let mut node = self.make_root(index)?;
         loop {
@@ -111,6 +181,7 @@ impl Radix {
     /// Calls `f` with every word of `range` that can be other than zero, ascending, until it breaks.
     pub fn each<B>(
         &self,
+        _: Stay<'_>,
         range: Range<u64>,
         mut f: impl FnMut(u64, &AtomicU64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
@@ -147,6 +218,63 @@ impl Radix {
         ControlFlow::Continue(())
     }
 
+    /// Gives nodes back that have words of `range` and nothing but zeroes, after a grace period. Without them the tree is as
+    /// short as it can be.
+    pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: Range<u64>) {
+        self.prune_alone::<H>(range);
+    }
+
+    /// As [`prune`](Self::prune); the caller keeps makers out.
+    fn prune_alone<H: Host>(&self, range: Range<u64>) {
+        // Relaxed, here and below: makers come before us by the lock, or after us. Stores that unlink need no release: who sees
+        // the old value is waited for, and who must not see it is ordered by `rcu_defer`.
+        let Some(mut root) = self.node(self.root.load(Relaxed)) else { return };
+        let end = range.end.min((FAN as u64) << root.shift);
+        if range.start < end {
+            self.prune_below::<H>(root, range.start..end);
+        }
+        while root.children[1..].iter().all(|child| child.load(Relaxed).is_null()) {
+            let first = root.children[0].load(Relaxed);
+            if !first.is_null() && root.shift == BITS {
+                break;
+            }
+            self.root.store(first.cast(), Relaxed);
+            // SAFETY: just unlinked.
+            unsafe { retire::<H, Node>(NonNull::from(root)) };
+            match self.node(first.cast()) {
+                Some(below) => root = below,
+                None => break,
+            }
+        }
+    }
+
+    fn prune_below<H: Host>(&self, node: &Node, range: Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let next = (((at >> node.shift) + 1) << node.shift).min(range.end);
+            let slot = node.child(at);
+            if let Some(child) = NonNull::new(slot.load(Relaxed)) {
+                match self.below(node, child) {
+                    Below::Node(below) => {
+                        self.prune_below::<H>(below, at..next);
+                        if below.is_empty() {
+                            slot.store(null_mut(), Relaxed);
+                            // SAFETY: just unlinked.
+                            unsafe { retire::<H, Node>(child.cast()) };
+                        }
+                    }
+                    Below::Leaf(leaf) if leaf.is_empty() => {
+                        slot.store(null_mut(), Relaxed);
+                        // SAFETY: just unlinked.
+                        unsafe { retire::<H, Leaf>(child.cast()) };
+                    }
+                    Below::Leaf(_) => {}
+                }
+            }
+            at = next;
+        }
+    }
+
     /// A root that is tall enough for `index`.
     fn make_root(&self, index: u64) -> Result<&Node, AllocError> {
         loop {
@@ -168,12 +296,13 @@ impl Radix {
     }
 
     fn node(&self, node: *mut Node) -> Option<&Node> {
-        // SAFETY: null or a node of this tree, which lives as long as the tree.
+        // SAFETY: null or a node of this tree, found under a guard of the caller's, which it outlives.
         unsafe { node.as_ref() }
     }
 
     fn below(&self, node: &Node, child: NonNull<u8>) -> Below<'_> {
-        // SAFETY: a child of this tree, which lives as long as the tree; the parent's shift tells what it is.
+        debug_assert!(child != NonNull::dangling(), "a node that was freed is looked at");
+        // SAFETY: a child of this tree, found under a guard of the caller's, which it outlives; the parent's shift tells what it is.
         unsafe {
             if node.shift == BITS {
                 Below::Leaf(child.cast::<Leaf>().as_ref())
@@ -201,6 +330,47 @@ fn link<T>(slot: &AtomicPtr<u8>, new: Box<T>) -> NonNull<u8> {
             NonNull::new(found).expect("a slot that was not empty")
         }
     }
+}
+
+/// What is freed after a grace period.
+trait Retired {
+    /// So that who still looks is found out.
+    fn poison(&self);
+}
+
+impl Retired for Node {
+    fn poison(&self) {
+        if cfg!(debug_assertions) {
+            self.children.iter().for_each(|child| child.store(NonNull::dangling().as_ptr(), Relaxed));
+        }
+    }
+}
+
+impl Retired for Leaf {
+    fn poison(&self) {
+        if cfg!(debug_assertions) {
+            self.words.iter().for_each(|word| word.store(POISON, Relaxed));
+        }
+    }
+}
+
+/// Frees a node, but nothing below it, after a grace period.
+///
+/// # Safety
+///
+/// It was made by `Box`, with the record of the grace period first, and was just taken out of its tree.
+unsafe fn retire<H: Host, T: Retired>(node: NonNull<T>) {
+    // SAFETY: the head stays in place until the function frees the node around it.
+    unsafe { H::rcu_defer(node.cast(), after_grace::<T>) };
+}
+
+/// # Safety
+///
+/// `head` is that of a `T` passed to [`retire`], and a grace period has passed since.
+unsafe fn after_grace<T: Retired>(head: NonNull<RcuHead>) {
+    // SAFETY: the head is the first field of what `Box` made, and came with the provenance of the whole; nobody looks at it any more.
+    let node = unsafe { Box::from_raw(head.cast::<T>().as_ptr()) };
+    node.poison();
 }
 
 impl Drop for Radix {
@@ -234,89 +404,9 @@ unsafe fn free(node: NonNull<Node>) {
     }
 }
 
+#[cfg(all(test, loom))]
+#[path = "radix_loom_tests.rs"]
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use alloc::vec::Vec as StdVec;
-
-    fn words(tree: &Radix, range: Range<u64>) -> StdVec<(u64, u64)> {
-        let mut found = StdVec::new();
-        let _: ControlFlow<()> = tree.each(range, |index, word| {
-            if word.load(Relaxed) != 0 {
-                found.push((index, word.load(Relaxed)));
-            }
-            ControlFlow::Continue(())
-        });
-        found
-    }
-
-    #[test]
-    fn empty() {
-        let tree = Radix::new();
-        assert!(tree.get(0).is_none());
-        assert!(tree.get(u64::MAX).is_none());
-        assert!(words(&tree, 0..u64::MAX).is_empty());
-    }
-
-    #[test]
-    fn grows_and_keeps() {
-        // Each needs a taller tree than the one before, and their neighbours share leaves or not.
-        let indices: StdVec<u64> = (0..INDEX_BITS / BITS)
-            .flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)])
-            .collect();
-        let tree = Radix::new();
-        for (n, &index) in indices.iter().enumerate() {
-            tree.make(index).unwrap().store(index + 1, Relaxed);
-            for &index in &indices[..=n] {
-                assert_eq!(tree.get(index).unwrap().load(Relaxed), index + 1, "{index:#x} was lost");
-            }
-        }
-        let mut expected: StdVec<_> = indices.iter().map(|&index| (index, index + 1)).collect();
-        expected.sort_unstable();
-        expected.dedup();
-        assert_eq!(words(&tree, 0..u64::MAX), expected);
-        assert_eq!(words(&tree, 63..4097), [(63, 64), (64, 65), (4095, 4096), (4096, 4097)]);
-        assert_eq!(words(&tree, 64..64), []);
-    }
-
-    #[test]
-    fn highest_index() {
-        let tree = Radix::new();
-        let last = (1 << INDEX_BITS) - 1;
-        tree.make(last).unwrap().store(7, Relaxed);
-        assert_eq!(tree.get(last).unwrap().load(Relaxed), 7);
-        assert!(tree.get(0).is_none(), "nothing but the asked path was made");
-        assert_eq!(words(&tree, last..last + 1), [(last, 7)]);
-    }
-
-    #[test]
-    fn stops_where_told() {
-        let tree = Radix::new();
-        for index in [1, 70, 9000] {
-            tree.make(index).unwrap().store(1, Relaxed);
-        }
-        let stopped = tree.each(0..u64::MAX, |index, word| match word.load(Relaxed) {
-            1 if index > 1 => ControlFlow::Break(index),
-            _ => ControlFlow::Continue(()),
-        });
-        assert_eq!(stopped, ControlFlow::Break(70));
-    }
-
-    #[test]
-    fn many_makers_one_word() {
-        extern crate std;
-        let tree = Radix::new();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for index in (0..20_000).step_by(61) {
-                        tree.make(index).unwrap().fetch_add(1, Relaxed);
-                    }
-                });
-            }
-        });
-        let found = words(&tree, 0..u64::MAX);
-        assert_eq!(found.len(), 20_000_usize.div_ceil(61));
-        assert!(found.iter().all(|&(_, count)| count == 4), "a word was lost when two made its leaf");
-    }
-}
+#[path = "radix_tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@
 use super::mapping::{FillError, Mapping, zero};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, space::zap::Zap, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
-use freehold_sync::RcuHead;
+use freehold_sync::{RcuHead, RwSemWriteGuard};
 
 /// What a cut takes besides pages of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,19 +55,19 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let gone = size.div_ceil(unit)..old.div_ceil(unit);
-        let (last, _pages_go) = loop {
+        let (last, pages_go) = loop {
             // The part of the last page that is cut off must be zeroes when the file grows again.
             let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
             let pages_go = self.invalidate.write();
             // Its memory may have failed meanwhile, and another page have come.
-            if last.as_ref().is_none_or(|last| self.word_of(size / PAGE_SIZE, **last).is_some()) {
+            if last.as_ref().is_none_or(|last| self.word_of(&pages_go, size / PAGE_SIZE, **last).is_some()) {
                 break (last, pages_go);
             }
         };
         self.regions.may_lose(size / unit..gone.end)?;
         self.prepare_cut()?;
         self.publish_size(size);
-        self.cut(gone, Copies::Go);
+        self.cut(&pages_go, gone, Copies::Go);
         if let Some(last) = last {
             let platform = self.engine().platform();
             zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
@@ -109,7 +109,7 @@ impl<P: Platform> Mapping<P> {
         let gone = inner.start / unit..inner.end / unit;
         self.regions.may_lose(gone.clone())?;
         self.prepare_cut()?;
-        self.cut(gone, Copies::Stay);
+        self.cut(&pages_go, gone, Copies::Stay);
         drop(pages_go);
         edges.try_for_each(|edge| self.zero_part(edge))
     }
@@ -136,11 +136,11 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was published.
-    fn cut(&self, pages: Range<u64>, copies: Copies) {
+    fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, copies: Copies) {
         if pages.is_empty() {
             return;
         }
-        let cached = self.mark_leaving(pages.clone());
+        let cached = self.mark_leaving(pages_go, pages.clone());
         // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let go of it.
         let mapped = !self.mappers().is_empty();
         if cached || mapped {
@@ -149,12 +149,13 @@ impl<P: Platform> Mapping<P> {
         if mapped {
             self.unmap(pages.clone(), copies);
         }
-        let gone = if cached { self.drop_leaving(pages.clone()) } else { 0 };
+        let gone = if cached { self.drop_leaving(pages_go, pages.clone()) } else { 0 };
+        // Mappings may have been promised pages beyond the end of the file, and the index may have room for some.
+        let end = if copies == Copies::Go { u64::MAX } else { pages.end };
         if let Some(huge) = &self.huge {
-            // Mappings may have been promised pages beyond the end of the file.
-            let end = if copies == Copies::Go { u64::MAX } else { pages.end };
             huge.cut(self.engine(), pages.start..end, gone);
         }
+        self.prune(pages_go, pages.start..end);
         self.pager().discard(pages);
     }
 

@@ -112,20 +112,22 @@ fn cases() -> Vec<Refused> {
 /// Every way in which mmap refuses: the file's size, the pool and the promises stay.
 #[test]
 fn a_mapping_that_is_refused_leaves_no_trace() {
-    for case in cases() {
-        everywhere(POOL, |world, process, _| {
-            let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, false).unwrap();
-            let file = File::new(&mapping, case.access, "/huge/file").unwrap();
-            let taken = process.mmap(BASE + SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0);
-            assert_eq!(taken, Ok(BASE + SPAN));
-            process.limits().set(&case.limits);
-            let before: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
-            let mapped = process.mmap(case.addr, case.len, case.prot, case.flags, Some(&file), case.offset);
-            assert_eq!(mapped.map_err(MmapError::errno), Err(case.errno), "{}", case.why);
-            assert_eq!((counts(world), mapping.size()), (all_free(POOL), HUGE), "{}", case.why);
-            let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
-            assert_eq!(before, after, "{}", case.why);
-        });
+    for (case, locking) in cases().into_iter().zip(designs().collect::<Vec<_>>().into_iter().cycle()) {
+        let world = world(POOL);
+        let process = world.process(locking);
+        let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, false).unwrap();
+        let file = File::new(&mapping, case.access, "/huge/file").unwrap();
+        let taken = process.mmap(BASE + SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0);
+        assert_eq!(taken, Ok(BASE + SPAN));
+        process.limits().set(&case.limits);
+        let before: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+        let mapped = process.mmap(case.addr, case.len, case.prot, case.flags, Some(&file), case.offset);
+        assert_eq!(mapped.map_err(MmapError::errno), Err(case.errno), "{}", case.why);
+        assert_eq!((counts(&world), mapping.size()), (all_free(POOL), HUGE), "{}", case.why);
+        let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
+        assert_eq!(before, after, "{}", case.why);
+        drop((process, file, mapping));
+        world.end();
     }
 }
 

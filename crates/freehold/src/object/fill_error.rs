@@ -1,0 +1,48 @@
+//! Why pages cannot be had.
+
+use crate::error::NoMemory;
+
+/// Why a page could not be brought into the cache, or taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FillError {
+    /// The page lies beyond the end of the file (or of the largest file there can be).
+    BeyondEnd,
+    /// The backing store failed.
+    Io,
+    /// No memory.
+    NoMemory,
+    /// The file is sealed against it.
+    Sealed,
+    /// The memory that held the page failed, and there is no other copy.
+    Lost,
+    /// There is no free page in the pool of huge ones, or not as many as were asked for.
+    NoHugePages,
+    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none.
+    Invalid,
+    /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
+    Busy,
+}
+
+impl core::fmt::Display for FillError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            FillError::BeyondEnd => "beyond the end of the file",
+            FillError::Io => "input or output failed",
+            FillError::NoMemory => "out of memory",
+            FillError::Sealed => "sealed",
+            FillError::Lost => "lost with the memory that held it",
+            FillError::NoHugePages => "the pool has not enough huge pages",
+            FillError::Invalid => "not possible for a file of huge pages",
+            FillError::Busy => "mapped where nothing could stop its use",
+        })
+    }
+}
+
+impl core::error::Error for FillError {}
+
+impl From<NoMemory> for FillError {
+    fn from(_: NoMemory) -> Self {
+        FillError::NoMemory
+    }
+}

@@ -1,0 +1,93 @@
+//! The index of a page cache gives its memory back: what a program writes far apart and punches or cuts off again costs nothing in
+//! the end.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use freehold::hugetlb::HugePageSize;
+use freehold_sync::Host;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicI64, Ordering::Relaxed},
+};
+use support::*;
+
+/// Bytes in use.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+
+struct Counting;
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+// SAFETY: hands everything on.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as i64, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as i64, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// Bytes in use when all that was deferred has run.
+fn live() -> i64 {
+    <Machine>::rcu_barrier();
+    LIVE.load(Relaxed)
+}
+
+struct Broken;
+
+impl Pager<Machine> for Broken {
+    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+        Err(IoError)
+    }
+}
+
+/// What one leaf of the index covers.
+const STRIDE: u64 = 64 * PAGE;
+const PLACES: u64 = 10_000;
+
+/// One test, because it counts for the whole program.
+#[test]
+fn what_is_cut_off_costs_nothing() {
+    let world = World::with(64 << 20, Config::default());
+    let shared = Mapping::memfd(world.engine(), PLACES * STRIDE).unwrap();
+    // What the machine and this thread keep for ever has come by then.
+    shared.write_at(0, &[1]).unwrap();
+    shared.punch(0..PAGE).unwrap();
+    let start = live();
+    for place in 0..PLACES {
+        shared.write_at(place * STRIDE, &[1]).unwrap();
+        shared.punch(place * STRIDE..place * STRIDE + PAGE).unwrap();
+    }
+    // Far less than a leaf for each page: nothing, but for what the machine may keep at hand.
+    let kept = live() - start;
+    assert!(kept < 16384, "{kept} bytes after writing and punching {PLACES} pages");
+    for place in 0..PLACES / 4 {
+        shared.write_at(place * STRIDE, &[1]).unwrap();
+    }
+    let full = live() - start;
+    assert!(full > 512 * (PLACES as i64 / 4), "the pages are there: {full} bytes");
+    shared.truncate(0).unwrap();
+    let kept = live() - start;
+    assert!(kept < 16384, "{kept} bytes after truncation");
+    // Pages that cannot be had leave nothing behind.
+    let broken = Mapping::new(world.engine(), Broken, 1 << 50, false).unwrap();
+    let huge = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 1 << 50, false).unwrap();
+    let start = live();
+    for place in 0..PLACES {
+        assert!(broken.fill(place * 64).is_err(), "it cannot be read");
+        assert!(huge.fill(place * 64).is_err(), "the pool is empty");
+    }
+    let kept = live() - start;
+    assert!(kept < 16384, "{kept} bytes after pages that could not be had");
+    drop((shared, broken, huge));
+    world.end();
+}
