@@ -34,7 +34,7 @@ use core::{
     num::NonZeroU64,
     ops::{Deref, Range},
 };
-use freehold_range::{Entry, GapRequest, Lookup, Reader, Writer};
+use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, Writer};
 use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, Place, ReadFail};
 
 /// What a range of the tree holds.
@@ -99,6 +99,9 @@ pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: Range<u64>) -> Entry {
 pub(crate) fn closing_entry(range: Range<u64>) -> Entry {
     Entry { start: range.start, end: range.end, value: CLOSING }
 }
+
+/// How often a lookup without locks looks again for a VMA that went while it looked.
+const LOOKS: u32 = 8;
 
 /// Why a lookup without locks could not be used: take the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +204,7 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(always)]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, Climb> {
         let rcu = P::rcu_read();
+        let mut looks = 0;
         loop {
             let found = match self.tree.lookup(&rcu, addr) {
                 Lookup::Found(found) => found,
@@ -215,8 +219,8 @@ impl<P: Platform> AddressSpace<P> {
                     let read = VmaRead { vma, place, task: PhantomData };
                     return if read.range().contains(&addr) { Ok(read) } else { Err(Climb::Busy) };
                 }
-                // It left the tree after we found it: whatever is there now is worth another look.
-                Err(ReadFail::Detached) => continue,
+                // It left the tree after we found it: whatever is there now is worth another look, but not for ever.
+                Err(ReadFail::Detached) if looks < LOOKS => looks += 1,
                 Err(_) => return Err(Climb::Busy),
             }
         }
@@ -439,9 +443,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         false
     }
 
-    /// A free range; see [`freehold_range`]. Does not know of the gaps that stacks keep.
-    pub(crate) fn gap(&self, request: &GapRequest) -> Option<u64> {
-        self.tree.borrow().gap(request, |_| 0)
+    /// A free range of `len` bytes within `bounds`, all of them whole pages. Does not know of the gaps that stacks keep. Takes time
+    /// by the depth of the tree, since no gap that is long enough is passed over.
+    pub(crate) fn gap(&self, len: u64, bounds: Range<u64>, direction: Direction) -> Option<u64> {
+        let request =
+            GapRequest { len, align: crate::PAGE_SIZE, low: bounds.start, high: bounds.end, direction };
+        self.tree.borrow().gap(&request, |_| 0)
     }
 
     /// The lowest address that what lies at `slot` keeps for itself: below a stack its gap.

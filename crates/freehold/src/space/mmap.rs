@@ -18,11 +18,15 @@ use crate::{
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
 use core::ops::Range;
-use freehold_range::{Direction, GapRequest};
+use freehold_range::Direction;
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
 const HUGE: u64 = 2 << 20;
+
+/// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program may have as many stacks
+/// as VMAs, and others wait for the mmap lock meanwhile.
+const DETOURS: usize = 64;
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -316,26 +320,42 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn highest_gap(&self, len: u64, align: u64) -> Option<u64> {
         let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
         let mut high = self.space.mmap_base;
-        loop {
-            let at = self.gap(&GapRequest { len, align, low, high, direction: Direction::TopDown })?;
+        // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
+        let wanted = len.checked_add(align - PAGE_SIZE)?;
+        let highest = |len, high| self.gap(len, low..high, Direction::TopDown);
+        for _ in 0..DETOURS {
+            let room = highest(wanted, high)?;
+            let at = (room + wanted - len) & !(align - 1);
             match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
                 Some(kept) if kept < at + len => high = kept,
                 _ => return Some(at),
             }
         }
+        // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may lie above it.
+        let roomy = self.beside_stacks(wanted)?;
+        let room = highest(roomy, high)?;
+        let kept = self.next_slot(room).map_or(u64::MAX, |slot| self.kept_from(&slot));
+        Some((kept.min(room + roomy) - len) & !(align - 1))
     }
 
-    /// Likewise, from below; beyond a stack that wants some of it.
+    /// The same from below, beyond a stack that wants some of it.
     fn lowest_gap(&self, len: u64, align: u64) -> Option<u64> {
         let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE);
-        loop {
-            let request = GapRequest { len, align, low, high: TASK_SIZE, direction: Direction::BottomUp };
-            let at = self.gap(&request)?;
+        let wanted = len.checked_add(align - PAGE_SIZE)?;
+        let lowest = |len, low| self.gap(len, low..TASK_SIZE, Direction::BottomUp);
+        for _ in 0..DETOURS {
+            let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_slot(at) {
                 Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end,
                 _ => return Some(at),
             }
         }
+        lowest(self.beside_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
+    }
+
+    /// How large a gap has to be that has room for `len` whatever is above it.
+    fn beside_stacks(&self, len: u64) -> Option<u64> {
+        len.checked_add(self.space.engine.config().stack_gap.checked_next_multiple_of(PAGE_SIZE)?)
     }
 
     /// Rights and limits of locked memory.
