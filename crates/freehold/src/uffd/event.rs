@@ -68,33 +68,30 @@ impl<P: Platform> Notice<P> {
     }
 }
 
-/// Several, in order.
+/// Several, in order. As many as there are VMAs, so none is looked for from the other end.
 pub(crate) struct Notices<P: Platform> {
-    first: Option<Box<Link<P>>>,
+    last: Option<Box<Link<P>>>,
 }
 
 struct Link<P: Platform> {
     notice: Notice<P>,
-    next: Option<Box<Link<P>>>,
+    before: Option<Box<Link<P>>>,
 }
 
 impl<P: Platform> Notices<P> {
     pub const fn new() -> Self {
-        Notices { first: None }
-    }
-
-    fn end(&mut self) -> &mut Option<Box<Link<P>>> {
-        let mut end = &mut self.first;
-        while let Some(link) = end {
-            end = &mut link.next;
-        }
-        end
+        Notices { last: None }
     }
 
     fn push(&mut self, notice: Notice<P>) -> Result<(), NoMemory> {
-        let link = Box::try_new(Link { notice, next: None })?;
-        *self.end() = Some(link);
+        let link = Box::try_new(Link { notice, before: None })?;
+        self.put(link);
         Ok(())
+    }
+
+    fn put(&mut self, mut link: Box<Link<P>>) {
+        link.before = self.last.take();
+        self.last = Some(link);
     }
 
     /// `vma` is about to be unmapped, as far as it lies in `range`.
@@ -124,27 +121,30 @@ impl<P: Platform> Notices<P> {
         let Some(parent) = vma.uffd().filter(|context| context.wants(Features::EVENT_FORK)) else {
             return Ok(None);
         };
-        let mut at = &self.first;
+        let mut at = &self.last;
         while let Some(link) = at {
             if let Message::Fork(handle) = &link.notice.message
                 && Counted::same(&link.notice.change.0, parent)
             {
                 return Ok(Some(handle.context.clone()));
             }
-            at = &link.next;
+            at = &link.before;
         }
         // First: a handle cannot be dropped here, where locks are held.
         let room = Box::try_new_uninit()?;
         let handle = Userfaultfd::new(child, parent.config)?;
         let context = handle.context.clone();
-        let link = Link { notice: Notice::to(parent, Message::Fork(handle)), next: None };
-        *self.end() = Some(Box::write(room, link));
+        let link = Link { notice: Notice::to(parent, Message::Fork(handle)), before: None };
+        self.put(Box::write(room, link));
         Ok(Some(context))
     }
 
-    /// Both, these first.
-    pub fn append(&mut self, mut other: Self) {
-        *self.end() = other.first.take();
+    /// Both, these first. Takes as long as there are others.
+    pub fn append(&mut self, other: Self) {
+        let mut others = other.reversed();
+        while let Some(link) = others.pop() {
+            self.put(link);
+        }
     }
 
     /// Sends all, one after the other.
@@ -152,16 +152,26 @@ impl<P: Platform> Notices<P> {
     /// # Locks
     ///
     /// The caller holds none.
-    pub fn send(mut self) {
-        while let Some(notice) = self.pop() {
-            notice.send();
+    pub fn send(self) {
+        let mut all = self.reversed();
+        while let Some(link) = all.pop() {
+            Box::into_inner(link).notice.send();
         }
     }
 
-    fn pop(&mut self) -> Option<Notice<P>> {
-        let Link { notice, next } = Box::into_inner(self.first.take()?);
-        self.first = next;
-        Some(notice)
+    /// The last first.
+    fn reversed(mut self) -> Self {
+        let mut reversed = Self::new();
+        while let Some(link) = self.pop() {
+            reversed.put(link);
+        }
+        reversed
+    }
+
+    fn pop(&mut self) -> Option<Box<Link<P>>> {
+        let mut link = self.last.take()?;
+        self.last = link.before.take();
+        Some(link)
     }
 }
 
