@@ -12,6 +12,9 @@ use freehold_pagetable::{
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
+/// Pages that write-back cleans at a time, from one that is in the cache on.
+const TOGETHER: u64 = 1 << 13;
+
 impl<P: Platform> Mapping<P> {
     /// A page inside the file, brought into the cache if need be.
     pub(super) fn page(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
@@ -135,8 +138,13 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let pages_stay = self.invalidate.read();
-        // First the rights to write go, so that a store after this makes its page dirty again.
-        self.home().each_mapper(pages.clone(), clean);
+        // First the rights to write go, so that a store after this makes its page dirty again. What is not in the cache is not mapped,
+        // and a mapping may be far larger than what is.
+        let mut at = pages.start;
+        while let ControlFlow::Break(first) = self.each_page(&pages_stay, at..pages.end, ControlFlow::Break) {
+            at = pages.end.min(first.saturating_add(TOGETHER));
+            self.home().each_mapper(first..at, clean);
+        }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
             if let Some(page) = self.get_page(index) {
