@@ -44,7 +44,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn wait(word: &AtomicU32, expected: u32);
 
     /// As [`wait`](Self::wait), and gives up when a fatal signal is pending for this task, whether it arrives before
-    /// or during the wait.
+    /// or during the wait; also where there is nothing to wait for, since the word differs: see [`check_killed`].
     ///
     /// # Errors
     /// [`Killed`].
@@ -159,4 +159,14 @@ impl fmt::Debug for RcuHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RcuHead")
     }
+}
+
+/// Looks for a fatal signal, for loops that are as long as others make them. Never sleeps.
+///
+/// # Errors
+///
+/// [`Killed`]: one is pending for this task.
+pub fn check_killed<H: Host>() -> Result<(), Killed> {
+    // Whatever it is expected to be, it is not.
+    H::wait_killable(&AtomicU32::new(1), 0)
 }

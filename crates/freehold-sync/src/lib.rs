@@ -73,7 +73,7 @@ pub mod vma_lock;
 pub mod word_lock;
 
 pub use allocator_api2::alloc::AllocError;
-pub use host::{Host, Killed, RcuHead};
+pub use host::{Host, Killed, RcuHead, check_killed};
 pub use mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard, Speculation};
 pub use percpu::{Counter, PerCpu};
 pub use rank::{LockContext, Rank};

@@ -99,6 +99,7 @@ pub mod platform;
 pub mod probe;
 mod reclaim;
 pub mod rmap;
+mod rounds;
 pub mod space;
 pub mod uffd;
 pub mod vma;

@@ -10,6 +10,7 @@ use crate::{
     PAGE_SIZE,
     error::{AccessError, PinError},
     platform::Platform,
+    rounds::Rounds,
     space::AddressSpace,
 };
 
@@ -71,8 +72,11 @@ impl<P: Platform> AddressSpace<P> {
         way: Way,
     ) -> Result<usize, AccessError> {
         let (mut own, mut theirs) = (Parts::new(local)?, Parts::new(remote)?);
-        let mut done = 0;
+        let (mut done, mut rounds) = (0, Rounds::new());
         while let (Some(here), Some(there)) = (own.first(), theirs.first()) {
+            if let Err(killed) = rounds.again::<P>() {
+                return partial(done, killed.into());
+            }
             let most = BATCH * PAGE_SIZE - there.base % PAGE_SIZE;
             let len = here.len.min(there.len).min(most);
             let moved = match self.pinned(here.base, other, there.base, len, way) {

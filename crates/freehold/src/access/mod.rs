@@ -11,7 +11,9 @@ mod pin;
 
 pub use pin::{PinFlags, Pins};
 
-use crate::{PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace};
+use crate::{
+    PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, rounds::Rounds, space::AddressSpace,
+};
 use core::ops::{ControlFlow, Range};
 
 /// What the one who asks may do.
@@ -78,8 +80,11 @@ impl<P: Platform> AddressSpace<P> {
     /// For each page those of a fault; none on entry.
     pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: Manner) -> Result<usize, AccessError> {
         let how = How { write: false, manner };
-        let mut done = 0;
+        let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
+            if let Err(killed) = rounds.again::<P>() {
+                return partial(done, killed.into());
+            }
             let Some(at) = addr.checked_add(done as u64) else {
                 return partial(done, AccessError::BadAddress);
             };
@@ -105,8 +110,11 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`read_memory`](Self::read_memory).
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: Manner) -> Result<usize, AccessError> {
         let how = How { write: true, manner };
-        let mut done = 0;
+        let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {
+            if let Err(killed) = rounds.again::<P>() {
+                return partial(done, killed.into());
+            }
             let Some(at) = addr.checked_add(done as u64) else {
                 return partial(done, AccessError::BadAddress);
             };

@@ -13,6 +13,7 @@ use crate::{
     fault::{Access, FaultError, Held, SegvCode, Step},
     object::Object,
     platform::Platform,
+    rounds::Rounds,
     space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags},
 };
@@ -96,6 +97,7 @@ impl<P: Platform> AddressSpace<P> {
         mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> Step<P>,
     ) -> Result<(), AccessError> {
         let mut climbed = self.locking.fault == FaultLock::MmapLock;
+        let mut rounds = Rounds::new();
         loop {
             let step = match climbed {
                 false => match self.lock_vma(page) {
@@ -113,6 +115,8 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 Step::Failed(error) => return Err(error.into()),
             }
+            // The page may go again whenever it has come: MADV_DONTNEED beside a forced write.
+            rounds.again::<P>()?;
         }
     }
 

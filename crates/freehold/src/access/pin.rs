@@ -30,6 +30,7 @@ use crate::{
     fault::{FaultError, Held, SegvCode, Step},
     object::Object,
     platform::Platform,
+    rounds::Rounds,
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
@@ -186,12 +187,13 @@ impl<P: Platform> AddressSpace<P> {
     /// Tables' locks one at a time, tried for; where something is missing, those of faults. None on entry.
     pub fn pin_user_pages_fast(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
         let mut pinning = Pinning::new(self, addr, pages, flags)?;
+        let mut rounds = Rounds::new();
         loop {
             pinning.quickly();
             if pinning.is_over() {
                 return Ok(pinning.pins);
             }
-            if let Err(error) = pinning.slowly() {
+            if let Err(error) = rounds.again::<P>().map_err(PinError::from).and_then(|()| pinning.slowly()) {
                 return pinning.partial(error);
             }
         }
@@ -281,8 +283,9 @@ impl<'s, P: Platform> Pinning<'s, P> {
     }
 
     fn all_slowly(mut self) -> Result<Pins<P>, PinError> {
+        let mut rounds = Rounds::new();
         while !self.is_over() {
-            if let Err(error) = self.slowly() {
+            if let Err(error) = rounds.again::<P>().map_err(PinError::from).and_then(|()| self.slowly()) {
                 return self.partial(error);
             }
         }

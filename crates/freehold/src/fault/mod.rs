@@ -28,6 +28,7 @@ use crate::{
     object::{File, FillError, Object},
     platform::Platform,
     rmap::{Moving, failed_frame},
+    rounds::Rounds,
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
     uffd::Userfault,
     vma::{Vma, flags::VmFlags},
@@ -145,6 +146,7 @@ impl<P: Platform> AddressSpace<P> {
             FaultLock::VmaLock => Ended::VmaLock,
             FaultLock::MmapLock => Ended::MmapLock,
         };
+        let mut rounds = Rounds::new();
         let end = loop {
             let step = match rung {
                 Ended::VmaLock => self.fault_under_vma_lock(page, access),
@@ -166,6 +168,10 @@ impl<P: Platform> AddressSpace<P> {
                     }
                 }
                 Step::Failed(error) => break Err(error.at(addr)),
+            }
+            // Whoever takes away what each round brings keeps this going, but not for ever.
+            if let Err(killed) = rounds.again::<P>() {
+                break Err(killed.into());
             }
         };
         self.counters.count_fault(if end.is_ok() { rung } else { Ended::Failed });

@@ -22,6 +22,7 @@ use crate::{
     fault::vma_pte_flags,
     object::{Asked, File, MapRequest, Object, Run, Special, VmaInfo},
     platform::Platform,
+    rounds::Rounds,
     vma::{Vma, flags::VmFlags},
 };
 use allocator_api2::vec::Vec;
@@ -43,7 +44,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: Range<u64>,
         gone: &mut Leftovers<'s, P>,
     ) -> Result<bool, MmapError> {
+        let mut rounds = Rounds::new();
         loop {
+            rounds.again::<P>()?;
             let gathered = self.clear_way(request, &range)?;
             let info = request.vma_info(range.clone());
             let revocations = file.mapping().asking();

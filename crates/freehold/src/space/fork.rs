@@ -30,6 +30,7 @@ use crate::{
     frame::Frame,
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
+    rounds::Rounds,
     uffd::{Context, event::Notices},
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
@@ -90,8 +91,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         child.pkeys.inherit(&copy, self);
         let tlb = SpaceTlb { space: self.space };
         let mut gather = Gather::new(&tlb, &self.space.gathers);
-        let mut kept = 0;
+        let (mut kept, mut rounds) = (0, Rounds::new());
         let copied = self.vmas(0..u64::MAX).try_for_each(|vma| {
+            rounds.again::<P>()?;
             self.lock_vma_killable(vma)?;
             if vma.flags().contains(VmFlags::DONTCOPY) {
                 return Ok(());

@@ -12,6 +12,7 @@ use crate::{
     hugetlb::HugePageSize,
     object::File,
     platform::Platform,
+    rounds::Rounds,
     uffd::Userfault,
     vma::{Vma, flags::VmFlags},
 };
@@ -112,8 +113,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn populate_by(&self, range: Range<u64>, policy: Policy) -> Result<(), PopulateError> {
-        let mut at = range.start;
+        let (mut at, mut rounds) = (range.start, Rounds::new());
         while at < range.end {
+            rounds.again::<P>()?;
             let guard = self.read_killable()?;
             let batch = self.populate_batch(&guard, &(at..range.end), policy);
             drop(guard);
@@ -176,11 +178,16 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Batch<P> {
         let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
         let end = part.end.min(part.start + BATCH * unit);
-        let mut page = part.start;
+        let (mut page, mut faults) = (part.start, 0);
         while page < end {
             if self.is_there(page, access) {
                 page = (page & !(unit - 1)) + unit;
                 continue;
+            }
+            faults += 1;
+            if faults > 2 * BATCH {
+                // Somebody takes away what comes.
+                return Batch::To(page);
             }
             match self.fault_in(vma, page, access, Held::Mmap(guard)) {
                 // Somebody else may have been faster, with less than we need.

@@ -5,6 +5,7 @@ use crate::{
     PAGE_SHIFT,
     fault::{FaultError, Held, SegvCode, Step},
     platform::Platform,
+    rounds::Rounds,
     vma::{Vma, flags::VmFlags},
 };
 
@@ -29,7 +30,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock, for reading and then for writing, killably; none on entry.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
+        let mut rounds = Rounds::new();
         loop {
+            rounds.again::<P>()?;
             let guard = self.read_killable()?;
             let Some(vma) = guard.next(addr) else { return Err(not_mapped(addr)) };
             let start = vma.start();

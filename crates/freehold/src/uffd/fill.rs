@@ -11,6 +11,7 @@ use crate::{
     fault::{Held, Step, vma_pte_flags, written},
     object::{File, FillError, Object},
     platform::Platform,
+    rounds::Rounds,
     space::{
         AddressSpace, Rss, RssKind,
         locking::{ReadGuard, VmaRead},
@@ -129,10 +130,11 @@ impl<P: Platform> Userfaultfd<P> {
         let space = self.space()?;
         let filler =
             Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
-        let mut at = range.start;
+        let (mut at, mut rounds) = (range.start, Rounds::new());
         let mut failed = Ok(());
         while at < range.end && failed.is_ok() {
-            failed = filler.batch(&range, &mut at);
+            failed =
+                rounds.again::<P>().map_err(UffdError::from).and_then(|()| filler.batch(&range, &mut at));
         }
         if at > start && !mode.contains(FillMode::DONTWAKE) {
             self.context.wake(&(start..at));
@@ -393,7 +395,9 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<VmaRead<'_, P>, UffdError> {
         let lacks_family =
             |vma: &Vma<P>| family && !vma.flags().contains(VmFlags::SHARED) && !vma.anon().is_some();
+        let mut rounds = Rounds::new();
         loop {
+            rounds.again::<P>()?;
             if let Ok(vma) = self.lock_vma(at)
                 && !lacks_family(&vma)
             {

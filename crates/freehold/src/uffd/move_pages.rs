@@ -17,6 +17,7 @@ use crate::{
     frame::cache::home_of,
     platform::Platform,
     rmap::Moving,
+    rounds::Rounds,
     space::{AddressSpace, locking::VmaRead, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
 };
@@ -70,10 +71,11 @@ impl<P: Platform> Userfaultfd<P> {
         let space = self.space()?;
         let holes = mode.contains(MoveMode::ALLOW_SRC_HOLES);
         let mover = Mover { context: &self.context, space: &space, source, target, holes };
-        let mut moved = 0;
+        let (mut moved, mut rounds) = (0, Rounds::new());
         let mut failed = Ok(());
         while moved < len && failed.is_ok() {
-            failed = mover.batch(&mut moved);
+            // Not all of them move a page: frames are waited for.
+            failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| mover.batch(&mut moved));
         }
         if moved > 0 && !mode.contains(MoveMode::DONTWAKE) {
             self.context.wake(&(to..to + moved));
@@ -138,7 +140,9 @@ impl<P: Platform> Mover<'_, P> {
     /// Locks the two VMAs. None waits for the second with the first locked.
     fn lock_both(&self, from: u64, to: u64) -> Result<Both<'_, P>, UffdError> {
         let space = self.space;
+        let mut rounds = Rounds::new();
         loop {
+            rounds.again::<P>()?;
             if let Ok(source) = space.lock_vma(from) {
                 let one = source.range().contains(&to);
                 let target = if one { None } else { space.lock_vma(to).ok() };

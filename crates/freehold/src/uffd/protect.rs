@@ -11,6 +11,7 @@ use crate::{
     error::UffdError,
     platform::Platform,
     rmap::Moving,
+    rounds::Rounds,
     space::{AddressSpace, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
 };
@@ -57,8 +58,9 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdError::Invalid);
         }
         let space = self.space()?;
-        let (mut at, mut any) = (range.start, false);
+        let (mut at, mut any, mut rounds) = (range.start, false, Rounds::new());
         while at < range.end {
+            rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
                 true if vma.flags().contains(VmFlags::UFFD_WP) => Ok(()),
                 _ => Err(UffdError::NotRegistered),

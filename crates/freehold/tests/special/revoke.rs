@@ -1,7 +1,11 @@
 //! A device that takes its frames back: `unmap_mapping_range`.
 
 use super::*;
-use freehold::{fault::FaultError, space::RemapFlags};
+use freehold::{
+    error::MmapError,
+    fault::{Access, FaultError},
+    space::RemapFlags,
+};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -84,6 +88,49 @@ fn an_answer_that_is_old_is_not_used() {
             board.assert_closed();
         });
     }
+}
+
+/// A driver that takes back whatever it has answered, for ever: the call that it keeps going ends with a fatal signal.
+#[test]
+fn answers_that_are_always_old_end_with_a_signal() {
+    for hook in ["fault", "mmap"] {
+        everywhere(|world, process, cpu| {
+            let board = Board::new(&world.machine);
+            let whole = (hook == "mmap").then_some(u64::MAX);
+            *board.manner() = Manner { whole, splits: true, notified: true, ..Manner::default() };
+            let file = board.open(world);
+            let map = || process.mmap(BASE, 4 * PAGE, RW, SHARED | MapFlags::FIXED, Some(&file), 0);
+            if hook != "mmap" {
+                map().unwrap();
+            }
+            always_old(&board, hook, file.mapping().clone(), 0);
+            match hook {
+                "mmap" => assert_eq!(killed(map), Err(MmapError::Killed)),
+                _ => {
+                    let stored = killed(|| process.space().handle_fault(BASE + PAGE, Access::WRITE));
+                    assert_eq!(stored, Err(FaultError::Killed), "{hook}");
+                }
+            }
+            board.inside("nothing", || ());
+            // Without a signal, and with an answer that lasts, all is well.
+            map().unwrap();
+            process.store(cpu, BASE + PAGE, 9u64).unwrap();
+            process.check();
+            process.munmap(BASE, 4 * PAGE).unwrap();
+            drop(file);
+            board.assert_closed();
+        });
+    }
+}
+
+/// Inside the next hook of this name, and every one after it.
+fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<Machine>>, round: u64) {
+    let weak = Arc::downgrade(board);
+    board.inside(hook, move || {
+        assert!(round < 10_000, "nobody looked for a signal");
+        mapping.revoke(0..PAGES, true);
+        always_old(&weak.upgrade().unwrap(), hook, mapping.clone(), round + 1);
+    });
 }
 
 /// On threads: what a revocation has taken is never seen again, whoever maps, faults, forks, moves and unmaps meanwhile.

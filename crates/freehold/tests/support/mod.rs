@@ -13,7 +13,7 @@ pub use freehold::{
     rmap::FileRmap,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
-pub use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+pub use freehold_machine::{Cpu, Machine, MachineConfig, Process, Task};
 pub use freehold_pagetable::{Pfn, X86_4};
 use rand_pcg::{
     Pcg64Mcg,
@@ -105,6 +105,17 @@ pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &P
         let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
         Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
     }
+}
+
+/// Makes a call on a thread of its own that is killed as it looks for a fatal signal for the first time, which it must.
+pub fn killed<R: Send>(call: impl FnOnce() -> R + Send) -> R {
+    let thread = || {
+        Task::current().interrupt_wait(1);
+        let result = call();
+        assert!(Task::current().is_killed(), "nobody looked for a signal");
+        result
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
 /// A sequence that looks random, the same for the same seed.

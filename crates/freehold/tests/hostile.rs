@@ -1,0 +1,213 @@
+//! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is bounded, or ends with a
+//! fatal signal (`docs/bounds.md`). Nothing here asserts a time: depths, places and how far a call came are what shows.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use freehold::{
+    access::{IoVec, Manner, PinFlags},
+    error::{ForkError, UffdError},
+    space::{Advice, TASK_SIZE},
+    uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::FailingAllocator;
+use support::*;
+
+#[global_allocator]
+static HEAP: FailingAllocator = FailingAllocator;
+
+/// What the balance of a file's VMAs could rest on without a secret, and once did.
+fn hash(addr: usize) -> u64 {
+    let product = (addr as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ (product >> 32)
+}
+
+/// The slab gives the VMA again that was freed last. So a process learns of each VMA where it will lie, by a mapping that goes at once,
+/// and maps the page of the file that stands where this VMA's address makes the tree deepest.
+#[test]
+fn offsets_chosen_by_the_addresses_of_vmas_make_no_list() {
+    const VMAS: u64 = 400;
+    // Where in a VMA the link lies is not for a test to know.
+    for link in (64..192).step_by(8) {
+        World::new().live(Locking::default(), |world, hostile, _| {
+            let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
+            let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+            for n in 0..VMAS {
+                let at = BASE + 2 * n * PAGE;
+                let map = |index: u64| {
+                    let flags = MapFlags::SHARED | MapFlags::FIXED;
+                    hostile.mmap(at, PAGE, R, flags, Some(&file), index * PAGE).unwrap();
+                    core::ptr::from_ref(&*hostile.space().find_vma(at).unwrap()).addr()
+                };
+                let vma = map(0);
+                hostile.munmap(at, PAGE).unwrap();
+                assert_eq!(map(hash(vma + link) >> 14), vma, "a VMA is used again");
+            }
+            // Verifies the depth; nobody else's mmap and munmap goes further down.
+            mapping.check();
+            let other = world.process(Locking::default());
+            for n in 0..VMAS {
+                let at = other.mmap(0, PAGE, R, MapFlags::SHARED, Some(&file), n << 40).unwrap();
+                mapping.check();
+                if n % 2 == 0 {
+                    other.munmap(at, PAGE).unwrap();
+                }
+            }
+            mapping.check();
+            drop(other);
+            mapping.check();
+        });
+    }
+}
+
+/// One page of a stack, which wants 256 free pages below it.
+fn stack(process: &Process, at: u64) {
+    let flags = ANON | MapFlags::GROWSDOWN | MapFlags::FIXED_NOREPLACE;
+    assert_eq!(process.mmap(at, PAGE, RW, flags, None, 0), Ok(at));
+}
+
+/// Pages between two stacks: too few for any mapping in between.
+const BETWEEN: u64 = 258;
+
+/// Below the mmap base: stacks, a mapping, a gap of 8 pages, a mapping. Where the next one goes, in pages below the first mapping.
+fn place_below(stacks: u64) -> u64 {
+    let world = World::new();
+    let config = SpaceConfig::default();
+    let process = Process::new(world.engine(), &config).unwrap();
+    let mut at = config.mmap_base - PAGE;
+    for _ in 0..stacks {
+        stack(&process, at);
+        at -= (BETWEEN + 1) * PAGE;
+    }
+    anon(&process, at, 1);
+    anon(&process, at - 9 * PAGE, 1);
+    let found = process.mmap(0, 4 * PAGE, R, ANON, None, 0).unwrap();
+    process.check();
+    drop(process);
+    world.end();
+    (at - found) / PAGE
+}
+
+/// The same above a third of the address space, with no room below. In pages above the first mapping.
+fn place_above(stacks: u64) -> u64 {
+    let world = World::new();
+    let config = SpaceConfig { mmap_base: 128 << 20, ..SpaceConfig::default() };
+    let process = Process::new(world.engine(), &config).unwrap();
+    anon(&process, 1 << 16, (config.mmap_base - (1 << 16)) / PAGE);
+    let mut at = (TASK_SIZE / 3).next_multiple_of(PAGE);
+    for _ in 0..stacks {
+        at += BETWEEN * PAGE;
+        stack(&process, at);
+        at += PAGE;
+    }
+    // In front of these no gap is kept: this one is closed.
+    anon(&process, at, 1);
+    anon(&process, at + 9 * PAGE, 1);
+    let found = process.mmap(0, 4 * PAGE, R, ANON, None, 0).unwrap();
+    process.check();
+    drop(process);
+    world.end();
+    (found - at) / PAGE
+}
+
+/// A search for room goes around some stacks one by one, as Linux does, and finds the first gap that is large enough. It does not go
+/// around any number: then it takes a gap that has room beside a stack, though that lies further on.
+#[test]
+fn a_search_for_room_goes_around_a_bounded_number_of_stacks() {
+    assert_eq!([0, 1, 30, 63].map(place_below), [4; 4]);
+    assert_eq!([64, 65, 300].map(place_below), [13; 3]);
+    assert_eq!([0, 1, 30, 63].map(place_above), [1; 4]);
+    assert_eq!([64, 65, 300].map(place_above), [10; 3]);
+}
+
+/// A call that is as long as its caller likes, beside a fatal signal that arrives at once.
+#[test]
+fn calls_of_any_length_end_with_a_fatal_signal() {
+    const PAGES: u64 = 300;
+    World::with(32 << 20, Config::default()).live(Locking::default(), |_, process, _| {
+        let space = process.space();
+        // Nothing joins its neighbours.
+        for n in 0..PAGES {
+            let rights = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
+            process.mmap(BASE + n * PAGE, PAGE, rights, ANON | MapFlags::FIXED, None, 0).unwrap();
+        }
+        let short = |pages: u64| assert!(0 < pages && pages < PAGES, "{pages} of {PAGES} pages");
+        let mut bytes = vec![0; (PAGES * PAGE) as usize];
+        let read = killed(|| space.read_memory(BASE, &mut bytes, Manner::Plain));
+        short(read.unwrap() as u64 / PAGE);
+        let written = killed(|| space.write_memory(BASE, &bytes, Manner::Forced));
+        short(written.unwrap() as u64 / PAGE);
+        process.madvise(BASE, PAGES * PAGE, Advice::DontNeed).unwrap();
+        for fast in [false, true] {
+            let pins = killed(|| match fast {
+                true => space.pin_user_pages_fast(BASE, PAGES as usize, PinFlags::WRITE),
+                false => space.pin_user_pages(BASE, PAGES as usize, PinFlags::WRITE),
+            });
+            short(pins.unwrap().len() as u64);
+            process.madvise(BASE, PAGES * PAGE, Advice::DontNeed).unwrap();
+        }
+        let populated = killed(|| process.madvise(BASE, PAGES * PAGE, Advice::PopulateWrite));
+        assert!(populated.is_err(), "{populated:?}");
+        short(process.rss().anon as u64);
+        assert_eq!(killed(|| space.fork()).err(), Some(ForkError::Killed));
+        process.check();
+    });
+}
+
+/// The same between two spaces.
+#[test]
+fn transfers_of_any_length_end_with_a_fatal_signal() {
+    const PAGES: u64 = 2_000;
+    World::with(32 << 20, Config::default()).live(Locking::default(), |world, process, _| {
+        let other = world.process(Locking::default());
+        let all = [IoVec { base: BASE, len: PAGES * PAGE }];
+        for space in [process, &other] {
+            anon(space, BASE, PAGES);
+        }
+        let moved = killed(|| process.space().process_vm_readv(&all, other.space(), &all)).unwrap() as u64;
+        assert!(0 < moved && moved < PAGES * PAGE, "{moved:#x}");
+        process.check();
+    });
+}
+
+/// A file with three pages in its cache, mapped over more addresses than could be gone through: whoever writes it back takes the
+/// lock of all that map it a few times.
+#[test]
+fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
+    let config = Config { lock_stats: true, ..Config::default() };
+    World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let at = process.mmap(0, 1 << 45, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let places = [0, 1 << 30, (1 << 45) - PAGE];
+        for place in places {
+            process.store(cpu, at + place, 7u64).unwrap();
+        }
+        let taken = || world.engine().file_lock_stats().unwrap().read.acquired;
+        let before = taken();
+        mapping.write_back(0..u64::MAX).unwrap();
+        assert!(taken() - before < 20, "the lock was taken {} times", taken() - before);
+        for place in places {
+            assert_eq!(world.engine().mkclean(process.frame_at(at + place).unwrap()), Ok(0));
+        }
+    });
+}
+
+/// The same of a pager's calls.
+#[test]
+fn fills_of_any_length_end_with_a_fatal_signal() {
+    const PAGES: u64 = 1 << 13;
+    World::with(32 << 20, Config::default()).live(Locking::default(), |_, process, _| {
+        anon(process, BASE, PAGES);
+        let uffd = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
+        uffd.register(BASE, PAGES * PAGE, RegisterMode::MISSING).unwrap();
+        let filled = killed(|| uffd.zeropage(BASE, PAGES * PAGE, FillMode::empty())).unwrap();
+        assert!(0 < filled && filled < PAGES * PAGE, "{filled:#x}");
+        let large = BASE + PAGES * PAGE;
+        process.mmap(large, 1 << 40, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+        uffd.register(large, 1 << 40, RegisterMode::WP).unwrap();
+        let protected = killed(|| uffd.write_protect(large, 1 << 40, ProtectMode::WP));
+        assert_eq!(protected, Err(UffdError::Killed));
+        process.check();
+    });
+}
