@@ -3,6 +3,7 @@
 
 pub mod mutants;
 pub mod mutation;
+pub mod sanitizer;
 pub mod suite;
 pub mod table;
 mod test_program;

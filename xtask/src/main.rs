@@ -1,21 +1,23 @@
 //! The chores of the project: every test suite, in order, by one command.
 //!
 //! `cargo xtask test` runs what a change must pass; `cargo xtask test --long` gives the random suites more time and adds the
-//! mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
+//! AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
 //! replays every recording at hand on every design, ten seeds each, and prints a line for each. `cargo xtask mutants` takes
-//! protections away and sees tests fail.
+//! protections away and sees tests fail; `cargo xtask asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};
 
 use xtask::{
     mutants::{self, Selection},
+    sanitizer,
     suite::{LOOM, PLAIN, REPLAY, SHUTTLE, Suite},
     table,
 };
 
 const USAGE: &str = "usage: cargo xtask test [--long] | plain | loom | shuttle | replay
-       cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table";
+       cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
+       cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -23,11 +25,13 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => run([PLAIN, LOOM, SHUTTLE].concat(), false),
         ["test", "--long"] => run([PLAIN, LOOM, SHUTTLE].concat(), true)
+            .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
             .and_then(|all| mutants::run(&all)),
         ["plain"] => run(PLAIN.to_vec(), false),
         ["loom"] => run(LOOM.to_vec(), false),
         ["shuttle"] => run(SHUTTLE.to_vec(), false),
+        ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), true),
         ["mutants", "--table"] => table::write(),
         ["mutants", rest @ ..] => Selection::of(rest).and_then(|selection| mutants::run(&selection)),

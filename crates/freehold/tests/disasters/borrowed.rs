@@ -6,7 +6,12 @@
 //! The one who holds on here is a reader of another's memory, stopped in the middle of its copy.
 
 use super::{gate::Gated, *};
-use freehold::{access::Manner, space::AddressSpace};
+use freehold::{
+    access::Manner,
+    error::UffdError,
+    space::AddressSpace,
+    uffd::{Features, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
+};
 
 type Space = Counted<AddressSpace<Gated>>;
 
@@ -27,6 +32,20 @@ fn read_while(
     read_parent: bool,
     meanwhile: impl FnOnce(&Space, Space, &mut Vcpu) + Send + 'static,
 ) -> u64 {
+    read_with(locking, |parent| {
+        let child = parent.fork().unwrap();
+        let (read, other) = if read_parent { (parent, child) } else { (child, parent) };
+        (read, move |own: &Space, cpu: &mut Vcpu| meanwhile(own, other, cpu))
+    })
+}
+
+/// A page with 1 in it. What `prepare` makes of its space is read, and while that is done, `prepare`'s other half is called; what that
+/// returns is kept until the reader is done. What the reader got is returned.
+fn read_with<M, K>(locking: Locking, prepare: impl FnOnce(Space) -> (Space, M)) -> u64
+where
+    M: FnOnce(&Space, &mut Vcpu) -> K + Send + 'static,
+    K: Send + 'static,
+{
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
@@ -34,16 +53,17 @@ fn read_while(
     parent.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     let mut cpu = machine.cpu(0);
     store(&parent, &mut cpu, 1);
-    let child = parent.fork().unwrap();
-    let (read, other) = if read_parent { (parent, child) } else { (child, parent) };
+    let (read, meanwhile) = prepare(parent);
     let inside = read.clone();
+    let (keep, kept) = std::sync::mpsc::channel();
     // On a thread of its own: the reader holds a lock.
     gated.read.put(move || {
-        std::thread::spawn(move || meanwhile(&inside, other, &mut cpu)).join().unwrap();
+        keep.send(std::thread::spawn(move || meanwhile(&inside, &mut cpu)).join().unwrap()).unwrap();
     });
     let mut word = [0; 8];
     assert_eq!(read.read_memory(BASE, &mut word, Manner::Plain), Ok(8));
     assert!(!gated.read.is_waiting(), "the reader read nothing");
+    drop(kept.recv());
     read.check();
     drop((read, engine, gated));
     machine.accounting().assert_clean();
@@ -91,5 +111,27 @@ fn it_outlives_those_who_mapped_it() {
             store(own, cpu, 4);
         });
         assert_eq!(read, 1, "{locking:?}: the reader saw another page");
+    }
+}
+
+/// C-48: a userfaultfd leaves the page where it is. Its reader would otherwise find what is stored at the new place.
+#[test]
+fn c48_it_does_not_move_to_another_place() {
+    for locking in Locking::ALL {
+        let read = read_with(locking, |space| {
+            space.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+            let config = UffdConfig { features: Features::MOVE, user_mode_only: false };
+            let uffd = Userfaultfd::new(&space, config).unwrap();
+            uffd.register(BASE + PAGE, PAGE, RegisterMode::MISSING).unwrap();
+            let move_it = move |own: &Space, cpu: &mut Vcpu| {
+                let moved = uffd.move_pages(BASE + PAGE, BASE, PAGE, MoveMode::empty());
+                assert_eq!(moved, Err(UffdError::Busy), "{locking:?}");
+                assert_eq!(load(own, cpu), 1);
+                // Closing it waits for the reader.
+                uffd
+            };
+            (space, move_it)
+        });
+        assert_eq!(read, 1, "{locking:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a frame.
+//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a frame. And one that says
+//! when somebody waits for a grace period.
 #![expect(
     unsafe_code,
     reason = "implements the engine's unsafe traits by passing everything on to the machine"
@@ -6,11 +7,12 @@
 
 use freehold::{Pfn, frame::Frame, platform::Platform};
 use freehold_machine::{Machine, Mmu};
-use freehold_pagetable::{Flush, OutOfTables, Table, TableMemory, TableMeta, X86_4};
+use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::{Host, Killed, LockContext, RcuHead, atomic::AtomicU32};
 use std::{
+    cell::RefCell,
     ptr::NonNull,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc::Sender},
 };
 
 type Visit = Box<dyn FnOnce() + Send>;
@@ -30,13 +32,23 @@ impl Gate {
         self.0.lock().unwrap().is_some()
     }
 
-    fn pass(&self) {
+    /// Runs what is there.
+    pub fn pass(&self) {
         // Taken out first: the visit may come through here as well.
         let visit = self.0.lock().unwrap().take();
         if let Some(visit) = visit {
             visit();
         }
     }
+}
+
+thread_local! {
+    static TOLD: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+}
+
+/// Says so when this thread begins to wait for a grace period.
+pub fn tell_of_barriers(told: Sender<()>) {
+    TOLD.set(Some(told));
 }
 
 /// A machine with gates.
@@ -47,11 +59,18 @@ pub struct Gated {
     pub flush: Gate,
     /// Before bytes are read from a frame on somebody's behalf.
     pub read: Gate,
+    /// Before a frame is copied to another.
+    pub copy: Gate,
 }
 
 impl Gated {
     pub fn new(machine: &Machine) -> Self {
-        Gated { machine: machine.clone(), flush: Gate::default(), read: Gate::default() }
+        Gated {
+            machine: machine.clone(),
+            flush: Gate::default(),
+            read: Gate::default(),
+            copy: Gate::default(),
+        }
     }
 }
 
@@ -102,6 +121,12 @@ unsafe impl Host for Gated {
     }
 
     fn rcu_barrier() {
+        TOLD.with_borrow(|told| {
+            if let Some(told) = told {
+                // Whoever has heard of one does not listen any more.
+                let _ = told.send(());
+            }
+        });
         <Machine as Host>::rcu_barrier();
     }
 }
@@ -135,6 +160,14 @@ unsafe impl Platform for Gated {
         self.machine.alloc_frames(out)
     }
 
+    fn alloc_huge(&self) -> Option<Pfn> {
+        self.machine.alloc_huge()
+    }
+
+    fn alloc_huge_on(&self, level: Level, node: usize) -> Option<Pfn> {
+        self.machine.alloc_huge_on(level, node)
+    }
+
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: passed on to the caller.
         unsafe { self.machine.free_frames(frames) }
@@ -149,6 +182,7 @@ unsafe impl Platform for Gated {
     }
 
     fn copy_frame(&self, to: Pfn, from: Pfn) {
+        self.copy.pass();
         self.machine.copy_frame(to, from);
     }
 

@@ -7,9 +7,11 @@ mod gate;
 mod hooks;
 mod killed;
 mod leftovers;
+mod listed;
 mod memory_ends;
 mod places;
 mod refused;
+mod remembered;
 mod sizes;
 mod storm;
 #[path = "../support/mod.rs"]

@@ -1,0 +1,262 @@
+//! Stores through translations that a processor remembers, and pages of files that move or go while somebody has just found them.
+//!
+//! An entry is cleared, or loses its right to write, and is flushed afterwards; until then a processor stores through what it
+//! remembers. That the page was written is for its frame to say: at once, because others write the page back meanwhile and find
+//! the entry gone, and again after the flush, because they have taken the bit by then, and stores came after. Whoever forgets
+//! one of the two loses a write to a file.
+
+use super::{
+    gate::{Gate, Gated, tell_of_barriers},
+    *,
+};
+use freehold::{
+    Pfn,
+    fault::Access,
+    space::{AddressSpace, Advice, RemapFlags},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, mpsc::channel},
+};
+
+type Space = Counted<AddressSpace<Gated>>;
+type Mapped = Counted<File<Gated>>;
+
+/// The first words of pages that were written back. Whoever writes page 0 passes a gate.
+#[derive(Clone, Default)]
+struct Store {
+    words: Arc<Mutex<BTreeMap<u64, u64>>>,
+    first: Gate,
+}
+
+impl Store {
+    fn word(&self, index: u64) -> Option<u64> {
+        self.words.lock().unwrap().get(&index).copied()
+    }
+}
+
+impl Pager<Gated> for Store {
+    fn read_page(&self, gated: &Gated, _: u64, frame: Pfn) -> Result<(), IoError> {
+        gated.zero_frame(frame);
+        Ok(())
+    }
+
+    fn write_page(&self, gated: &Gated, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if index == 0 {
+            self.first.pass();
+        }
+        let mut word = [0; 8];
+        gated.machine.read_frame(frame, 0, &mut word);
+        self.words.lock().unwrap().insert(index, u64::from_le_bytes(word));
+        Ok(())
+    }
+}
+
+/// Two pages of a file, mapped at `BASE` so that stores reach the file.
+struct Scene {
+    machine: Machine,
+    gated: Gated,
+    store: Store,
+    file: Mapped,
+    space: Space,
+}
+
+impl Scene {
+    fn new(locking: Locking) -> Self {
+        let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        let store = Store::default();
+        let mapping = Mapping::new(&engine, store.clone(), 2 * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let shared = MapFlags::SHARED | MapFlags::FIXED;
+        space.mmap(BASE, 2 * PAGE, RW, shared, Some(&file), 0).unwrap();
+        Scene { machine, gated, store, file, space }
+    }
+
+    /// Both pages are written, and a write-back has begun, which has taken the right to write from all entries and is stopped as it writes page 0.
+    /// What is returned lets it go on to its end.
+    fn stopped_write_back(&self, cpu: &mut Vcpu) -> impl FnOnce() + Send + 'static {
+        put(&self.space, cpu, 0, 1);
+        put(&self.space, cpu, 1, 1);
+        let ((begun, has_begun), (go_on, may_go_on)) = (channel(), channel());
+        self.store.first.put(move || {
+            begun.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        });
+        let file = self.file.clone();
+        let writer = std::thread::spawn(move || file.mapping().write_back(0..2).unwrap());
+        has_begun.recv().unwrap();
+        move || {
+            go_on.send(()).unwrap();
+            writer.join().unwrap();
+        }
+    }
+
+    fn end(self) {
+        let Scene { machine, gated, store, file, space } = self;
+        assert!(!gated.flush.is_waiting(), "nothing was flushed");
+        space.check();
+        drop((space, file, store, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+fn put(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
+    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+    cpu.store(space.mmu(), BASE + page * PAGE, value, fault).unwrap();
+}
+
+/// A store by what the processor remembers.
+fn put_remembered(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
+    let stored = cpu.store(space.mmu(), BASE + page * PAGE, value, |_, _| Err(()));
+    assert_eq!(stored, Ok(()), "the translation is remembered");
+}
+
+/// What takes page 1 away from its space, or its right to write.
+const TAKING: &[(&str, fn(&Space, &Mapped))] = &[
+    ("munmap", |space, _| space.munmap(BASE, 2 * PAGE).unwrap()),
+    ("mmap over it", |space, _| {
+        space.mmap(BASE + PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+    }),
+    ("DONTNEED", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap()),
+    ("guards", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap()),
+    ("a write-back", |_, file| file.mapping().write_back(1..2).unwrap()),
+];
+
+fn in_every_way(test: impl Fn(&'static str, Scene, fn(&Space, &Mapped))) {
+    for (what, take) in TAKING {
+        Locking::ALL.into_iter().for_each(|locking| test(what, Scene::new(locking), *take));
+    }
+}
+
+/// A store after the entry was cleared and the page was written back: the page is dirty after the flush.
+#[test]
+fn a_store_before_the_flush_is_not_lost() {
+    in_every_way(|what, scene, take| {
+        let mut cpu = scene.machine.cpu(0);
+        let go_on = scene.stopped_write_back(&mut cpu);
+        put(&scene.space, &mut cpu, 1, 10);
+        let (space, store) = (scene.space.clone(), scene.store.clone());
+        scene.gated.flush.put(move || {
+            go_on();
+            assert_eq!(store.word(1), Some(10));
+            put_remembered(&space, &mut cpu, 1, 11);
+        });
+        take(&scene.space, &scene.file);
+        scene.file.mapping().write_back(0..2).unwrap();
+        assert_eq!(scene.store.word(1), Some(11), "{what}: a store is lost");
+        scene.end();
+    });
+}
+
+/// A store before the entry was cleared: whoever writes the page back does so also before the flush.
+#[test]
+fn a_store_before_is_written_back_beside() {
+    in_every_way(|what, scene, take| {
+        let mut cpu = scene.machine.cpu(0);
+        let go_on = scene.stopped_write_back(&mut cpu);
+        put(&scene.space, &mut cpu, 1, 10);
+        // The frame's bit is taken, the entry's is not.
+        go_on();
+        put_remembered(&scene.space, &mut cpu, 1, 11);
+        let (file, store) = (scene.file.clone(), scene.store.clone());
+        scene.gated.flush.put(move || {
+            // On a thread of its own: this one may have locks.
+            std::thread::spawn(move || file.mapping().write_back(1..2).unwrap()).join().unwrap();
+            assert_eq!(store.word(1), Some(11), "{what}: a store is missed");
+        });
+        take(&scene.space, &scene.file);
+        drop(cpu);
+        scene.end();
+    });
+}
+
+/// What takes rights to a page of anonymous memory at `BASE` away, and whether loads are over then as well.
+type Ending = (&'static str, bool, fn(&Space));
+
+const ENDING: &[Ending] = &[
+    ("mprotect to read-only", false, |space| space.mprotect(BASE, PAGE, R).unwrap()),
+    ("mprotect to nothing", true, |space| space.mprotect(BASE, PAGE, Prot::empty()).unwrap()),
+    ("munmap", true, |space| space.munmap(BASE, PAGE).unwrap()),
+    ("mmap over it", true, |space| {
+        space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    }),
+    ("DONTNEED", true, |space| space.madvise(BASE, PAGE, Advice::DontNeed).unwrap()),
+    ("guards", true, |space| space.madvise(BASE, PAGE, Advice::GuardInstall).unwrap()),
+    ("fork", false, |space| drop(space.fork().unwrap())),
+    ("mremap", true, |space| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        space.mremap(BASE, PAGE, PAGE, flags, BASE + 64 * PAGE).unwrap();
+    }),
+    ("mremap of a whole table", true, |space| {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let table = 512 * PAGE;
+        space.mmap(BASE + PAGE, table - PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        space.mremap(BASE, table, table, flags, BASE + 8 * table).unwrap();
+    }),
+];
+
+/// When a call is over, no processor uses what it took away.
+#[test]
+fn nothing_is_remembered_afterwards() {
+    for (what, loads, end) in ENDING {
+        for locking in Locking::ALL {
+            let scene = Scene::new(locking);
+            let (mut cpu, space) = (scene.machine.cpu(0), &scene.space);
+            // A part of its own, so that a table is the mapping's alone.
+            space.munmap(BASE, 2 * PAGE).unwrap();
+            space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+            put(space, &mut cpu, 0, 1);
+            end(space);
+            let stored = cpu.store(space.mmu(), BASE, 2u64, |_, _| Err(()));
+            assert_eq!(stored, Err(()), "{what}, {locking:?}: a store");
+            let loaded = cpu.load::<u64, _>(space.mmu(), BASE, |_, _| Err(()));
+            assert!(!loads || loaded.is_err(), "{what}, {locking:?}: a load");
+            drop(cpu);
+            scene.end();
+        }
+    }
+}
+
+/// C-26, C-37: a fault that has found a page of a file, and copies it, is waited for before the page's frame goes.
+#[test]
+fn a_page_stays_until_it_is_copied() {
+    let going: [(&'static str, fn(&Mapped, Pfn)); 3] = [
+        ("migration", |file, pfn| {
+            file.mapping().engine().migrate(pfn).unwrap();
+        }),
+        ("truncation", |file, _| file.mapping().truncate(0).unwrap()),
+        ("a hole", |file, _| file.mapping().punch(0..PAGE).unwrap()),
+    ];
+    for (what, go) in going {
+        for locking in Locking::ALL {
+            let scene = Scene::new(locking);
+            let (machine, space) = (scene.machine.clone(), scene.space.clone());
+            let mut cpu = machine.cpu(0);
+            put(&space, &mut cpu, 0, 1);
+            let pfn = space.frame_at(BASE).unwrap();
+            let private = MapFlags::PRIVATE | MapFlags::FIXED;
+            space.mmap(BASE, PAGE, RW, private, Some(&scene.file), 0).unwrap();
+            let (file, (tell, heard)) = (scene.file.clone(), channel());
+            let (pass, passed) = channel();
+            scene.gated.copy.put(move || {
+                let goer = std::thread::spawn(move || {
+                    tell_of_barriers(tell.clone());
+                    go(&file, pfn);
+                    let _ = tell.send(());
+                });
+                // It waits for us, or did not and is done.
+                heard.recv().unwrap();
+                assert!(!machine.frame(pfn).is_free(), "{what}: the page went while it was copied");
+                pass.send(goer).unwrap();
+            });
+            let fault = space.handle_fault(BASE, Access::WRITE);
+            passed.recv().expect("a page is copied").join().unwrap();
+            assert_eq!(fault, Ok(()), "{what}");
+            drop((space, cpu));
+            scene.end();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back.
+//!
+//! It needs a nightly toolchain; nothing else does but the fuzzer. The standard library is the one that comes with it, without
+//! the sanitizer: what its own code does to freed memory is not seen, and what the engine's does is.
+
+use std::{env, process::Command};
+
+/// What runs under it: all that has unsafe code, and the machine that it runs on.
+const PACKAGES: &[&str] =
+    &["freehold-sync", "freehold-range", "freehold-pagetable", "freehold", "freehold-machine"];
+
+/// The target, named because build scripts and macros must not be built with the sanitizer.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs the suites; those words are passed on to cargo. Without a nightly toolchain it says so, and nothing is wrong.
+///
+/// # Errors
+///
+/// That something was found.
+pub fn run(words: &[&str]) -> Result<(), String> {
+    println!("== AddressSanitizer: the engine's suites");
+    if !nightly().arg("--version").output().is_ok_and(|answer| answer.status.success()) {
+        println!("== left out: there is no nightly toolchain (`cargo +nightly`)");
+        return Ok(());
+    }
+    let mut cargo = nightly();
+    cargo.args(["test", "--quiet", "--target", TARGET, "--target-dir", "target/asan", "--tests"]);
+    if !words.iter().any(|word| matches!(*word, "--package" | "-p")) {
+        cargo.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    }
+    let status = cargo
+        .args(words)
+        .env("RUSTFLAGS", flags("address"))
+        .status()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("AddressSanitizer: failed ({status})")) }
+}
+
+/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one toolchain.
+fn nightly() -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+    cargo
+}
+
+fn flags(sanitizer: &str) -> String {
+    format!("{} -Zsanitizer={sanitizer}", env::var("RUSTFLAGS").unwrap_or_default()).trim().to_owned()
+}
