@@ -118,6 +118,7 @@ fn it_outlives_those_who_mapped_it() {
 #[test]
 fn c48_it_does_not_move_to_another_place() {
     for locking in Locking::ALL {
+        let (tell, told) = std::sync::mpsc::channel();
         let read = read_with(locking, |space| {
             space.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
             let config = UffdConfig { features: Features::MOVE, user_mode_only: false };
@@ -125,13 +126,13 @@ fn c48_it_does_not_move_to_another_place() {
             uffd.register(BASE + PAGE, PAGE, RegisterMode::MISSING).unwrap();
             let move_it = move |own: &Space, cpu: &mut Vcpu| {
                 let moved = uffd.move_pages(BASE + PAGE, BASE, PAGE, MoveMode::empty());
-                assert_eq!(moved, Err(UffdError::Busy), "{locking:?}");
-                assert_eq!(load(own, cpu), 1);
+                tell.send((moved, load(own, cpu))).unwrap();
                 // Closing it waits for the reader.
                 uffd
             };
             (space, move_it)
         });
+        assert_eq!(told.recv(), Ok((Err(UffdError::Busy), 1)), "{locking:?}");
         assert_eq!(read, 1, "{locking:?}");
     }
 }

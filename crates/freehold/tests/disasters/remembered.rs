@@ -114,8 +114,10 @@ fn put_remembered(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
     assert_eq!(stored, Ok(()), "the translation is remembered");
 }
 
+type Taking = (&'static str, fn(&Space, &Mapped));
+
 /// What takes page 1 away from its space, or its right to write.
-const TAKING: &[(&str, fn(&Space, &Mapped))] = &[
+const TAKING: &[Taking] = &[
     ("munmap", |space, _| space.munmap(BASE, 2 * PAGE).unwrap()),
     ("mmap over it", |space, _| {
         space.mmap(BASE + PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -220,10 +222,12 @@ fn nothing_is_remembered_afterwards() {
     }
 }
 
+type Going = (&'static str, fn(&Mapped, Pfn));
+
 /// C-26, C-37: a fault that has found a page of a file, and copies it, is waited for before the page's frame goes.
 #[test]
 fn a_page_stays_until_it_is_copied() {
-    let going: [(&'static str, fn(&Mapped, Pfn)); 3] = [
+    let going: [Going; 3] = [
         ("migration", |file, pfn| {
             file.mapping().engine().migrate(pfn).unwrap();
         }),
