@@ -13,13 +13,16 @@
 //!
 //! # The state word
 //!
-//! | bits | name | meaning |
-//! | --- | --- | --- |
-//! | 0-20 | readers | readers that hold the lock; while `writer` is set or writers wait, also readers *in doubt* |
-//! | 21-41 | read waiters | readers in the queue |
-//! | 42-61 | write waiters | writers in the queue, without the one that the lock is granted to |
-//! | 62 | phase | flips whenever a writer that lets go admits the waiting readers |
-//! | 63 | writer | a writer holds the lock, or it is granted to the queue of writers |
+//! | bits | name | meaning | at most |
+//! | --- | --- | --- | --- |
+//! | 0-20 | readers | readers that hold the lock; while `writer` is set or writers wait, also readers *in doubt* | 2^20 that come, 2^19 from the queue, 2^19 in doubt |
+//! | 21-41 | read waiters | readers in the queue | 2^19 |
+//! | 42-61 | write waiters | writers in the queue, without the one that the lock is granted to | 2^20 - 1 |
+//! | 62 | phase | flips whenever a writer that lets go admits the waiting readers | |
+//! | 63 | writer | a writer holds the lock, or it is granted to the queue of writers | |
+//!
+//! Tasks beyond these bounds wait outside the queue: they look again and again, and are not part of what is promised above. A doubt lasts
+//! for a few instructions, so half a million tasks in doubt would each have to lose its processor there.
 //!
 //! | state | who may go on | leaves it by |
 //! | --- | --- | --- |
@@ -31,7 +34,7 @@
 //!
 //! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is *in
 //! doubt*, and in its next step either goes into the queue or finds that the writers have gone and that its addition
-//! counts. A reader in doubt delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
+//! counts, or finds the lock or the queue full and takes its addition back. A reader in doubt delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
 //!
 //! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, and only a writer that has it
 //! flips, so there can be no second flip before each of them has noticed the first and let go. That is why the last

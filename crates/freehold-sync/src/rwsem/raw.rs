@@ -27,6 +27,16 @@ pub(crate) struct RawRwSem<H> {
 const NO_TOKEN: u32 = 0;
 const TOKEN: u32 = 1;
 
+/// What became of a reader in doubt.
+enum Doubt {
+    /// It holds the lock.
+    Admitted,
+    /// It waits since this word.
+    Queued(Word),
+    /// Its addition is taken back: there are too many readers, or too many wait.
+    Full,
+}
+
 /// How a wait can end: by a wake-up only, or by a fatal signal too.
 type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
@@ -71,7 +81,7 @@ impl<H: Host> RawRwSem<H> {
     #[inline]
     pub fn try_read(&self) -> bool {
         let mut word = self.load(Ordering::Relaxed);
-        while !word.bars_readers() {
+        while !word.bars_new_readers() {
             // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
             match self.exchange(word, word.add_reader(), Ordering::Acquire, Ordering::Relaxed) {
                 Ok(()) => return true,
@@ -85,36 +95,57 @@ impl<H: Host> RawRwSem<H> {
     #[inline]
     fn read_fast(&self) -> bool {
         // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
-        !Word(self.state.fetch_add(READER, Ordering::Acquire)).bars_readers()
+        !Word(self.state.fetch_add(READER, Ordering::Acquire)).bars_new_readers()
     }
 
     #[cold]
     fn read_slow(&self, wait: Wait) -> Result<(), Killed> {
-        if self.is_admitted_soon() {
-            return Ok(());
+        loop {
+            if self.is_admitted_soon() {
+                return Ok(());
+            }
+            match self.end_doubt() {
+                Doubt::Admitted => return Ok(()),
+                Doubt::Queued(word) => return self.wait_for_phase_after(word, wait),
+                Doubt::Full => self.look_again(wait)?,
+            }
+            if self.read_fast() {
+                return Ok(());
+            }
         }
+    }
+
+    fn end_doubt(&self) -> Doubt {
         // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by this very
         // load, so it pairs with the release of the writer that left (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
-        let queued = loop {
-            if !word.bars_readers() {
-                return Ok(());
+        loop {
+            if !word.bars_new_readers() {
+                return Doubt::Admitted;
             }
             // Out of doubt and into the queue. If only this doubt kept the lock from the writers, grant it.
-            let queued = word.drop_reader().add_read_waiter();
-            let next = if queued.wants_grant() { queued.drop_write_waiter().set_writer() } else { queued };
+            let queues = word.bars_readers() && word.has_room_for_reader();
+            let left = if queues { word.drop_reader().add_read_waiter() } else { word.drop_reader() };
+            let next = if left.wants_grant() { left.drop_write_waiter().set_writer() } else { left };
             // Acquire and release: a grant passes on what the readers before have released into the word.
             match self.exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(()) => {
-                    if next != queued {
+                    if next != left {
                         self.hand_over();
                     }
-                    break queued;
+                    return if queues { Doubt::Queued(left) } else { Doubt::Full };
                 }
                 Err(now) => word = now,
             }
-        };
-        self.wait_for_phase_after(queued, wait)
+        }
+    }
+
+    /// A look from outside the queue: another task goes on, and a fatal signal is noticed.
+    fn look_again(&self, wait: Wait) -> Result<(), Killed> {
+        H::relax();
+        // Relaxed: a number far from the word's. So this does not sleep.
+        let event = self.read_event.load(Ordering::Relaxed);
+        wait(&self.read_event, event ^ (1 << 31))
     }
 
     /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds them up.
@@ -122,8 +153,8 @@ impl<H: Host> RawRwSem<H> {
         for _ in 0..PAUSES {
             // Acquire: as in `read_slow`.
             let word = self.load(Ordering::Acquire);
-            if !word.bars_readers() || word.write_waiters() > 0 {
-                return !word.bars_readers();
+            if !word.bars_new_readers() || word.write_waiters() > 0 {
+                return !word.bars_new_readers();
             }
             H::relax();
         }
@@ -248,6 +279,11 @@ impl<H: Host> RawRwSem<H> {
         let mut word = self.load(Ordering::Relaxed);
         loop {
             let free = word.is_free();
+            if !free && !word.has_room_for_writer() {
+                self.look_again(wait)?;
+                word = self.load(Ordering::Relaxed);
+                continue;
+            }
             let next = if free { word.set_writer() } else { word.add_write_waiter() };
             // Acquire: as in `try_write`.
             match self.exchange(word, next, Ordering::Acquire, Ordering::Relaxed) {
@@ -442,3 +478,6 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
