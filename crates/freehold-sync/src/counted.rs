@@ -1,4 +1,8 @@
 //! A shared pointer whose allocation may fail, which the standard `Arc` on stable Rust may not.
+//!
+//! Both counts have the size of an address, so there are more numbers than references that lie in memory: whoever gets near the
+//! end has forgotten references, which can never be given back. From half of the range on a count [stays up](SATURATED), and the
+//! object is never freed. References that are counted from zero up ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
@@ -13,10 +17,15 @@ pub trait Shared {
     fn end(&self) {}
 }
 
+/// A count that has come so far is put up to [`SATURATED`].
+const MOST: usize = usize::MAX / 2;
+/// So far above what may still be given back, and so far below the end, that it comes to neither.
+const SATURATED: usize = usize::MAX / 4 * 3;
+
 struct Inner<T> {
-    /// How many `Counted` point here.
+    /// How many `Counted` point here; see the module for how many there may be.
     refs: AtomicUsize,
-    /// How many [`Weak`] point here, and one more while the object lives.
+    /// How many [`Weak`] point here, and one more while the object lives; as `refs`.
     weak: AtomicUsize,
     /// Dropped with the last `Counted`; the memory goes with the last of both.
     value: ManuallyDrop<T>,
@@ -63,9 +72,51 @@ impl<T: Shared> Counted<T> {
 
     /// A reference that does not keep the object alive.
     pub fn downgrade(this: &Self) -> Weak<T> {
-        // Relaxed: the object's own share keeps the count from reaching zero beside this.
-        this.inner().weak.fetch_add(1, Ordering::Relaxed);
+        // The object's own share keeps the count from reaching zero beside this.
+        add(&this.inner().weak);
         Weak { inner: this.inner }
+    }
+
+    /// Hands the reference over as the address of the object, to be kept in a word that is no `Counted`. It is given back by
+    /// [`from_raw`](Self::from_raw).
+    ///
+    /// ```
+    /// use freehold_sync::counted::{Counted, Shared};
+    ///
+    /// struct Node(u32);
+    /// impl Shared for Node {}
+    ///
+    /// let word = Counted::into_raw(Counted::try_new(Node(7))?);
+    /// // SAFETY: from `into_raw`, and given back once.
+    /// let node = unsafe { Counted::from_raw(word) };
+    /// assert_eq!(node.0, 7);
+    /// # Ok::<(), freehold_sync::AllocError>(())
+    /// ```
+    pub fn into_raw(this: Self) -> NonNull<T> {
+        let object = Self::as_ptr(&this).cast_mut();
+        core::mem::forget(this);
+        // SAFETY: the address of an object.
+        unsafe { NonNull::new_unchecked(object) }
+    }
+
+    /// Takes a reference back that [`into_raw`](Self::into_raw) has handed over.
+    ///
+    /// # Safety
+    ///
+    /// The pointer came from `into_raw` for this type, and is given back once.
+    pub unsafe fn from_raw(object: NonNull<T>) -> Self {
+        // SAFETY: the reference that was handed over keeps the object.
+        Counted { inner: unsafe { Self::around(object) } }
+    }
+
+    /// The `Inner` of an object.
+    ///
+    /// # Safety
+    ///
+    /// The object lies in one, whose memory is still there; the pointer may access all of it, as one from [`as_ptr`](Self::as_ptr).
+    unsafe fn around(object: NonNull<T>) -> NonNull<Inner<T>> {
+        // SAFETY: stays inside the `Inner`.
+        unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast() }
     }
 
     /// One reference more to an object that is still there, though its last reference may be gone; then there is none.
@@ -74,8 +125,8 @@ impl<T: Shared> Counted<T> {
     ///
     /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not returned.
     pub unsafe fn try_hold(object: NonNull<T>) -> Option<Self> {
-        // SAFETY: the object lies in an `Inner`, which is freed only after `end`.
-        let inner = unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast::<Inner<T>>() };
+        // SAFETY: the `Inner` is freed only after `end`.
+        let inner = unsafe { Self::around(object) };
         // SAFETY: as above.
         let refs = unsafe { &(*inner.as_ptr()).refs };
         raise(refs).then(|| Counted { inner })
@@ -89,8 +140,8 @@ impl<T: Shared> Counted<T> {
 
 impl<T: Shared> Clone for Counted<T> {
     fn clone(&self) -> Self {
-        // Relaxed: whoever clones already holds a reference, so the count cannot reach zero beside it.
-        self.inner().refs.fetch_add(1, Ordering::Relaxed);
+        // Whoever clones already holds a reference, so the count cannot reach zero beside it.
+        add(&self.inner().refs);
         Counted { inner: self.inner }
     }
 }
@@ -101,18 +152,34 @@ impl<T: Shared> Drop for Counted<T> {
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.inner().value.end();
+            // The value alone is borrowed: others may look at the counts beside it, by a `Weak`.
             // SAFETY: the last reference: nobody uses the value any more, and nobody drops it a second time.
-            unsafe { ManuallyDrop::drop(&mut self.inner.as_mut().value) };
+            unsafe { ManuallyDrop::drop(&mut (*self.inner.as_ptr()).value) };
             // The object's own share.
             drop(Weak { inner: self.inner });
         }
     }
 }
 
-/// Adds one to a count that is not zero.
+/// Adds one to a count that cannot reach zero meanwhile.
+#[inline]
+fn add(count: &AtomicUsize) {
+    // Relaxed: what the object is, its locks say.
+    if count.fetch_add(1, Ordering::Relaxed) >= MOST {
+        saturate(count);
+    }
+}
+
+#[cold]
+fn saturate(count: &AtomicUsize) {
+    // Relaxed: the count decides nothing any more. Others may have added or subtracted beside this, but less than lies between.
+    count.store(SATURATED, Ordering::Relaxed);
+}
+
+/// Adds one to a count that is neither zero nor near its end.
 fn raise(refs: &AtomicUsize) -> bool {
     let mut seen = refs.load(Ordering::Relaxed);
-    while seen != 0 {
+    while seen != 0 && seen < MOST {
         // Relaxed: what the object is, its locks say.
         match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return true,
@@ -184,3 +251,6 @@ impl<T: Shared + fmt::Debug> fmt::Debug for Counted<T> {
         self.inner().value.fmt(f)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,0 +1,100 @@
+//! References of every kind, on several threads; and counts near their end.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::thread;
+use std::vec::Vec;
+
+/// Counts how often it ends and is dropped.
+#[derive(Default)]
+struct Ends {
+    ended: AtomicU32,
+    dropped: AtomicU32,
+}
+
+struct Object(Arc<Ends>);
+
+impl Shared for Object {
+    fn end(&self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn object() -> (Counted<Object>, Arc<Ends>) {
+    let ends = Arc::<Ends>::default();
+    (Counted::try_new(Object(ends.clone())).unwrap(), ends)
+}
+
+fn is_gone(ends: &Ends) -> bool {
+    let (ended, dropped) = (ends.ended.load(Ordering::Relaxed), ends.dropped.load(Ordering::Relaxed));
+    assert_eq!(ended, dropped);
+    assert!(dropped <= 1);
+    dropped == 1
+}
+
+#[test]
+fn a_reference_passes_through_a_word() {
+    let (counted, ends) = object();
+    let other = counted.clone();
+    let word = Counted::into_raw(counted);
+    assert_eq!(word.as_ptr().cast_const(), Counted::as_ptr(&other));
+    drop(other);
+    assert!(!is_gone(&ends));
+    // SAFETY: from `into_raw`, and given back once.
+    let back = unsafe { Counted::from_raw(word) };
+    assert!(Arc::ptr_eq(&back.0, &ends));
+    drop(back);
+    assert!(is_gone(&ends));
+}
+
+/// Looks from aside as the object goes: what Miri and the sanitizers are to see.
+#[test]
+fn weak_references_beside_the_end() {
+    let (counted, ends) = object();
+    let lookers: Vec<_> = (0..3)
+        .map(|_| {
+            let weak = Counted::downgrade(&counted);
+            thread::spawn(move || while weak.upgrade().is_some() {})
+        })
+        .collect();
+    thread::yield_now();
+    drop(counted);
+    lookers.into_iter().for_each(|looker| looker.join().unwrap());
+    assert!(is_gone(&ends));
+}
+
+#[test]
+fn a_count_near_its_end_stays_up() {
+    let (counted, ends) = object();
+    counted.inner().refs.store(MOST - 1, Ordering::Relaxed);
+    let weak = Counted::downgrade(&counted);
+    assert!(weak.upgrade().is_some());
+    let clones: Vec<_> = (0..3).map(|_| counted.clone()).collect();
+    let refs = || counted.inner().refs.load(Ordering::Relaxed);
+    assert!(refs() > MOST);
+    assert!(weak.upgrade().is_none(), "refused");
+    drop(clones);
+    assert!(refs() > MOST && !is_gone(&ends));
+    // As few as there really are, so that the test leaks nothing.
+    counted.inner().refs.store(1, Ordering::Relaxed);
+    drop(counted);
+    assert!(is_gone(&ends));
+}
+
+#[test]
+fn so_does_that_of_weak_references() {
+    let (counted, _) = object();
+    counted.inner().weak.store(usize::MAX - 1, Ordering::Relaxed);
+    for _ in 0..4 {
+        drop(Counted::downgrade(&counted));
+    }
+    assert!(counted.inner().weak.load(Ordering::Relaxed) > MOST);
+    counted.inner().weak.store(1, Ordering::Relaxed);
+}
