@@ -6,7 +6,7 @@
 //! | shares | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | one space uses the table: it may unlink and free it | [`share`](PageTable::share): 1 |
-//! | n | n + 1 spaces use it: each may leave, none may unlink | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
+//! | n, at most 2^31 | n + 1 spaces use it: each may leave, none may unlink | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
 //!
 //! The count has no second meaning: a reference that somebody takes to a table's memory is not counted here (hazards C-15,
 //! C-16).
@@ -24,9 +24,12 @@ use crate::table::{PmdTable, Stale};
 use crate::tree::{PageTable, TableError};
 use freehold_sync::atomic::Ordering;
 
+/// No table is shared by more. As many again are left for those who ask at the same time.
+const MOST: u32 = 1 << 31;
+
 impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Hangs `table`, which another space uses, into this space's tables as the one for `address`. False: another table
-    /// hangs there already; then nothing has happened.
+    /// hangs there already, or too many use it; then nothing has happened.
     ///
     /// Needs: what [`install`](crate::EntryGuard::install) needs here; and a lock that keeps `table` with the space that it was
     /// found in, against which [`unshare`](Self::unshare) is excluded, until this returns.
@@ -46,7 +49,11 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         let entry = F::table(pfn);
         // Relaxed: the lock that the caller holds orders counting against `unshare`. First, for who finds the table linked may
         // not find it exclusive.
-        table.meta.shares.fetch_add(1, Ordering::Relaxed);
+        let before = table.meta.shares.fetch_add(1, Ordering::Relaxed);
+        if before >= MOST {
+            table.meta.shares.fetch_sub(1, Ordering::Relaxed);
+            return Ok(false);
+        }
         // Release on success, pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
         match slot.compare_exchange(0, entry, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(true),

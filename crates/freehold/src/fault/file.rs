@@ -7,6 +7,7 @@ use super::{Access, FaultError, Held, Step, cow::written, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
+    error::NoMemory,
     object::{File, Object},
     platform::Platform,
     probe,
@@ -76,6 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut guard = table.lock();
         let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
         let probes = shown_probes(vma, file, &rcu);
+        let mut crowded = false;
         mapping.lookup_range(&rcu, indices.clone(), |at, pfn| {
             if probes.is_some_and(|probes| probes.wants(at)) {
                 return;
@@ -83,11 +85,18 @@ impl<P: Platform> AddressSpace<P> {
             let address = VirtAddr::new(window.start + (at - indices.start) * PAGE_SIZE);
             // Whatever is there stays: a page, a private copy, a marker.
             if guard.get(address).is_none() {
-                self.count_cached(pfn, &mut rss);
+                let Ok(()) = self.count_cached(pfn, &mut rss) else {
+                    crowded |= at == index;
+                    return;
+                };
                 let _ = guard.install(address, Pte::page(pfn, rights));
             }
         });
-        let step = if guard.get(VirtAddr::new(page)).is_none() { Step::Retry } else { Step::Done };
+        let step = match guard.get(VirtAddr::new(page)).is_none() {
+            true if crowded => Step::OUT_OF_MEMORY,
+            true => Step::Retry,
+            false => Step::Done,
+        };
         (rss, step)
     }
 
@@ -109,7 +118,9 @@ impl<P: Platform> AddressSpace<P> {
         if !guard.get(address).is_none() {
             return (rss, Step::Retry);
         }
-        self.count_cached(pfn, &mut rss);
+        if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
+            return (rss, Step::OUT_OF_MEMORY);
+        }
         self.platform().frame(pfn).set_dirty();
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
         let _ = guard.install(address, Pte::page(pfn, rights));
@@ -167,11 +178,17 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
-    pub(crate) fn count_cached(&self, pfn: Pfn, rss: &mut Rss) {
+    ///
+    /// # Errors
+    ///
+    /// It has as many references as can be counted.
+    pub(crate) fn count_cached(&self, pfn: Pfn, rss: &mut Rss) -> Result<(), NoMemory> {
         let frame = self.platform().frame(pfn);
-        frame.get();
-        frame.add_map();
+        if !frame.try_map() {
+            return Err(NoMemory);
+        }
         rss.add(RssKind::of(frame), 1);
+        Ok(())
     }
 }
 

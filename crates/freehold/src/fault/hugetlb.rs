@@ -163,8 +163,9 @@ impl<P: Platform> AddressSpace<P> {
         let mut leaf = self.lock_place(place)?;
         let frame = self.platform().frame(pfn);
         // Before the entry is seen: whoever takes it away takes these.
-        frame.get();
-        frame.add_map();
+        if !frame.try_map() {
+            return Some(Step::OUT_OF_MEMORY);
+        }
         if leaf.install(Pte::leaf(place.level(), pfn, rights)).is_err() {
             // Somebody else was faster.
             frame.sub_map();

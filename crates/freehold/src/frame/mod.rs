@@ -5,6 +5,10 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
+//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on ([`MOST`]): an entry that maps the
+//! frame ([`try_map`](Frame::try_map), [`share`](Frame::share)), a pin, a run. `maps` is never more than `refs`. The other half is for
+//! references that a task has for the length of one step, as the reverse map's and a gather's.
+//!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
 //! the page cache. So whoever holds the only reference, and is not in a page cache or a table any more, holds it alone:
 //! a count of one may then be dropped without a locked instruction.
@@ -21,7 +25,7 @@ use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
     atomic::{
-        AtomicU32, AtomicU64, AtomicUsize,
+        AtomicU32, AtomicU64, AtomicUsize, CHECKED,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
         const_unless_loom,
     },
@@ -32,7 +36,9 @@ use freehold_sync::{
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
+    /// At most [`MOST`], and what single steps of tasks add.
     refs: AtomicU32,
+    /// At most `refs`.
     maps: AtomicU32,
     /// Kind and flags, below.
     word: AtomicU32,
@@ -44,6 +50,9 @@ pub struct Frame {
     /// By which page offset it is known there; likewise.
     index: AtomicU64,
 }
+
+/// Nothing that may last refers to a frame that has so many references.
+const MOST: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 31 };
 
 /// Anonymous memory (else: in a page cache).
 const ANON: u32 = 1 << 0;
@@ -133,10 +142,38 @@ impl Frame {
         (self.home.load(Acquire), self.index.load(Relaxed))
     }
 
-    /// One reference more.
+    /// One reference more, for one step of a task. What may last, and be had without end, is refused at some point: see
+    /// [`try_get`](Self::try_get).
     pub(crate) fn get(&self) {
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
         self.refs.fetch_add(1, Relaxed);
+    }
+
+    /// One reference more, which may last; false: there are too many.
+    pub(crate) fn try_get(&self) -> bool {
+        // Relaxed, here and below: as in `get`. Others may come between, but not so many.
+        let fits = self.refs.load(Relaxed) < MOST;
+        if fits {
+            self.get();
+        }
+        fits
+    }
+
+    /// One more entry is about to map it; false, and nothing happened: there are too many references. Under the lock of the entry's
+    /// table.
+    #[inline]
+    pub(crate) fn try_map(&self) -> bool {
+        let fits = self.try_get();
+        if fits {
+            self.add_map();
+        }
+        fits
+    }
+
+    /// Lets `refs` references be counted for real from then on: for tests of what happens when there are too many.
+    #[doc(hidden)]
+    pub fn pretend_references(&self, more: i32) {
+        self.refs.fetch_add(more as u32, Relaxed);
     }
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
@@ -205,9 +242,13 @@ impl Frame {
     }
 
     /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
-    /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is [kept](Self::is_kept).
+    /// The frame is not exclusive any more. Returns what kind of page it is.
+    ///
+    /// # Errors
+    ///
+    /// Nothing happened.
     #[inline]
-    pub(crate) fn share(&self) -> Option<RssKind> {
+    pub(crate) fn share(&self) -> Result<RssKind, Unshared> {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
@@ -215,8 +256,10 @@ impl Frame {
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
-        } else if pin::keeps(refs, word) {
-            return None;
+        } else if refs >= pin::PIN
+            && let Some(why) = unshared(refs, word)
+        {
+            return Err(why);
         } else {
             self.get();
             self.add_map();
@@ -224,7 +267,12 @@ impl Frame {
         if word & EXCLUSIVE != 0 {
             self.clear_exclusive();
         }
-        Some(kind_of(word))
+        Ok(kind_of(word))
+    }
+
+    /// Why fork cannot let a child have it too.
+    pub(crate) fn unshared(&self) -> Option<Unshared> {
+        unshared(self.refs(), self.word.load(Relaxed))
     }
 
     /// Entries that map it.
@@ -330,6 +378,23 @@ impl Frame {
     /// See [`next`](Self::next).
     pub(crate) fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
+    }
+}
+
+/// Why a page is not shared with a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unshared {
+    /// It is [kept](Frame::is_kept).
+    Kept,
+    /// It has too many references.
+    Crowded,
+}
+
+fn unshared(refs: u32, word: u32) -> Option<Unshared> {
+    match refs {
+        _ if pin::keeps(refs, word) => Some(Unshared::Kept),
+        MOST.. => Some(Unshared::Crowded),
+        _ => None,
     }
 }
 

@@ -10,15 +10,13 @@
 //! | a page with a pin | stays exclusive as long as an entry maps it: fork copies it, nobody moves it. So stores go to what is pinned |
 //! | a pin ends | at any time, under no lock |
 
-use super::{ANON, EXCLUSIVE, Frame};
+use super::{ANON, EXCLUSIVE, Frame, MOST};
 use crate::{Pfn, engine::Engine, platform::Platform};
 use arrayvec::ArrayVec;
-use freehold_sync::atomic::{CHECKED, Ordering::Relaxed};
+use freehold_sync::atomic::Ordering::Relaxed;
 
 /// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million pins fit.
-const PIN: u32 = 1 << 10;
-/// No pin beyond so many references. As much again is left for those who look at the same time, and for entries.
-const MOST: u32 = if CHECKED { 8 * PIN } else { 1 << 31 };
+pub(super) const PIN: u32 = 1 << 10;
 
 impl Frame {
     /// One pin more; false: there are too many references. The caller has locked the table of an entry that maps the frame.

@@ -61,11 +61,18 @@ impl<P: Platform> Run<P> {
         Ok(run)
     }
 
-    /// Frames that others hold, with a reference of its own to each. The caller knows of references that stay meanwhile.
-    pub fn share(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Self {
-        let run = Run { engine: engine.clone(), first, pages, counted: true };
-        run.frames().for_each(|pfn| engine.platform().frame(pfn).get());
-        run
+    /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The caller knows of references
+    /// that stay meanwhile.
+    pub fn share(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Option<Self> {
+        let mut run = Run { engine: engine.clone(), first, pages: 0, counted: true };
+        while run.pages < pages {
+            if !engine.platform().frame(first.add(run.pages)).try_get() {
+                // What is dropped gives back those that were counted.
+                return None;
+            }
+            run.pages += 1;
+        }
+        Some(run)
     }
 
     /// Frames that are not the engine's.

@@ -5,7 +5,7 @@ use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
     fault::vma_pte_flags,
-    frame::cache::home_of,
+    frame::{Unshared, cache::home_of},
     platform::Platform,
     rmap::{Moving, edit::RmapEdit},
     space::{AddressSpace, zap::SpaceTlb},
@@ -144,6 +144,9 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<Option<Pte<P::Format>>, NoMemory> {
         let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return Ok(None) };
         match leaf.kind() {
+            Kind::Leaf { pfn, .. } if self.platform().frame(pfn).unshared() == Some(Unshared::Crowded) => {
+                Err(NoMemory)
+            }
             Kind::Leaf { pfn, flags } if self.platform().frame(pfn).is_kept() => {
                 leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 gather.flush();
@@ -198,7 +201,7 @@ impl<P: Platform> AddressSpace<P> {
                     leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 }
                 let shared = self.platform().frame(pfn).share();
-                debug_assert!(shared.is_some(), "a huge page is pinned that was not a moment ago");
+                debug_assert!(shared.is_ok(), "a huge page is pinned that was not a moment ago");
                 Some(
                     leaf.pte().with_flags(level, leaf.pte().flags() - (PteFlags::WRITE | PteFlags::ACCESSED)),
                 )

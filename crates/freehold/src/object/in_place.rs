@@ -122,7 +122,7 @@ impl<P: Platform> PagesStay<'_, P> {
             let rcu = P::rcu_read();
             let first = self.mapping.lookup(&rcu, pages.start)?;
             let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
-            return (1..count).all(follow).then(|| Run::share(engine, first, count));
+            return (1..count).all(follow).then(|| Run::share(engine, first, count)).flatten();
         }
         let first = if write { None } else { self.mapping.pager().in_memory(pages) };
         first.map(|first| Run::foreign(engine, first, count))

@@ -25,7 +25,7 @@ use core::{
 use freehold_sync::{
     RcuHead,
     atomic::{
-        AtomicPtr, AtomicU32,
+        AtomicPtr, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
         fence,
     },
@@ -34,7 +34,8 @@ use freehold_sync::{
 
 /// See the module.
 pub(crate) struct Home<P: Platform, W: Which> {
-    refs: AtomicU32,
+    /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has words.
+    refs: AtomicUsize,
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
     mapping: AtomicPtr<Mapping<P>>,
     vmas: VmaTree<P, W>,
@@ -66,7 +67,7 @@ impl<P: Platform, W: Which> Home<P, W> {
         stats: Option<Counted<LockStats<P>>>,
     ) -> Result<HomeRef<P, W>, NoMemory> {
         let home = Home {
-            refs: AtomicU32::new(1),
+            refs: AtomicUsize::new(1),
             mapping: AtomicPtr::new(null_mut()),
             vmas: VmaTree::new(readers, stats),
             probes: Registry::new(),

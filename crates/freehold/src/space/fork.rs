@@ -27,7 +27,7 @@ use crate::{
     counted::Counted,
     error::{ForkError, NoMemory},
     fault::huge::{HUGE, Spare},
-    frame::Frame,
+    frame::{Frame, Unshared},
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
     rounds::Rounds,
@@ -199,6 +199,7 @@ impl<P: Platform> AddressSpace<P> {
                             drop((source, target));
                             self.split_leaf(address, Level::Pmd)?;
                         }
+                        Leaf::Crowded => return Err(NoMemory),
                     }
                 }
                 _ => return Ok(at),
@@ -220,11 +221,21 @@ impl<P: Platform> AddressSpace<P> {
         let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
         lost.set(PteFlags::DIRTY, !private);
         lost.set(PteFlags::UFFD_WP, !uffd_wp);
-        let mut copier =
-            Copier { platform: self.platform(), private, uffd_wp, lost, rss: Rss::default(), kept: 0 };
+        let mut copier = Copier {
+            platform: self.platform(),
+            private,
+            uffd_wp,
+            lost,
+            rss: Rss::default(),
+            kept: 0,
+            crowded: false,
+        };
         let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.counters.count_rss(&copier.rss);
+        if copier.crowded {
+            return Err(NoMemory);
+        }
         copied.map(|()| copier.kept)
     }
 
@@ -264,6 +275,8 @@ struct Copier<'p, P: Platform> {
     rss: Rss,
     /// Pages that the child has not got, because they are pinned.
     kept: u64,
+    /// There is a page that the child cannot have, because it has as many references as can be counted.
+    crowded: bool,
 }
 
 /// What was done about a huge page.
@@ -274,6 +287,8 @@ enum Leaf {
     Gone,
     /// Nothing: a part of it is pinned, so it cannot be shared as one.
     Kept,
+    /// Nothing: a part of it has as many references as can be counted.
+    Crowded,
 }
 
 impl<P: Platform> Copier<'_, P> {
@@ -305,8 +320,13 @@ impl<P: Platform> Copier<'_, P> {
     ) -> Leaf {
         let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else { return Leaf::Gone };
         let mut frames = (0..Level::Pmd.frames()).map(|n| self.platform.frame(pfn.add(n)));
-        if !flags.contains(PteFlags::SPECIAL) && frames.any(Frame::is_kept) {
-            return Leaf::Kept;
+        if !flags.contains(PteFlags::SPECIAL)
+            && let Some(why) = frames.find_map(Frame::unshared)
+        {
+            return match why {
+                Unshared::Kept => Leaf::Kept,
+                Unshared::Crowded => Leaf::Crowded,
+            };
         }
         source.change(address, gather, |pte| protected(pte, Level::Pmd));
         let copy = self.share(source.get(address), Level::Pmd);
@@ -322,13 +342,18 @@ impl<P: Platform> Copier<'_, P> {
             Kind::Leaf { pfn, flags } => {
                 let frames = if flags.contains(PteFlags::SPECIAL) { 0 } else { level.frames() };
                 for pfn in (0..frames).map(|n| pfn.add(n)) {
-                    let Some(kind) = self.platform.frame(pfn).share() else {
-                        // A page of one frame: of a huge one all were asked before.
-                        debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
-                        self.kept += 1;
-                        return None;
-                    };
-                    self.rss.add(kind, 1);
+                    match self.platform.frame(pfn).share() {
+                        Ok(kind) => self.rss.add(kind, 1),
+                        Err(why) => {
+                            // A page of one frame: of a huge one all were asked before.
+                            debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
+                            match why {
+                                Unshared::Kept => self.kept += 1,
+                                Unshared::Crowded => self.crowded = true,
+                            }
+                            return None;
+                        }
+                    }
                 }
                 Some(pte.without(self.lost))
             }

@@ -4,6 +4,7 @@ use super::{Context, FaultReason, Features, queue::Waiter};
 use crate::{
     VirtAddr,
     counted::Counted,
+    error::NoMemory,
     fault::{Access, FaultError, Step, vma_pte_flags},
     object::Object,
     platform::Platform,
@@ -102,7 +103,9 @@ impl<P: Platform> AddressSpace<P> {
         let Some(pfn) = mapping.lookup(&rcu, index) else { return Step::Fill(file.clone(), index) };
         let mut guard = table.lock();
         if is_wp_marker(guard.get(address)) {
-            self.count_cached(pfn, &mut rss);
+            if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
+                return Step::OUT_OF_MEMORY;
+            }
             guard.set(address, Pte::page(pfn, rights));
         }
         drop(guard);

@@ -2,6 +2,7 @@
 //! what they should.
 
 mod between;
+mod crowded;
 mod files;
 mod fork;
 mod kept;
