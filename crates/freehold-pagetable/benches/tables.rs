@@ -24,7 +24,7 @@ impl Tlb for Nowhere {
     fn release(&self, frames: &[Unmapped]) {
         black_box(frames);
     }
-    fn free_tables(&self, tables: &[Pfn]) {
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
         black_box(tables);
     }
 }

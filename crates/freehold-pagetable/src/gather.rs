@@ -20,6 +20,8 @@
 //! the clear through the table's lock or an acquire load, so b also sees the count, unless a has left
 //! again; and a leaves only after its flush, so then there is nothing stale.
 
+#![expect(unsafe_code, reason = "frees tables, of which it knows that nothing leads to them")]
+
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::table::Stale;
 use arrayvec::ArrayVec;
@@ -98,8 +100,13 @@ pub trait Tlb {
     /// by the gather.
     fn release(&self, frames: &[Unmapped]);
 
-    /// Frees unlinked, empty tables. Called after the flush that covers them.
-    fn free_tables(&self, tables: &[Pfn]);
+    /// Frees unlinked, empty tables.
+    ///
+    /// # Safety
+    ///
+    /// They are tables of the space that this is for, nothing leads to them any more, and what was [flushed](Self::flush) since
+    /// covers them.
+    unsafe fn free_tables(&self, tables: &[Pfn]);
 
     /// Whether this thread is unwinding from a panic, where a host has such a thing: a gather that is
     /// dropped then does not complain that it was lost.
@@ -302,7 +309,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             self.frames.clear();
         }
         if !self.tables.is_empty() {
-            self.tlb.free_tables(&self.tables);
+            // SAFETY: unlinked by `unlink_tables`, which says so to nobody else, and flushed above.
+            unsafe { self.tlb.free_tables(&self.tables) };
             self.tables.clear();
         }
     }

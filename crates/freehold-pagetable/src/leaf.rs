@@ -1,8 +1,9 @@
 //! One entry of whatever level, with its table's lock held: for who does the same to small pages and large ones.
 
-use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
 use crate::memory::TableMemory;
+use crate::split::SpareTable;
 use crate::table::{PmdGuard, PteGuard, PudGuard, Stale};
 use crate::tree::PageTable;
 
@@ -93,7 +94,7 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
     }
 
     /// Takes back a table that was kept for splitting a leaf; see [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
-    pub fn withdraw(&mut self) -> Option<Pfn> {
+    pub fn withdraw(&mut self) -> Option<SpareTable<'a, M>> {
         table!(mut self, guard => guard.withdraw())
     }
 

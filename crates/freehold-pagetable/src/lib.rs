@@ -87,6 +87,7 @@ pub use gather::{Flush, Gather, GatherState, Tlb, Unmapped};
 pub use hw::{Access, FaultCode, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};
+pub use split::SpareTable;
 pub use table::{
     EntryGuard, EntryTable, NotCached, PmdGuard, PmdTable, PteGuard, PteTable, PudGuard, PudTable, Stale,
 };

@@ -29,32 +29,74 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
         let mut own = None;
         loop {
             if !self.peek(address).is_leaf(Self::LEVEL) {
-                self.give_back(own);
                 return Ok(false);
             }
             let mut guard = self.lock();
             if !guard.get(address).is_leaf(Self::LEVEL) {
                 continue;
             }
-            let Some(new) = guard.withdraw().or(own) else {
-                // Not under the lock.
+            let Some(new) = guard.withdraw().or_else(|| own.take()) else {
+                // Not under the lock; nor is it freed there, if another is found meanwhile.
                 drop(guard);
-                own = Some(self.memory.alloc_table()?);
+                own = Some(SpareTable::try_new(self.memory)?);
                 continue;
             };
-            hang::<F>(self.entry(address), Self::LEVEL, new, self.memory);
+            hang::<F>(self.entry(address), Self::LEVEL, new.into_pfn(), self.memory);
             drop(guard);
-            self.give_back(own.filter(|own| *own != new));
             return Ok(true);
         }
     }
+}
 
-    /// Frees a table that was made for nothing.
-    fn give_back(self, table: Option<Pfn>) {
-        if let Some(table) = table {
-            // SAFETY: the table came from `alloc_table` and was never linked: only we know it.
-            unsafe { self.memory.free_table(table) }
-        }
+/// An empty table that nobody else knows, to be [kept](crate::EntryGuard::deposit) for the split of a leaf. It goes back to its memory
+/// when it is dropped, which is better not done under a table's lock.
+///
+/// # Invariants
+///
+/// The table came from the memory's `alloc_table`, is empty, and is linked nowhere.
+#[must_use]
+pub struct SpareTable<'m, M: TableMemory> {
+    memory: &'m M,
+    table: Pfn,
+}
+
+impl<'m, M: TableMemory> SpareTable<'m, M> {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn try_new(memory: &'m M) -> Result<Self, OutOfTables> {
+        Ok(SpareTable { memory, table: memory.alloc_table()? })
+    }
+
+    /// The table's number.
+    pub fn pfn(&self) -> Pfn {
+        self.table
+    }
+
+    /// One that [`into_pfn`](Self::into_pfn) has given up.
+    pub(crate) fn again(memory: &'m M, table: Pfn) -> Self {
+        SpareTable { memory, table }
+    }
+
+    /// Whoever takes the number keeps the invariants, or links the table.
+    pub(crate) fn into_pfn(self) -> Pfn {
+        let table = self.table;
+        core::mem::forget(self);
+        table
+    }
+
+    /// Whether it came from this memory.
+    pub(crate) fn is_from(&self, memory: &M) -> bool {
+        // Of a memory without a size there is one only, wherever references to it point.
+        size_of::<M>() == 0 || core::ptr::eq(self.memory, memory)
+    }
+}
+
+impl<M: TableMemory> Drop for SpareTable<'_, M> {
+    fn drop(&mut self) {
+        // SAFETY: the invariants.
+        unsafe { self.memory.free_table(self.table) }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
 use crate::memory::{Table, TableMemory, TableMeta};
+use crate::split::SpareTable;
 use core::marker::PhantomData;
 use freehold_sync::RawSpinGuard;
 use freehold_sync::atomic::{AtomicU64, Ordering};
@@ -183,8 +184,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     ///
     /// # Errors
     /// What is in the slot, when it is not empty.
+    ///
+    /// # Panics
+    /// When `pte` points to a table, here and wherever else an entry above the lowest level is given: tables are hung in by
+    /// [`PageTable`](crate::PageTable) alone.
     #[inline]
     pub fn install(&mut self, address: VirtAddr, pte: Pte<F>) -> Result<(), Pte<F>> {
+        Self::refuse_table(pte);
         let entry = self.table.entry(address);
         if LEVEL == 0 {
             // Relaxed: see `get`; an empty entry of the lowest level is ours alone to fill.
@@ -254,6 +260,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
             if new == old {
                 return (old, new);
             }
+            Self::refuse_table(new);
             // Release on success, pairs with the acquire of the hardware's walk: a new frame behind the
             // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
             match entry.compare_exchange(raw, new.raw(), Ordering::Release, Ordering::Relaxed) {
@@ -267,6 +274,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     /// the last accessed and dirty bits that the hardware could set.
     #[inline]
     pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
+        Self::refuse_table(new);
         stale.before();
         if LEVEL == 0 && !new.is_none() {
             self.note_filled(address);
@@ -286,22 +294,36 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.replace(address, Pte::NONE, stale)
     }
 
-    /// Keeps `spare`, an empty table that nobody else knows, for splitting a leaf of this table, which then cannot fail.
-    /// Whoever removes a leaf that came with one [takes it back](Self::withdraw).
-    pub fn deposit(&mut self, spare: Pfn) {
+    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. Whoever removes a leaf that came with one
+    /// [takes it back](Self::withdraw).
+    ///
+    /// # Panics
+    /// When it is from another memory than this table.
+    pub fn deposit(&mut self, spare: SpareTable<'_, M>) {
+        assert!(spare.is_from(self.table.memory), "a table is kept with one from another memory");
+        let spare = spare.into_pfn();
         // Relaxed, here and below: under the lock.
         let next = self.table.meta.spare.load(Ordering::Relaxed);
         self.table.memory.table_meta(spare).spare.store(next, Ordering::Relaxed);
         self.table.meta.spare.store(spare.get() + 1, Ordering::Relaxed);
     }
 
-    /// Takes back a table that was [kept](Self::deposit): empty, and the caller's to use or free.
-    pub fn withdraw(&mut self) -> Option<Pfn> {
+    /// Takes back a table that was [kept](Self::deposit).
+    pub fn withdraw(&mut self) -> Option<SpareTable<'a, M>> {
         let spare = Pfn::new(self.table.meta.spare.load(Ordering::Relaxed).checked_sub(1)?);
         let record = self.table.memory.table_meta(spare);
         self.table.meta.spare.store(record.spare.load(Ordering::Relaxed), Ordering::Relaxed);
         record.spare.store(0, Ordering::Relaxed);
-        Some(spare)
+        Some(SpareTable::again(self.table.memory, spare))
+    }
+
+    /// Tables are hung in by [`PageTable`](crate::PageTable) alone: what it finds it follows, and what it unlinks it frees.
+    #[inline]
+    fn refuse_table(pte: Pte<F>) {
+        assert!(
+            LEVEL == 0 || !matches!(pte.kind(Self::LEVEL), Kind::Table { .. }),
+            "a table is put into an entry from outside"
+        );
     }
 
     #[inline]

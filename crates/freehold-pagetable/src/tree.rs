@@ -68,7 +68,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ///
     /// # Safety
     ///
-    /// `memory` is the one of [`new`](Self::new), no processor runs on these tables, and nobody walks them.
+    /// `memory` is the one of [`new`](Self::new) and of every other call, no processor runs on these tables, and nobody walks them.
     ///
     /// # Panics
     /// In test builds, when a table is left.

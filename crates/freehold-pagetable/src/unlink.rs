@@ -25,7 +25,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// `floor..ceiling`: no fault is possible there (no VMA can be found there, nor made), the
     /// range cannot be reached through a reverse mapping, no [`EntryTable`](crate::EntryTable) of it is held,
     /// and no other call unlinks there. Only hardware, and walkers that a flush with `tables_freed` waits
-    /// for, may be reading. `gather`'s `Tlb` frees tables to `memory`.
+    /// for, may be reading. No table within `floor..ceiling` is [shared](Self::share). `memory` is the one that every call on
+    /// these tables has named, and `gather`'s `Tlb` frees tables to it.
     ///
     /// # Panics
     /// In test builds, when an unlinked table is not empty (hazard C-3).

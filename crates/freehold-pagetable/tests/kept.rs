@@ -7,10 +7,11 @@ mod common;
 
 use common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
-    Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard,
-    TableMemory, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
+    Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, PmdGuard, Pte, PteFlags,
+    PteGuard, SpareTable, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
 };
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const HUGE: u64 = Level::Pmd.span();
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
@@ -29,7 +30,7 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
         tables.pmd_table_alloc(memory, at(huge)).unwrap().lock().install(at(huge), leaf).unwrap();
     }
     let mut guard = tables.pmd_table(memory, at(leaves.start)).unwrap().lock();
-    (0..kept).for_each(|_| guard.deposit(memory.alloc_table().unwrap()));
+    (0..kept).for_each(|_| guard.deposit(SpareTable::try_new(memory).unwrap()));
     drop(guard);
     tables
 }
@@ -63,17 +64,20 @@ fn a_split_with_a_kept_table_needs_no_memory() {
 fn what_is_kept_comes_back_each_once_and_empty() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..2, 0);
-    let made: Vec<Pfn> = (0..3).map(|_| memory.alloc_table().unwrap()).collect();
+    let spares: Vec<_> = (0..3).map(|_| SpareTable::try_new(&memory).unwrap()).collect();
+    let made: Vec<Pfn> = spares.iter().map(SpareTable::pfn).collect();
+    let live = memory.live();
     let mut guard = tables.pmd_table(&memory, at(0)).unwrap().lock();
-    assert_eq!(guard.withdraw(), None);
-    made.iter().for_each(|table| guard.deposit(*table));
-    let mut back: Vec<Pfn> = std::iter::from_fn(|| guard.withdraw()).collect();
-    assert_eq!(guard.withdraw(), None);
+    assert!(guard.withdraw().is_none());
+    spares.into_iter().for_each(|table| guard.deposit(table));
+    let back: Vec<_> = std::iter::from_fn(|| guard.withdraw()).collect();
+    assert!(guard.withdraw().is_none());
     drop(guard);
-    back.sort();
-    assert_eq!(back, made);
-    // SAFETY: they were linked nowhere.
-    back.into_iter().for_each(|table| unsafe { memory.free_table(table) });
+    let mut numbers: Vec<Pfn> = back.iter().map(SpareTable::pfn).collect();
+    numbers.sort();
+    assert_eq!((numbers, memory.live()), (made, live));
+    drop(back);
+    assert_eq!(memory.live(), live - 3);
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
@@ -89,10 +93,38 @@ fn other_tables_keep_their_own() {
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
-/// Clears what it is shown; of a leaf that goes whole, what was kept for it goes too.
-struct Clear<'m>(&'m Memory);
+#[test]
+#[should_panic = "from another memory"]
+fn a_table_from_another_memory_is_refused() {
+    let (memory, other) = (Memory::new(16), Memory::new(16));
+    let tables = with_leaves(&memory, 0..1, 0);
+    let spare = SpareTable::try_new(&other).unwrap();
+    tables.pmd_table(&memory, at(0)).unwrap().lock().deposit(spare);
+}
 
-impl Visitor<X86_4, Memory> for Clear<'_> {
+/// What hangs in an upper table is unlinked and freed one day, so it is not taken from anybody.
+#[test]
+fn no_entry_is_a_table_from_outside() {
+    let memory = Memory::new(16);
+    let tables = with_leaves(&memory, 0..1, 0);
+    let somewhere = Pte::table(Pfn::new(Memory::BASE + 7));
+    let mut guard = tables.pmd_table(&memory, at(0)).unwrap().lock();
+    let mut refused = |attempt: &mut dyn FnMut(&mut PmdGuard<'_, X86_4, Memory>)| {
+        let refused = catch_unwind(AssertUnwindSafe(|| attempt(&mut guard)));
+        assert!(refused.is_err());
+    };
+    refused(&mut |guard| guard.install(at(1), somewhere).unwrap());
+    refused(&mut |guard| assert!(guard.replace(at(0), somewhere, &mut NotCached).is_none()));
+    refused(&mut |guard| assert_eq!(guard.change(at(0), &mut NotCached, |_| somewhere).0, Pte::NONE));
+    drop(guard);
+    assert_eq!(found(&memory, &tables, 0, 77), (77, Level::Pmd));
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+/// Clears what it is shown; of a leaf that goes whole, what was kept for it goes too.
+struct Clear;
+
+impl Visitor<X86_4, Memory> for Clear {
     fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         table.zap_each(range, &mut NotCached, |_, slot, _| slot.clear());
         ControlFlow::Continue(())
@@ -100,9 +132,7 @@ impl Visitor<X86_4, Memory> for Clear<'_> {
 
     fn large(&mut self, mut leaf: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         leaf.take(&mut NotCached);
-        let kept = leaf.withdraw().expect("one was kept for each leaf");
-        // SAFETY: it was linked nowhere.
-        unsafe { self.0.free_table(kept) };
+        drop(leaf.withdraw().expect("one was kept for each leaf"));
         ControlFlow::Continue(())
     }
 }
@@ -113,7 +143,7 @@ fn a_walk_over_parts_and_wholes_uses_up_what_was_kept() {
     let tables = with_leaves(&memory, 0..4, 4);
     let range = VaRange::of(HUGE / 2, 3 * HUGE + HUGE / 2);
     memory.fail_after(0);
-    assert_eq!(tables.walk(&memory, range, &mut Clear(&memory)), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, range, &mut Clear), Ok(Walked::All));
     assert_eq!(found(&memory, &tables, 0, 255), (255, Level::Pte));
     assert_eq!(found(&memory, &tables, 3, 256), (256, Level::Pte));
     // The root, two in the middle, and those of the first and the last.

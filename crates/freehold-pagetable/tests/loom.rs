@@ -251,7 +251,7 @@ impl Tlb for CachedTlb {
         assert!(frames.is_empty() || !self.stale().0, "a frame was given up while the TLB had it");
     }
 
-    fn free_tables(&self, tables: &[Pfn]) {
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
         assert!(tables.is_empty() || !self.stale().1, "a table was freed while the walk cache had it");
     }
 

@@ -60,7 +60,7 @@ impl Tlb for SpaceTlb<'_> {
 
     fn release(&self, _frames: &[Unmapped]) {}
 
-    fn free_tables(&self, tables: &[Pfn]) {
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {
             // SAFETY: the gather was given the table when it was unlinked, and flushed.
             unsafe { freehold_pagetable::TableMemory::free_table(&self.0.memory, *table) }

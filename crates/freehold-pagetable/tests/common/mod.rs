@@ -145,7 +145,7 @@ impl Tlb for Ledger<'_> {
         self.push(Event::Release(frames.to_vec()));
     }
 
-    fn free_tables(&self, tables: &[Pfn]) {
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
         self.push(Event::Free(tables.to_vec()));
         for table in tables {
             // SAFETY: the gather was given the table when it was unlinked, and flushed.

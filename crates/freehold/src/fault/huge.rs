@@ -26,7 +26,7 @@ use crate::{
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Gather, Kind, Level, PmdTable, Pte, PteFlags, TableError};
+use freehold_pagetable::{Gather, Kind, Level, PmdTable, Pte, PteFlags, SpareTable, TableError};
 use freehold_sync::atomic::Ordering::{Acquire, Release};
 
 /// Bytes of a huge page.
@@ -62,14 +62,14 @@ impl<P: Platform> AddressSpace<P> {
             return Some(step);
         }
         let rights = vma_pte_flags(vma.flags());
-        let spare = Spare::new(&self.engine)?;
+        let spare = SpareTable::try_new(self.platform()).ok()?;
         if !access.write {
             let zeroes = self.engine.huge_zero()?;
             let zeroes = Pte::leaf(Level::Pmd, zeroes, rights | PteFlags::SPECIAL);
             let mut guard = table.lock();
             // If something is there by now, the access will show what.
             if guard.install(address, zeroes).is_ok() {
-                guard.deposit(spare.kept());
+                guard.deposit(spare);
             }
             return Some(Step::Done);
         }
@@ -77,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         let leaf = Pte::leaf(Level::Pmd, new.first, rights | written(vma.flags()));
         let mut guard = table.lock();
         if guard.install(address, leaf).is_ok() {
-            guard.deposit(spare.kept());
+            guard.deposit(spare);
             drop(guard);
             new.mapped();
             self.counters.count_page(RssKind::Anon, FRAMES as i64);
@@ -210,33 +210,6 @@ impl<P: Platform> Drop for HugePage<'_, P> {
             debug_assert!(last, "nobody else has seen the frames");
             self.engine.free_frame(frame);
         }
-    }
-}
-
-/// A table for the split of a huge page to come; it goes back if it is not kept.
-pub(crate) struct Spare<'e, P: Platform> {
-    engine: &'e Engine<P>,
-    table: Pfn,
-}
-
-impl<'e, P: Platform> Spare<'e, P> {
-    /// `None`: no memory.
-    pub fn new(engine: &'e Engine<P>) -> Option<Self> {
-        let table = engine.platform().alloc_table().ok()?;
-        Some(Spare { engine, table })
-    }
-
-    /// It is kept with the table above the entry, which the caller has locked.
-    pub fn kept(self) -> Pfn {
-        let table = self.table;
-        core::mem::forget(self);
-        table
-    }
-}
-
-impl<P: Platform> Drop for Spare<'_, P> {
-    fn drop(&mut self) {
-        self.engine.free_spare(self.table);
     }
 }
 

@@ -182,12 +182,6 @@ impl<P: Platform> Engine<P> {
         Ok(frame)
     }
 
-    /// A table that was kept for a split and is not needed any more.
-    pub(crate) fn free_spare(&self, table: Pfn) {
-        // SAFETY: it came from `alloc_table` and was linked nowhere since.
-        unsafe { self.platform().free_table(table) }
-    }
-
     /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece goes so.
     pub(crate) fn free_frame(&self, frame: Pfn) {
         self.frames.give_back(self.platform(), &[frame]);

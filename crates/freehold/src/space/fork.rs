@@ -26,7 +26,7 @@ use crate::{
     VirtAddr,
     counted::Counted,
     error::{ForkError, NoMemory},
-    fault::huge::{HUGE, Spare},
+    fault::huge::HUGE,
     frame::{Frame, Unshared},
     platform::Platform,
     rmap::{MOVING, Moving, edit::RmapEdit},
@@ -35,7 +35,9 @@ use crate::{
     vma::{Family, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
 use core::ops::Range;
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, VaRange};
+use freehold_pagetable::{
+    Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, SpareTable, VaRange,
+};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 type ForkGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
@@ -183,7 +185,7 @@ impl<P: Platform> AddressSpace<P> {
                     None => return Ok(range.end),
                 },
                 Kind::Leaf { .. } if level == Level::Pmd => {
-                    let spare = Spare::new(&self.engine).ok_or(NoMemory)?;
+                    let spare = SpareTable::try_new(self.platform()).map_err(|_| NoMemory)?;
                     let target =
                         child.table.pmd_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
                     let Some(source) = self.table.pmd_table(self.platform(), address) else { continue };
@@ -191,7 +193,7 @@ impl<P: Platform> AddressSpace<P> {
                     let mut target = target.expect("two address spaces share no table");
                     match copier.copy_leaf(&mut source, &mut target, address, gather) {
                         Leaf::Shared => {
-                            target.deposit(spare.kept());
+                            target.deposit(spare);
                             at += HUGE;
                         }
                         Leaf::Gone => {}

@@ -28,7 +28,7 @@ impl<P: Platform> Tlb for SpaceTlb<'_, P> {
         self.space.engine.release(frames);
     }
 
-    fn free_tables(&self, tables: &[Pfn]) {
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {
             // SAFETY: the gather unlinked it and has flushed since.
             unsafe { self.space.platform().free_table(*table) };
@@ -232,12 +232,9 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
             }
             self.gather.frame(pfn, level);
         }
-        // Not under the lock.
+        // Kept for a split that will not come. Not freed under the lock.
         drop(leaf);
-        if let Some(spare) = spare {
-            // SAFETY: kept for a split that will not come, and linked nowhere.
-            unsafe { self.platform.free_table(spare) }
-        }
+        drop(spare);
         ControlFlow::Continue(())
     }
 }
