@@ -1,4 +1,5 @@
 //! References of every kind, on several threads; and counts near their end.
+#![expect(unsafe_code, reason = "takes a reference back from a word")]
 
 use super::*;
 use std::sync::Arc;

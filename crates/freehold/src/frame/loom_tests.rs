@@ -81,6 +81,6 @@ fn a_page_that_moves_in_does_not_show_the_home_of_the_last() {
 fn fork_of_the_next_life_does_not_show_the_home_of_the_last() {
     walk_beside(|frame| {
         frame.init_anon(2, 0);
-        frame.share();
+        frame.share().unwrap();
     });
 }
