@@ -164,6 +164,12 @@ impl<P: Platform> Engine<P> {
         &self.config
     }
 
+    /// Whether it is this very engine that `other` refers to. Objects of two engines never meet: each believes every frame that it
+    /// finds to be in the keeping of its own caches, pools and records.
+    pub(crate) fn is(&self, other: &Counted<Self>) -> bool {
+        core::ptr::eq(self, Counted::as_ptr(other))
+    }
+
     /// Whether it is a frame of zeroes that is not counted.
     pub(crate) fn is_zero(&self, pfn: Pfn) -> bool {
         // Relaxed: who asks found the frame in an entry, which was made after the number was stored.

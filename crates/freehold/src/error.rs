@@ -28,6 +28,7 @@ errnos! {
     EFAULT = 14, "Bad address";
     EBUSY = 16, "Busy";
     EEXIST = 17, "Something is mapped there already";
+    EXDEV = 18, "Of another engine";
     ENODEV = 19, "The file cannot be mapped";
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
@@ -161,6 +162,8 @@ verb_error! {
         NotReady => EAGAIN,
         /// The file could not be read: without an MMU, mapping may mean copying.
         Io => EIO,
+        /// The file or special mapping belongs to another engine than the address space.
+        OtherEngine => EXDEV,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }
@@ -443,6 +446,8 @@ verb_error! {
         Invalid => EINVAL,
         /// The segment is destroyed.
         Removed => EIDRM,
+        /// The segment belongs to another engine than the address space.
+        OtherEngine => EXDEV,
         /// A fixed address below the minimum without privilege, or a sealed VMA in the way.
         NotPermitted => EPERM,
         /// No gap is large enough, or the range does not fit the address space.

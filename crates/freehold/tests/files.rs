@@ -552,7 +552,9 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             world.machine.zero_frame(frame);
             world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());
         }
-        let vdso = Special::new(Frames::new("[vdso]", &frames).unwrap()).unwrap();
+        let vdso =
+            Special::new(world.engine(), Frames::new("[vdso]", &support::foreign_each(&frames)).unwrap())
+                .unwrap();
         let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
         // Three pages over two frames, at a hint; then beside it, where a merge would be possible.
         let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();

@@ -209,7 +209,8 @@ fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
     let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
         let mut frame = frame.lock().unwrap();
         assert_eq!(world.machine.alloc_frames(&mut *frame), 1);
-        let special = Special::new(Frames::new("[frames]", &*frame).unwrap()).unwrap();
+        let frames = Frames::new("[frames]", &foreign_each(&*frame)).unwrap();
+        let special = Special::new(world.engine(), frames).unwrap();
         let flags = flags | VmFlags::READ | VmFlags::MAYREAD;
         assert_eq!(process.install_special(AT, PAGE, flags, &special), Ok(AT));
         process.load::<u64>(cpu, AT).unwrap();

@@ -6,7 +6,7 @@ use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::error::NoMemory;
-use freehold::object::{File, FileAccess, Frames, Mapping, Special, Zeroes};
+use freehold::object::{File, FileAccess, ForeignFrames, Frames, Mapping, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
@@ -141,12 +141,15 @@ impl World {
     }
 
     /// The special mapping of this name, which consists of frames that nobody writes.
+    #[expect(unsafe_code, reason = "says that frames of its own may be mapped")]
     fn special(&self, name: &'static str) -> Result<Counted<Special<Machine>>, NoMemory> {
         let mut frames = [Pfn::new(0); SPECIAL_PAGES];
         if self.machine.alloc_frames(&mut frames) < frames.len() {
             return Err(NoMemory);
         }
-        Special::new(Frames::new(name, &frames)?)
+        // SAFETY: from the machine, and never given back.
+        let frames = frames.map(|frame| unsafe { ForeignFrames::new(frame, 1) });
+        Special::new(&self.engine, Frames::new(name, &frames)?)
     }
 
     /// What is mapped under this number.

@@ -10,7 +10,7 @@ use freehold::{
     Pfn,
     access::Manner,
     frame::Frame,
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
 };
 use freehold_machine::Machine;
@@ -81,23 +81,28 @@ impl Storage {
     }
 }
 
+fn foreign(frame: Pfn) -> ForeignFrames {
+    // SAFETY: from the machine, and given back once no file has it.
+    unsafe { ForeignFrames::new(frame, 1) }
+}
+
 impl Pager<Machine> for Device {
     fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
         Err(IoError)
     }
 
-    fn direct_access(&self, platform: &Machine, index: u64) -> Result<Pfn, IoError> {
+    fn direct_access(&self, platform: &Machine, index: u64) -> Result<ForeignFrames, IoError> {
         if let Some(frame) = self.0.frame(index as usize) {
-            return Ok(frame);
+            return Ok(foreign(frame));
         }
         let mut new = [Pfn::new(0)];
         assert_eq!(platform.alloc_frames(&mut new), 1);
         platform.zero_frame(new[0]);
         match self.0.state.frames[index as usize].compare_exchange(0, new[0].get() + 1, SeqCst, SeqCst) {
-            Ok(_) => Ok(new[0]),
+            Ok(_) => Ok(foreign(new[0])),
             Err(winner) => {
                 self.0.free(new[0]);
-                Ok(Pfn::new(winner - 1))
+                Ok(foreign(Pfn::new(winner - 1)))
             }
         }
     }

@@ -10,7 +10,10 @@ use freehold::{
     Pfn,
     counted::Counted,
     error::MmapError,
-    object::{Driver, File, FileAccess, HookFault, MapRequest, Mapping, Special, VmOps, VmaInfo, Zeroes},
+    object::{
+        Driver, File, FileAccess, ForeignFrames, HookFault, MapRequest, Mapping, Special, VmOps, VmaInfo,
+        Zeroes,
+    },
     platform::Platform,
     space::MapFlags,
 };
@@ -69,6 +72,11 @@ impl Board {
         self.frames[(bank * PAGES + page) as usize]
     }
 
+    fn foreign(&self, bank: u64, page: u64) -> ForeignFrames {
+        // SAFETY: from the machine, and given back when no mapping is left, each of which keeps the board.
+        unsafe { ForeignFrames::new(self.frame(bank, page), 1) }
+    }
+
     fn write(&self, bank: u64, value: impl Fn(u64) -> u64) {
         for page in 0..PAGES {
             self.machine.write_frame(self.frame(bank, page), 0, &value(page).to_le_bytes());
@@ -104,7 +112,7 @@ impl Driver<Machine> for Handle {
     fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
         let bank = self.0.bank.load(SeqCst);
         for page in 0..if self.0.whole { PAGES } else { 0 } {
-            request.map_frames(page, self.0.frame(bank, page), 1)?;
+            request.map_frames(page, self.0.foreign(bank, page))?;
             if self.0.fails.swap(false, SeqCst) {
                 return Err(MmapError::NotReady);
             }
@@ -126,11 +134,11 @@ impl VmOps<Machine> for Mapped {
         true
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
+    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
         if self.0.fails.swap(false, SeqCst) {
             return Err(HookFault::Bus);
         }
-        Ok(self.0.frame(self.0.bank.load(SeqCst), pgoff))
+        Ok(self.0.foreign(self.0.bank.load(SeqCst), pgoff))
     }
 }
 

@@ -71,6 +71,9 @@ impl<P: Platform> AddressSpace<P> {
         remote: &[IoVec],
         way: Way,
     ) -> Result<usize, AccessError> {
+        if !self.engine.is(&other.engine) {
+            return Err(AccessError::OtherEngine);
+        }
         let (mut own, mut theirs) = (Parts::new(local)?, Parts::new(remote)?);
         let (mut done, mut rounds) = (0, Rounds::new());
         while let (Some(here), Some(there)) = (own.first(), theirs.first()) {

@@ -11,6 +11,8 @@ verb_error! {
         BadAddress => EFAULT,
         /// The lengths add up to more than a call can report.
         TooLong => EINVAL,
+        /// The two address spaces belong to different engines.
+        OtherEngine => EXDEV,
         /// No memory.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
@@ -72,7 +74,7 @@ verb_error! {
 impl From<AccessError> for PinError {
     fn from(error: AccessError) -> Self {
         match error {
-            AccessError::BadAddress | AccessError::TooLong => PinError::BadAddress,
+            AccessError::BadAddress | AccessError::TooLong | AccessError::OtherEngine => PinError::BadAddress,
             AccessError::OutOfMemory => PinError::OutOfMemory,
             AccessError::Killed => PinError::Killed,
         }

@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
         let asked = special.ask();
         let found = special.ops().fault(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page), write);
         let pfn = match found {
-            Ok(pfn) => pfn,
+            Ok(frames) => frames.first(),
             Err(error) => return error.at(page),
         };
         let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());

@@ -128,7 +128,7 @@ impl<P: Platform> HugePool<P> {
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
+    pub(super) fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
         let nodes = node.map_or(0..P::NODES, |node| node..(node + 1).min(P::NODES));
         // From surplus or fresh, a node after the other, until all in turn had none.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);

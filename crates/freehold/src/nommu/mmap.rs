@@ -141,6 +141,9 @@ impl<P: Platform> NoMmuSpace<P> {
         let Some(file) = file else {
             return Ok(Request { pages, prot, shared: false, file: None, first: 0 });
         };
+        if !self.regions.engine().is(file.mapping().engine()) {
+            return Err(MmapError::OtherEngine);
+        }
         if file.mapping().huge_page_size().is_some() {
             return Err(MmapError::NotMappable);
         }
@@ -158,7 +161,7 @@ impl<P: Platform> NoMmuSpace<P> {
     /// Whether the descriptor allows it.
     fn may_map(&self, file: &File<P>, prot: Prot, shared: bool) -> Result<(), MmapError> {
         let access = file.access();
-        if !access.mappable || !Counted::same(file.mapping().engine(), self.regions.engine()) {
+        if !access.mappable {
             return Err(MmapError::NotMappable);
         }
         let writes = shared && prot.contains(Prot::WRITE);

@@ -62,7 +62,10 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let platform = self.engine().platform();
-        let pfn = self.pager().direct_access(platform, index).map_err(|_| FillError::Io)?;
+        let pfn = self.pager().direct_access(platform, index).map_err(|_| FillError::Io)?.first();
+        if !platform.has_frame(pfn) {
+            return Err(FillError::Io);
+        }
         let _identity = self.engine().lock_frame(pfn);
         if word.load(Relaxed) != 0 {
             return Ok(());

@@ -4,7 +4,7 @@
 //! everything that can fail has been done. So a hook that gives up half-way, or an engine that runs out of memory behind it, has
 //! nothing to take back: what the hook made is dropped, and `close` is never called for what was never opened (hazard C-31).
 
-use super::{File, Special, VmaInfo};
+use super::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};
 use allocator_api2::vec::Vec;
 use core::ops::Range;
@@ -84,14 +84,15 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         Ok(())
     }
 
-    /// Maps `pages` frames from `first` on behind the pages from `page` on, counted from the start of the mapping (Linux's
+    /// Maps `frames` behind the pages from `page` on, counted from the start of the mapping (Linux's
     /// `remap_pfn_range`); in ascending order. They are there when mmap returns, in pages that have `IO`, `PFNMAP`, `DONTEXPAND` and
     /// `DONTDUMP`; what is left out is up to the fault hook.
     ///
     /// # Errors
     ///
     /// The range leaves the mapping, or overlaps with one before; or there is no memory.
-    pub fn map_frames(&mut self, page: u64, first: Pfn, pages: u64) -> Result<(), MmapError> {
+    pub fn map_frames(&mut self, page: u64, frames: ForeignFrames) -> Result<(), MmapError> {
+        let (first, pages) = (frames.first(), frames.count());
         let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages());
         let end = end.ok_or(MmapError::Invalid)?;
         let address = |page: u64| self.info.range.start + (page << PAGE_SHIFT);

@@ -124,8 +124,10 @@ impl<P: Platform> PagesStay<'_, P> {
             let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
             return (1..count).all(follow).then(|| Run::share(engine, first, count)).flatten();
         }
-        let first = if write { None } else { self.mapping.pager().in_memory(pages) };
-        first.map(|first| Run::foreign(engine, first, count))
+        let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
+        frames
+            .filter(|frames| frames.count() >= count)
+            .map(|frames| Run::foreign(engine, frames.first(), count))
     }
 
     /// Fills a frame with a page as it is now; with zeroes beyond the end of the file.

@@ -1,5 +1,6 @@
 //! Where the contents of a file's pages come from and go to.
 
+use super::ForeignFrames;
 use crate::{Pfn, platform::Platform};
 use core::{fmt, ops::Range};
 
@@ -38,11 +39,10 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The first of the frames in which these pages lie one behind the other, where the store is memory that programs may read
+    /// The frames in which these pages lie one behind the other, where the store is memory that programs may read
     /// in place, such as a ROM. Asked for mappings without an MMU that do not write; others get copies of
-    /// [`read_page`](Self::read_page). The frames are not the engine's, stay where they are as long as the pager lives, and the
-    /// file is not written.
-    fn in_memory(&self, pages: Range<u64>) -> Option<Pfn> {
+    /// [`read_page`](Self::read_page). The frames stay where they are as long as the pager lives, and the file is not written.
+    fn in_memory(&self, pages: Range<u64>) -> Option<ForeignFrames> {
         let _ = pages;
         None
     }
@@ -51,13 +51,13 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// that the storage does not have yet gets one, filled with zeroes. May be called twice for one page at the same time, and
     /// again after [`discard`](Self::discard).
     ///
-    /// The frame is one that [`Platform::frame`] has a record of, not one of the engine's, and no other page's. It stays the page's until
+    /// The frame is the first of those named, one that [`Platform::frame`] has a record of, and no other page's. It stays the page's until
     /// `discard`, or until the pager is dropped. Its record is the engine's meanwhile, and is all zero again then.
     ///
     /// # Errors
     ///
     /// The storage failed, or is full.
-    fn direct_access(&self, platform: &P, index: u64) -> Result<Pfn, IoError> {
+    fn direct_access(&self, platform: &P, index: u64) -> Result<ForeignFrames, IoError> {
         let _ = (platform, index);
         Err(IoError)
     }

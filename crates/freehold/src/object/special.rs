@@ -15,10 +15,11 @@
 //! A device that loses its frames revokes them: `object/revoke.rs`. Whoever makes an entry from what a hook said
 //! ([`Asked`]) makes it in a read section in which no revocation has come since the hook was asked, and otherwise asks again.
 
-use super::Mapping;
+use super::{ForeignFrames, Mapping};
 use crate::{
     Pfn,
     counted::{Counted, Shared},
+    engine::Engine,
     error::{MremapError, NoMemory},
     platform::Platform,
     vma::{VmaInfo, flags::VmFlags},
@@ -96,13 +97,19 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The frame of the page with this offset, for an access that finds none. It stays what it is until it is revoked, or
-    /// for as long as this lives.
+    /// The frame of the page with this offset, for an access that finds none: the first of those named. It stays what it is until
+    /// it is revoked, or for as long as this lives.
     ///
     /// # Errors
     ///
     /// How the access ends.
-    fn fault(&self, mmu: &P::Mmu, vma: &VmaInfo, pgoff: u64, write: bool) -> Result<Pfn, HookFault> {
+    fn fault(
+        &self,
+        mmu: &P::Mmu,
+        vma: &VmaInfo,
+        pgoff: u64,
+        write: bool,
+    ) -> Result<ForeignFrames, HookFault> {
         let _ = (mmu, vma, pgoff, write);
         Err(HookFault::Bus)
     }
@@ -130,6 +137,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
 
 /// What a VMA of an embedder's own maps.
 pub struct Special<P: Platform> {
+    /// Whose address spaces may map it.
+    engine: Counted<Engine<P>>,
     ops: Box<dyn VmOps<P>>,
     /// Whose reverse map lists its VMAs, so that its frames can be revoked.
     mapping: Option<Counted<Mapping<P>>>,
@@ -138,13 +147,14 @@ pub struct Special<P: Platform> {
 impl<P: Platform> Shared for Special<P> {}
 
 impl<P: Platform> Special<P> {
-    /// With these hooks, and frames that are never revoked.
+    /// With these hooks, for address spaces of `engine`, and frames that are never revoked.
     ///
     /// # Errors
     ///
     /// No memory.
-    pub fn new(ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
-        Ok(Counted::try_new(Special { ops: unsize_box!(Box::try_new(ops)?), mapping: None })?)
+    pub fn new(engine: &Counted<Engine<P>>, ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
+        let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
+        Ok(Counted::try_new(Special { engine: engine.clone(), ops, mapping: None })?)
     }
 
     /// With these hooks, of a file whose frames can be [revoked](Mapping::revoke).
@@ -154,7 +164,13 @@ impl<P: Platform> Special<P> {
     /// No memory.
     pub fn of_file(ops: impl VmOps<P>, mapping: &Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
-        Ok(Counted::try_new(Special { ops, mapping: Some(mapping.clone()) })?)
+        let engine = mapping.engine().clone();
+        Ok(Counted::try_new(Special { engine, ops, mapping: Some(mapping.clone()) })?)
+    }
+
+    /// The engine whose address spaces may map it.
+    pub fn engine(&self) -> &Counted<Engine<P>> {
+        &self.engine
     }
 
     /// Its hooks.
@@ -204,7 +220,8 @@ impl<P: Platform> Asked<'_, P> {
 #[derive(Debug)]
 pub struct Frames {
     name: &'static str,
-    frames: Box<[Pfn]>,
+    /// One each.
+    frames: Box<[ForeignFrames]>,
 }
 
 impl Frames {
@@ -213,15 +230,22 @@ impl Frames {
     /// # Errors
     ///
     /// No memory for the list.
-    pub fn new(name: &'static str, frames: &[Pfn]) -> Result<Self, NoMemory> {
+    pub fn new(name: &'static str, frames: &[ForeignFrames]) -> Result<Self, NoMemory> {
         let mut list = Vec::new();
-        list.try_reserve_exact(frames.len()).map_err(|_| NoMemory)?;
-        list.extend_from_slice(frames);
+        for run in frames {
+            list.try_reserve_exact(usize::try_from(run.count()).map_err(|_| NoMemory)?)
+                .map_err(|_| NoMemory)?;
+            list.extend((0..run.count()).filter_map(|n| run.get(n)));
+        }
         Ok(Frames { name, frames: list.into_boxed_slice() })
     }
 
     /// The frame of the page with this offset, if there is one.
     pub fn frame(&self, pgoff: u64) -> Option<Pfn> {
+        self.one(pgoff).map(ForeignFrames::first)
+    }
+
+    fn one(&self, pgoff: u64) -> Option<ForeignFrames> {
         self.frames.get(usize::try_from(pgoff).ok()?).copied()
     }
 }
@@ -231,7 +255,7 @@ impl<P: Platform> VmOps<P> for Frames {
         self.name
     }
 
-    fn fault(&self, _: &P::Mmu, _: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
-        self.frame(pgoff).ok_or(HookFault::Bus)
+    fn fault(&self, _: &P::Mmu, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
+        self.one(pgoff).ok_or(HookFault::Bus)
     }
 }

@@ -92,6 +92,9 @@ impl<P: Platform> Engine<P> {
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
         // No reference is taken: an entry that maps the frame, under its table's lock, maps this page if it lies where the page
         // may be mapped, and if it is another page by now, that was used.
+        if !self.platform().has_frame(pfn) {
+            return Err(PageError::NoPage);
+        }
         let (home, index) = find_home::<P>(self.platform().frame(pfn)).ok_or(PageError::NoPage)?;
         let count = match &home {
             AnyHome::Anon(home) => count_accessed(home, index, pfn),

@@ -123,6 +123,9 @@ impl<P: Platform> Engine<P> {
         pfn: Pfn,
         how: impl Fn(&Page<'_, P>) -> Result<R, MigrateError>,
     ) -> Result<Option<R>, OfflineError> {
+        if !self.platform().has_frame(pfn) {
+            return Err(OfflineError::Busy);
+        }
         loop {
             if self.platform().frame(pfn).has_failed() {
                 return Err(OfflineError::Failed);

@@ -5,7 +5,9 @@ use super::{
     home::{Home, HomeRef},
     tree::{ByFile, ByPages, Mapper, VmaTree, Which},
 };
-use crate::{Pfn, VirtAddr, engine::Engine, frame::Frame, platform::Platform, space::AddressSpace};
+use crate::{
+    Pfn, VirtAddr, engine::Engine, frame::Frame, object::Mapping, platform::Platform, space::AddressSpace,
+};
 use core::ptr::NonNull;
 use freehold_pagetable::{Kind, LeafGuard, Level};
 
@@ -62,6 +64,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading, tables' locks one at a time.
     pub(crate) fn page(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        if !self.platform().has_frame(pfn) {
+            return None;
+        }
         let asked = pfn;
         let (pfn, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
         let frame = self.platform().frame(pfn);
@@ -82,7 +87,9 @@ impl<P: Platform> Engine<P> {
     /// Takes a reference beside that of an entry which maps the frame.
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, ByPages>, index: u64) -> bool {
         let lookups = home.read();
-        lookups.mappers(index..index + 1).any(|mapper| {
+        // A page of another engine on the same platform is none here.
+        let own = |mapper: &Mapper<'_, P>| self.is(&mapper.space.engine);
+        lookups.mappers(index..index + 1).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
             mapper.space.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
         })
@@ -92,7 +99,8 @@ impl<P: Platform> Engine<P> {
     fn keep_cached(&self, pfn: Pfn, home: &Home<P, ByFile>, index: u64) -> bool {
         let lookups = home.read();
         // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none is given out by number.
-        let Some(mapping) = home.mapping(&lookups).filter(|mapping| !mapping.is_direct()) else {
+        let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.is(mapping.engine());
+        let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;
         };
         let rcu = P::rcu_read();

@@ -115,6 +115,9 @@ impl<P: Platform> AddressSpace<P> {
         if file.is_none() && !flags.contains(MapFlags::ANONYMOUS) {
             return Err(MmapError::BadDescriptor);
         }
+        if file.is_some_and(|file| !self.engine.is(file.mapping().engine())) {
+            return Err(MmapError::OtherEngine);
+        }
         let huge = file.and_then(|file| file.mapping().huge_page_size());
         if len == 0 || (flags.contains(MapFlags::HUGETLB) && file.is_some() && huge.is_none()) {
             return Err(MmapError::Invalid);

@@ -43,6 +43,7 @@ impl From<MmapError> for ShmatError {
             MmapError::OutOfMemory => ShmatError::OutOfMemory,
             MmapError::LockLimit => ShmatError::LockLimit,
             MmapError::NotPermitted => ShmatError::NotPermitted,
+            MmapError::OtherEngine => ShmatError::OtherEngine,
             MmapError::Killed => ShmatError::Killed,
             // What only other files and flags can bring about.
             _ => ShmatError::Invalid,

@@ -53,7 +53,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// As `mmap`, for a range or a limit that does not allow it; nothing was changed. `Invalid`: no part, an empty one, more than
+    /// As `mmap`, for a range or a limit that does not allow it, or a special of another engine; nothing was changed. `Invalid`: no part, an empty one, more than
     /// four, or an unaligned hint.
     ///
     /// # Locks
@@ -68,6 +68,9 @@ impl<P: Platform> AddressSpace<P> {
         for part in parts {
             if part.len == 0 {
                 return Err(MmapError::Invalid);
+            }
+            if !self.engine.is(part.special.engine()) {
+                return Err(MmapError::OtherEngine);
             }
             let len = part.len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?;
             whole = whole.checked_add(len).filter(|&all| all <= TASK_SIZE).ok_or(MmapError::NoSpace)?;

@@ -46,7 +46,7 @@ fn refused(locking: Locking, last: impl FnOnce(&Process), expected: MunmapError)
 fn because_the_last_vma_must_not_be_cut() {
     for locking in designs() {
         let special = |process: &Process| {
-            let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
+            let vdso = Special::new(process.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
             let flags = VmFlags::READ | VmFlags::MAYREAD;
             process.install_special(BASE + 1536 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
         };
@@ -112,7 +112,7 @@ fn but_not_because_of_a_section() {
         let world = World::new();
         let process = world.process(locking);
         anon(&process, BASE, 512);
-        let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
+        let vdso = Special::new(world.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::MAYREAD;
         process.install_special(BASE + 1022 * PAGE, 4 * PAGE, flags, &vdso).unwrap();
         anon(&process, BASE + 1026 * PAGE, 1000);

@@ -243,10 +243,10 @@ impl Pager<Machine> for Rom {
         Ok(())
     }
 
-    fn in_memory(&self, pages: Range<u64>) -> Option<Pfn> {
+    fn in_memory(&self, pages: Range<u64>) -> Option<ForeignFrames> {
         self.asked.fetch_add(1, SeqCst);
         assert!(pages.start < pages.end && pages.end <= self.pages);
-        Some(self.first.add(pages.start))
+        Some(foreign(self.first.add(pages.start), pages.end - pages.start))
     }
 }
 
@@ -314,7 +314,7 @@ fn what_the_descriptor_allows() {
     }
     let elsewhere = World::new();
     let stranger = elsewhere.file(1);
-    assert_eq!(try_map_file(&space, &stranger, 0..1, R, PRIVATE), Err(MmapError::NotMappable));
+    assert_eq!(try_map_file(&space, &stranger, 0..1, R, PRIVATE), Err(MmapError::OtherEngine));
     drop((space, shm, stranger));
     elsewhere.end();
     flat.end();

@@ -183,7 +183,7 @@ impl Driver<Machine> for OpenBoard {
                     return Err(MmapError::NotReady);
                 }
                 let first = board.frame(request.vma().pgoff + page + manner.exchanged);
-                request.map_frames(page, first, 1)?;
+                request.map_frames(page, foreign(first, 1))?;
             }
         }
         if manner.one_for_all {
@@ -227,14 +227,14 @@ impl VmOps<Machine> for Mapped {
         Ok(())
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, vma: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
+    fn fault(&self, _: &Mmu<X86_4>, vma: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
         assert!((vma.pgoff..vma.pgoff + vma.pages()).contains(&pgoff));
         self.board.counts.faults.fetch_add(1, SeqCst);
         let manner = self.board.manner().clone();
         let found = if pgoff >= PAGES || manner.gone.contains(&pgoff) {
             Err(HookFault::Bus)
         } else {
-            Ok(self.board.frame(pgoff + manner.exchanged))
+            Ok(foreign(self.board.frame(pgoff + manner.exchanged), 1))
         };
         self.board.enter("fault");
         found

@@ -139,8 +139,11 @@ fn a_hook_cannot_exchange_the_file() {
     }
     struct Nobody;
     impl Driver<Machine> for Nobody {
-        fn mmap(&self, _: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
-            Ok(Special::new(Nothing)?)
+        fn mmap(
+            &self,
+            request: &mut MapRequest<'_, Machine>,
+        ) -> Result<Counted<Special<Machine>>, MmapError> {
+            Ok(Special::new(request.file().mapping().engine(), Nothing)?)
         }
     }
     everywhere(|world, process, _| {
@@ -168,17 +171,17 @@ fn a_request_is_within_limits() {
             request: &mut MapRequest<'_, Machine>,
         ) -> Result<Counted<Special<Machine>>, MmapError> {
             assert_eq!((request.vma().range.clone(), request.vma().pgoff), (BASE..BASE + 4 * PAGE, 3));
-            for (page, pages) in [(0, 0), (0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX)] {
-                assert_eq!(request.map_frames(page, self.0, pages), Err(MmapError::Invalid));
+            for (page, pages) in [(0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX >> 12)] {
+                assert_eq!(request.map_frames(page, foreign(self.0, pages)), Err(MmapError::Invalid));
             }
             let before = request.vma().clone();
             for wrong in [VmFlags::SHARED, VmFlags::WRITE, VmFlags::LOCKED, VmFlags::SEALED] {
                 assert_eq!(request.set_flags(before.flags ^ wrong), Err(MmapError::Invalid));
             }
             assert_eq!(*request.vma(), before);
-            request.map_frames(1, self.0, 2)?;
-            assert_eq!(request.map_frames(2, self.0, 1), Err(MmapError::Invalid), "twice");
-            assert_eq!(request.map_frames(0, self.0, 1), Err(MmapError::Invalid), "backwards");
+            request.map_frames(1, foreign(self.0, 2))?;
+            assert_eq!(request.map_frames(2, foreign(self.0, 1)), Err(MmapError::Invalid), "twice");
+            assert_eq!(request.map_frames(0, foreign(self.0, 1)), Err(MmapError::Invalid), "backwards");
             Ok(Special::of_file(Nothing, request.file().mapping())?)
         }
     }

@@ -43,8 +43,8 @@ impl VmOps<Machine> for Text {
         Ok(())
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<Pfn, HookFault> {
-        if pgoff < 2 { Ok(self.board.frame(pgoff)) } else { Err(HookFault::Bus) }
+    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
+        if pgoff < 2 { Ok(foreign(self.board.frame(pgoff), 1)) } else { Err(HookFault::Bus) }
     }
 }
 
@@ -58,9 +58,10 @@ struct Pair {
 impl Pair {
     fn new(world: &World) -> Self {
         let (board, at) = (Board::new(&world.machine), Arc::default());
-        let vvar = Frames::new("[vvar]", &[board.frame(4), board.frame(5)]).unwrap();
+        let vvar = Frames::new("[vvar]", &foreign_each(&[board.frame(4), board.frame(5)])).unwrap();
         let text = Text { board: board.clone(), at: Arc::clone(&at) };
-        Pair { board, vvar: Special::new(vvar).unwrap(), vdso: Special::new(text).unwrap(), at }
+        let (vvar, vdso) = (Special::new(world.engine(), vvar), Special::new(world.engine(), text));
+        Pair { board, vvar: vvar.unwrap(), vdso: vdso.unwrap(), at }
     }
 
     fn install(&self, process: &Process, hint: u64) -> Result<u64, MmapError> {

@@ -56,7 +56,7 @@ impl Driver<Machine> for Vmcore {
                     return Err(MmapError::NotReady);
                 }
                 let first = self.board.frame(frame + at - piece_at);
-                request.map_frames(at - start, first, piece_end.min(end) - at)?;
+                request.map_frames(at - start, foreign(first, piece_end.min(end) - at))?;
                 at = piece_end.min(end);
             }
             piece_at = piece_end;

@@ -8,7 +8,7 @@ pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
     engine::{Config, Engine},
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
     rmap::FileRmap,
     space::{Locking, MapFlags, Prot, SpaceConfig},
@@ -159,6 +159,17 @@ pub fn assert_filled(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, fir
     for n in 0..pages {
         assert_eq!(process.load::<u64>(cpu, at + n * PAGE), Ok(first + n), "page {n} at {at:#x}");
     }
+}
+
+/// Frames that a test took from the machine, and gives back when nothing maps them any more, as an argument of the engine.
+pub fn foreign(first: Pfn, count: u64) -> ForeignFrames {
+    // SAFETY: see above; or nothing ever asks for them.
+    unsafe { ForeignFrames::new(first, count) }
+}
+
+/// The same of frames that need not follow each other.
+pub fn foreign_each(frames: &[Pfn]) -> Vec<ForeignFrames> {
+    frames.iter().map(|&frame| foreign(frame, 1)).collect()
 }
 
 /// The VMAs as (start, end, name), in pages from `BASE` on.

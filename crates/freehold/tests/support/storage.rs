@@ -1,6 +1,9 @@
 //! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the power fails.
 
-use super::{Counted, File, FileAccess, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World};
+use super::{
+    Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,
+    foreign,
+};
 use freehold_machine::exempt;
 use std::{
     collections::BTreeMap,
@@ -85,17 +88,17 @@ struct Device(Storage);
 
 impl Pager<Machine> for Device {
     fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
-        platform.copy_frame(frame, self.direct_access(platform, index)?);
+        platform.copy_frame(frame, self.direct_access(platform, index)?.first());
         Ok(())
     }
 
-    fn direct_access(&self, platform: &Machine, index: u64) -> Result<Pfn, IoError> {
+    fn direct_access(&self, platform: &Machine, index: u64) -> Result<ForeignFrames, IoError> {
         let mut state = self.0.state();
         if state.broken {
             return Err(IoError);
         }
         if let Some(frame) = state.lie.or(state.frames.get(&index).copied()) {
-            return Ok(frame);
+            return Ok(foreign(frame, 1));
         }
         let mut frame = [Pfn::new(0)];
         if platform.alloc_frames(&mut frame) == 0 {
@@ -103,7 +106,7 @@ impl Pager<Machine> for Device {
         }
         platform.zero_frame(frame[0]);
         exempt(|| state.frames.insert(index, frame[0]));
-        Ok(frame[0])
+        Ok(foreign(frame[0], 1))
     }
 
     fn write_page(&self, _: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {

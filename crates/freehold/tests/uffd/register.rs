@@ -58,7 +58,8 @@ fn errors_in_order() {
 fn c51_kinds_and_modes() {
     everywhere(|world, process, _| {
         let uffd = uffd(process, Features::empty());
-        let vdso = Special::new(Frames::new("[vdso]", &[Pfn::new(1)]).unwrap()).unwrap();
+        let frames = Frames::new("[vdso]", &[foreign(Pfn::new(1), 1)]).unwrap();
+        let vdso = Special::new(world.engine(), frames).unwrap();
         let rights = VmFlags::READ | VmFlags::MAYREAD | VmFlags::MAYWRITE;
         let at = process.install_special(page(100), PAGE, rights, &vdso).unwrap();
         let droppable = MapFlags::DROPPABLE | MapFlags::ANONYMOUS;

@@ -12,7 +12,9 @@ use core::ops::Range;
 impl From<AccessError> for MadviseError {
     fn from(error: AccessError) -> Self {
         match error {
-            AccessError::BadAddress | AccessError::TooLong => MadviseError::BadAccess,
+            AccessError::BadAddress | AccessError::TooLong | AccessError::OtherEngine => {
+                MadviseError::BadAccess
+            }
             AccessError::OutOfMemory => MadviseError::OutOfMemory,
             AccessError::Killed => MadviseError::Killed,
         }

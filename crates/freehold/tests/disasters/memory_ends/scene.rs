@@ -64,7 +64,7 @@ impl Scene {
         let mut cpu = world.machine.cpu(0);
         let file = world.file(16);
         map_all(&process, &mut cpu, &file);
-        let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
+        let vdso = Special::new(world.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let child = forked.then(|| Process::of(process.fork().unwrap()));
         let hog = world.process(Locking::default());
         let mut scene = Scene { world, process, cpu, file, vdso, hog, child };
