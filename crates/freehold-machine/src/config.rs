@@ -31,6 +31,8 @@ pub struct MachineConfig {
     pub scan_on_free: bool,
     /// Whether its CPUs know protection keys. They begin without rights to any key but 0, as Linux sets them up.
     pub pkeys: bool,
+    /// Whether every root table has a kernel's half: entries that all address spaces share, and that the engine leaves alone.
+    pub kernel_half: bool,
 }
 
 impl MachineConfig {
@@ -46,6 +48,7 @@ impl MachineConfig {
             oracles: true,
             scan_on_free: true,
             pkeys: false,
+            kernel_half: false,
         }
     }
 
@@ -71,6 +74,11 @@ impl MachineConfig {
     /// The same with protection keys.
     pub fn pkeys(self) -> Self {
         MachineConfig { pkeys: true, ..self }
+    }
+
+    /// The same with a kernel's half in every root table.
+    pub fn kernel_half(self) -> Self {
+        MachineConfig { kernel_half: true, ..self }
     }
 
     /// The same without oracles, for benchmarks.

@@ -5,6 +5,7 @@ use crate::config::{MachineConfig, Memory};
 use crate::contents::Page;
 use crate::cpu::CpuShared;
 use crate::host::{self, LazyArray, Lock};
+use crate::kernel::Kernel;
 use crate::mmu::SpaceSlot;
 use crate::oracle;
 use crate::pool::Pool;
@@ -40,6 +41,8 @@ pub(crate) struct Inner<F> {
     flushes: Box<[FlushCounts]>,
     /// Notices of lost pages that nobody has asked for yet.
     pub(crate) lost_pages: Lock<Vec<(Pfn, u64)>>,
+    /// The half of every root that is the kernel's own, if it has one.
+    pub(crate) kernel: Option<Kernel>,
     format: PhantomData<F>,
 }
 
@@ -72,7 +75,7 @@ impl<F: Format> Inner<F> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let dense = !config.oracles;
-        Ok(Inner {
+        let mut inner = Inner {
             // Relaxed: the number only has to differ.
             id: MACHINES.fetch_add(1, Ordering::Relaxed),
             config,
@@ -87,8 +90,18 @@ impl<F: Format> Inner<F> {
             cpus: (0..config.cpus).map(|_| CpuShared::new(config.pkeys)).collect(),
             flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
             lost_pages: Lock::new(Vec::new()),
+            kernel: None,
             format: PhantomData,
-        })
+        };
+        if config.kernel_half {
+            inner.kernel = Some(Kernel::new(&inner).ok_or(io::ErrorKind::OutOfMemory)?);
+        }
+        Ok(inner)
+    }
+
+    /// The number of the first frame.
+    pub(crate) fn first_frame(&self) -> Pfn {
+        Pfn::new(FRAME_BASE)
     }
 
     /// The CPU of this machine that the calling thread runs on.

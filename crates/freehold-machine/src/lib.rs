@@ -56,6 +56,7 @@ mod cpu;
 mod host;
 mod inject;
 mod inner;
+mod kernel;
 mod local;
 mod machine;
 mod mmu;

@@ -58,6 +58,15 @@ impl<F: Format> Machine<F> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
     }
 
+    /// Adds an entry to the kernel's half of every root table, of spaces that run as well as of those to come.
+    ///
+    /// # Panics
+    /// Without a [kernel's half](MachineConfig::kernel_half), or when it is full.
+    pub fn extend_kernel_half(&self) {
+        let kernel = self.inner.kernel.as_ref().expect("a machine with a kernel's half");
+        kernel.extend(&self.inner);
+    }
+
     /// How many flushes were asked for since the machine was built. Waits for no CPU, and so may be asked from a
     /// [walk](Platform::walk_tables), which flushes wait for.
     pub fn flushes(&self) -> u64 {
@@ -259,7 +268,17 @@ unsafe impl<F: Format> Platform for Machine<F> {
         if host::local(|local| local.allocation_fails()) {
             return None;
         }
-        Mmu::new(&self.inner, root)
+        let mmu = Mmu::new(&self.inner, root)?;
+        if let Some(kernel) = &self.inner.kernel {
+            kernel.join(&self.inner, root)?;
+        }
+        Some(mmu)
+    }
+
+    fn space_ending(&self, _: &Mmu<F>, root: Pfn) {
+        if let Some(kernel) = &self.inner.kernel {
+            kernel.leave(&self.inner, root);
+        }
     }
 
     fn flush(&self, mmu: &Mmu<F>, what: &Flush) {

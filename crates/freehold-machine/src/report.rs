@@ -15,7 +15,7 @@ pub struct Accounting {
     pub frames: usize,
     /// The lowest of them.
     pub lowest_frames: Vec<Pfn>,
-    /// Page tables in use.
+    /// Page tables in use, those of the kernel's own half excepted.
     pub tables: usize,
     /// The lowest of them.
     pub lowest_tables: Vec<Pfn>,
@@ -26,7 +26,10 @@ pub struct Accounting {
 impl Accounting {
     pub(crate) fn of<F: Format>(inner: &Inner<F>) -> Self {
         let (frames, lowest_frames) = inner.frames.in_use(LISTED);
-        let (tables, lowest_tables) = inner.tables.in_use(LISTED);
+        let kernel = inner.kernel.as_ref().map_or(&[][..], |kernel| kernel.tables());
+        let (tables, mut lowest_tables) = inner.tables.in_use(LISTED);
+        lowest_tables.retain(|table| !kernel.contains(table));
+        let tables = tables - kernel.len();
         Accounting { frames, lowest_frames, tables, lowest_tables, spaces: inner.spaces.lock().taken() }
     }
 

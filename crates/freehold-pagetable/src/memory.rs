@@ -17,7 +17,8 @@ impl fmt::Display for OutOfTables {
 
 impl core::error::Error for OutOfTables {}
 
-/// One table, as the hardware reads it. All bytes zero is an empty table.
+/// One table, as the hardware reads it: a page of entries, aligned to itself. All bytes zero is an empty table, so a platform may
+/// make tables of any zeroed frame by a cast, as long as all others who touch that frame do it by atomic accesses, too.
 #[repr(C, align(4096))]
 pub struct Table {
     /// Guarded by the rules of the [crate's protocol](crate#who-may-write-an-entry); the hardware also
@@ -50,9 +51,9 @@ impl Default for Table {
     }
 }
 
-/// Software's record of one table. All bytes zero is the record of an empty, unlocked table.
-///
-/// It fills a cache line, so that neighbouring tables' locks do not share one.
+/// Software's record of one table: 64 bytes, aligned to a cache line, so that neighbouring tables' locks do not share one. All
+/// bytes zero is the record of an empty, unlocked table, so a platform may cast zeroed memory to records; as for the rest, its
+/// fields are this crate's.
 #[repr(C, align(64))]
 pub struct TableMeta {
     /// The table's lock; see [`crate#who-may-write-an-entry`].
@@ -117,8 +118,8 @@ pub unsafe trait TableMemory: Host {
     /// [`OutOfTables`], and nothing happened.
     fn alloc_table(&self) -> Result<Pfn, OutOfTables>;
 
-    /// Takes a table back. Every entry is empty, as this crate leaves it, so the table may be handed out
-    /// again unzeroed; the record wants a [`reset`](TableMeta::reset).
+    /// Takes a table back. Every entry is empty, as this crate leaves it (of a root, the kernel's half included), so the table may
+    /// be handed out again unzeroed; the record wants a [`reset`](TableMeta::reset).
     ///
     /// # Safety
     ///
@@ -126,7 +127,7 @@ pub unsafe trait TableMemory: Host {
     /// software can still read it.
     unsafe fn free_table(&self, table: Pfn);
 
-    /// The table at `pfn`.
+    /// The table at `pfn`, by the platform's direct map.
     fn table(&self, pfn: Pfn) -> &Table;
 
     /// The record of the table at `pfn`.

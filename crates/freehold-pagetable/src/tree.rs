@@ -2,7 +2,7 @@
 
 //! The tables of one address space: making them, walking down, filling upper levels.
 
-use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
 use crate::memory::{OutOfTables, TableMemory};
 use crate::table::{EntryTable, PmdTable, PteTable, PudTable};
@@ -64,7 +64,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.root
     }
 
-    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before.
+    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before. Entries of the kernel's half, which nothing
+    /// else in this crate reads or writes, are emptied here, so that the memory gets back an empty table; what they lead to stays.
     ///
     /// # Safety
     ///
@@ -73,7 +74,13 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// # Panics
     /// In test builds, when a table is left.
     pub unsafe fn destroy(self, memory: &M) {
-        debug_assert!(memory.table(self.root).is_zero(), "tables are left below a root being destroyed");
+        let root = memory.table(self.root);
+        // Relaxed, here and below: nobody else reaches the table any more.
+        let empty = |index| root.entry(index).load(Ordering::Relaxed) == 0;
+        debug_assert!((0..F::USER_ENTRIES).all(empty), "tables are left below a root being destroyed");
+        for index in F::USER_ENTRIES..ENTRIES {
+            root.entry(index).store(0, Ordering::Relaxed);
+        }
         // SAFETY: the root came from `alloc_table` and, as the caller promises, nobody reads it any more.
         unsafe { memory.free_table(self.root) }
     }

@@ -3,12 +3,46 @@
 //!
 //! This trait is the engine's only seam to its surroundings. Everything behind it may be a kernel on
 //! bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
+//!
+//! Every type that an implementation has to name is found here, whichever crate it comes from, and the atomics under
+//! [`atomic`]: an embedding depends on `freehold` alone.
+//!
+//! # What a platform keeps in memory
+//!
+//! | type | one for each | bytes | aligned to | all bytes zero |
+//! | --- | --- | --- | --- | --- |
+//! | [`Frame`] | frame of [`alloc_frames`](Platform::alloc_frames) and its relatives, and of storage mapped directly | 32 | 8 | the record of a free frame |
+//! | [`Table`] | table: it is the frame, as hardware reads it | 4096 | 4096 | an empty table |
+//! | [`TableMeta`] | table | 64 | 64 | the record of an empty, unlocked table |
+//!
+//! All three are made of atomics, `repr(C)`, need no destructor, and stay where they are as long as the platform lives: a kernel may make them
+//! by a cast of zeroed memory, an array by frame number say. A frame and a record come back all zero: a frame's record when the frame goes
+//! to [`free_frames`](Platform::free_frames), a table when it goes to [`free_table`](TableMemory::free_table), and its record
+//! after a [`reset`](TableMeta::reset). The *contents* of frames do not: they are what programs left there.
+//!
+//! # Contents of frames
+//!
+//! While the engine reads, writes, copies or zeroes a frame, processors may read and write the same bytes for their programs, and
+//! devices, too. So [`read_frame`](Platform::read_frame) and its relatives make no reference to the bytes, and use accesses for which a
+//! race is no undefined behaviour: atomic ones, volatile ones, or instructions of the machine. A write leaves every byte outside its range alone: it does
+//! not write back what it has read there. Nothing more is asked of a race: bytes may be torn, of one word too. What the
+//! engine publishes, by an entry or a lock, is ordered by an atomic release after the write; stores that the machine does not order before a release
+//! (non-temporal ones) are fenced by the platform before it returns.
+//!
+//! # A kernel's own half
+//!
+//! Entries of a root table from [`Format::USER_ENTRIES`] on are the kernel's: the engine neither reads nor writes them while the
+//! space lives. [`space_created`](Platform::space_created) may fill them, with tables that all spaces share; they may change as the
+//! kernel likes until [`space_ending`](Platform::space_ending) returns. Then they are emptied, and the root is freed.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
-use crate::frame::Frame;
+pub use crate::frame::Frame;
 pub use crate::space::pkeys::PkeyRights;
-use freehold_pagetable::{Flush, Format, Level, Pfn, TableMemory};
-pub use freehold_sync::Host;
+pub use freehold_pagetable::{
+    Access, ENTRIES, Flush, Format, Level, OutOfTables, Pfn, Rights, Table, TableMemory, TableMeta,
+    Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
+};
+pub use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic};
 
 /// The machine below an address space.
 ///
@@ -17,7 +51,9 @@ pub use freehold_sync::Host;
 /// An implementation promises that
 /// - a frame handed out by [`alloc_frames`](Self::alloc_frames), [`alloc_huge`](Self::alloc_huge) or
 ///   [`alloc_run`](Self::alloc_run) is used by nobody else until it comes back;
-/// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
+/// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives; for a number that
+///   [`has_frame`](Self::has_frame) denies, and for one beyond the memory of the platform, it may panic, but nothing undefined comes of
+///   it; and so may every method here that takes the number of a frame;
 /// - [`flush`](Self::flush) returns only when no processor can still use a translation it covers, nor read
 ///   a page table it covers where the flush says that tables were freed, be it in [`walk_tables`](Self::walk_tables).
 pub unsafe trait Platform: TableMemory + Host {
@@ -63,7 +99,7 @@ pub unsafe trait Platform: TableMemory + Host {
         None
     }
 
-    /// Puts frames back.
+    /// Puts frames back. Their records are all zero; their contents are what was last in them.
     ///
     /// # Safety
     ///
@@ -137,8 +173,17 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Writes `data` at `offset` of a frame; the range stays inside the frame.
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]);
 
-    /// A new address space with this root table exists. `None`: no memory for the record.
+    /// A new address space with this root table exists. The table is empty, and no processor runs it yet: here the kernel fills its
+    /// own half of it, if it has one (see the [module](self)). `None`: no memory for the record; nothing refers to the root then.
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu>;
+
+    /// The address space with this root table is about to go: nothing is mapped in it any more, and the last
+    /// [`flush`](Self::flush) is over. When this returns no processor has the root in its register, not even one that ran the
+    /// space last and has only kept it (lazy TLB), and nobody writes the kernel's half of the table any more. Called once for each
+    /// space that was created, with no lock of the engine held.
+    fn space_ending(&self, mmu: &Self::Mmu, root: Pfn) {
+        let _ = (mmu, root);
+    }
 
     /// Removes the translations that `what` describes from every processor; returns when none is left. May be called with
     /// page-table spin locks held, so it must not sleep, and must not need a processor that spins for one to let go of it.

@@ -4,7 +4,7 @@ mod x86;
 
 pub use x86::{X86, X86_4, X86_5};
 
-use crate::addr::{Level, Pfn};
+use crate::addr::{Level, Pfn, VirtAddr};
 use crate::hw::{Access, Rights, WalkFault};
 use bitflags::bitflags;
 use core::fmt;
@@ -132,6 +132,10 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
     /// The end of the addresses a process may use. An address at or above it has no table here.
     const USER_END: u64;
+    /// Entries of the root table by which addresses below [`USER_END`](Self::USER_END) are translated. The rest, from this index on,
+    /// are the embedding kernel's own: nothing walks or writes them but [`PageTable::destroy`](crate::PageTable::destroy), which
+    /// empties them.
+    const USER_ENTRIES: usize = VirtAddr::new(Self::USER_END - 1).index(Self::ROOT) + 1;
 
     /// A leaf of `level` that starts at `pfn`.
     fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> u64;

@@ -31,8 +31,8 @@ use freehold_sync::{
     },
 };
 
-/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free. A frame whose memory failed is
-/// never free again.
+/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free, so that a platform may cast zeroed
+/// memory to records. A frame whose memory failed is never free again.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {

@@ -33,6 +33,7 @@ impl<P: Platform> Drop for AddressSpace<P> {
         let everything =
             Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
         self.platform().flush(&self.mmu, &everything);
+        self.platform().space_ending(&self.mmu, self.table.root());
         // SAFETY: `self` is going away: nothing uses the field again.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
         // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed just now.

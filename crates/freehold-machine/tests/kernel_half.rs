@@ -1,0 +1,139 @@
+//! Root tables whose upper half is the kernel's own: it is there in every address space, grows while they run, is never touched by
+//! the engine, and the root goes back empty. The machine looks at each root when its space ends, and at each table when it is freed.
+
+use freehold::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Config, Engine},
+    platform::{
+        Access, ENTRIES, Format, Frame, Table, TableMemory, TableMeta, VirtAddr, X86_4, X86_5, hw_walk,
+    },
+    space::{AddressSpace, Locking, MapFlags, Prot, RemapFlags, SpaceConfig},
+};
+use freehold_machine::{Machine, MachineConfig, Process, fail_heap_once, stop_failing_heap};
+
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+const SUPERVISOR: Access = Access { user: false, ..Access::READ };
+
+fn machine<F: Format>() -> (Machine<F>, Counted<Engine<Machine<F>>>) {
+    let machine = Machine::<F>::new(MachineConfig::backed(16 << 20).kernel_half()).unwrap();
+    let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    (machine, engine)
+}
+
+/// The address that the entry `n` of the kernel's half translates first.
+fn kernel_address<F: Format>(n: usize) -> VirtAddr {
+    let bits = F::ROOT.shift() + ENTRIES.ilog2();
+    let low = ((F::USER_ENTRIES + n) as u64) << F::ROOT.shift();
+    VirtAddr::new(low | u64::MAX << bits)
+}
+
+/// The kernel finds itself in this space by so many entries, and programs do not.
+fn assert_kernel<F: Format>(machine: &Machine<F>, space: &AddressSpace<Machine<F>>, entries: usize) {
+    let root = space.mmu().root();
+    for n in 0..=entries {
+        let at = kernel_address::<F>(n);
+        let found = hw_walk::<F, _>(machine, root, at, SUPERVISOR);
+        assert_eq!(found.is_ok(), n < entries, "entry {n}, {at:?}: {found:?}");
+        assert!(hw_walk::<F, _>(machine, root, at, Access::READ).is_err(), "a program reads the kernel");
+    }
+    space.check();
+}
+
+fn life<F: Format>(locking: Locking) {
+    let (machine, engine) = machine::<F>();
+    let config = SpaceConfig { locking, ..SpaceConfig::default() };
+    let process = Process::new(&engine, &config).unwrap();
+    let mut cpu = machine.cpu(0);
+    assert_kernel(&machine, &process, 1);
+    // As high and as low as there are addresses, in tables of their own.
+    let top = freehold::space::TASK_SIZE - 4 * PAGE_SIZE;
+    for at in [0x10_0000, 0x5000_0000_0000, top] {
+        process.mmap(at, 4 * PAGE_SIZE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        process.store(&mut cpu, at, at).unwrap();
+    }
+    machine.extend_kernel_half();
+    assert_kernel(&machine, &process, 2);
+    let child = Process::of(process.fork().unwrap());
+    assert_kernel(&machine, &child, 2);
+    let grandchild = Process::of(child.fork().unwrap());
+    machine.extend_kernel_half();
+    let moved = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    child.mremap(top, 4 * PAGE_SIZE, 4 * PAGE_SIZE, moved, 0x2000_0000_0000).unwrap();
+    assert_eq!(child.load(&mut cpu, 0x2000_0000_0000), Ok(top));
+    for space in [&process, &child, &grandchild] {
+        assert_kernel(&machine, space, 3);
+    }
+    drop(child);
+    // Only those that live are told.
+    machine.extend_kernel_half();
+    process.clear();
+    assert_kernel(&machine, &process, 4);
+    assert_kernel(&machine, &grandchild, 4);
+    assert_eq!(grandchild.load(&mut cpu, top), Ok(top));
+    drop((cpu, process, grandchild));
+    drop(engine);
+    machine.accounting().assert_clean();
+}
+
+#[test]
+fn it_is_in_every_space_and_stays_there() {
+    Locking::ALL.into_iter().for_each(life::<X86_4>);
+}
+
+#[test]
+fn with_five_levels_too() {
+    life::<X86_5>(Locking::default());
+}
+
+/// What was filled in is emptied also where the space came to nothing.
+#[test]
+fn a_space_that_memory_does_not_suffice_for() {
+    let (machine, engine) = machine::<X86_4>();
+    for nth in 1.. {
+        fail_heap_once(nth);
+        let space = AddressSpace::new(&engine, &SpaceConfig::default());
+        if stop_failing_heap() == 0 {
+            assert_kernel(&machine, &space.unwrap(), 1);
+            break;
+        }
+        assert!(space.is_err());
+        assert_eq!(machine.accounting().tables, 0);
+    }
+    drop(engine);
+    machine.accounting().assert_clean();
+}
+
+/// Tables come out all zero, so the roots among them went back so; and their records, which are the platform's memory.
+#[test]
+fn what_comes_back_is_empty() {
+    let (machine, engine) = machine::<X86_4>();
+    for _ in 0..3 {
+        let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+        let root = space.mmu().root();
+        assert!(!machine.table(root).is_zero());
+        drop(space);
+        let table = machine.alloc_table().unwrap();
+        assert_eq!(table, root, "the pool hands out the lowest that is free");
+        assert!(machine.table(table).is_zero());
+        // SAFETY: from `alloc_table` just now, and hung nowhere.
+        unsafe { machine.free_table(table) };
+    }
+}
+
+/// What the documentation of `freehold::platform` says of them.
+#[test]
+fn what_a_platform_keeps_in_raw_memory() {
+    assert_eq!((size_of::<Table>(), align_of::<Table>()), (4096, 4096));
+    assert_eq!((size_of::<TableMeta>(), align_of::<TableMeta>()), (64, 64));
+    assert_eq!((size_of::<Frame>(), align_of::<Frame>()), (32, 8));
+    assert!(!std::mem::needs_drop::<(Table, TableMeta, Frame)>());
+    // SAFETY: atomics alone, for which zeroes are values.
+    let (frame, table) = unsafe { (std::mem::zeroed::<Frame>(), Box::<Table>::new_zeroed().assume_init()) };
+    assert!(frame.is_free() && table.is_zero());
+    assert_eq!(format!("{frame:?}"), format!("{:?}", Frame::new()));
+}
