@@ -7,7 +7,7 @@ use freehold::{
     engine::{Config, Engine},
     error::MunmapError,
     fault::FaultError,
-    object::{File, FileAccess, Frames, IoError, Mapping, Pager, Special},
+    object::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special},
     platform::Platform,
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
@@ -552,9 +552,10 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             world.machine.zero_frame(frame);
             world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());
         }
-        let vdso =
-            Special::new(world.engine(), Frames::new("[vdso]", &support::foreign_each(&frames)).unwrap())
-                .unwrap();
+        // SAFETY: taken from the machine above, and given back below.
+        #[expect(unsafe_code, reason = "says that its frames may be mapped")]
+        let foreign = frames.map(|frame| unsafe { ForeignFrames::new(frame, 1) });
+        let vdso = Special::new(world.engine(), Frames::new("[vdso]", &foreign).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
         // Three pages over two frames, at a hint; then beside it, where a merge would be possible.
         let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();
