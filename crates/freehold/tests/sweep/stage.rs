@@ -73,7 +73,7 @@ impl Stage {
     pub fn new(state: &'static State) -> Self {
         let world = (state.world)();
         let segment = Segment::new(world.engine(), 7, 4 * PAGE).unwrap();
-        let vdso = Special::new(Frames::new("[vdso]", &[]).unwrap()).unwrap();
+        let vdso = Special::new(world.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let board = Board::new(&world.machine);
         let device = board.open(&world);
         let hog = world.process(Locking::default());

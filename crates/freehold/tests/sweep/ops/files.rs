@@ -37,8 +37,8 @@ pub const OPS: &[Op] = &[
     op("Segment::new", "a segment", |s| made(Segment::new(s.world.engine(), 3, PAGE))),
     op("Segment::remove", "a segment removed", |s| done(|| s.segment.remove())).needs_nothing(),
     op("Special::new", "a special", |s| {
-        let _ = s;
-        made(Frames::new("[it]", &[Pfn::new(1)]).and_then(Special::<Machine>::new))
+        let frames = Frames::new("[it]", &[foreign(Pfn::new(1), 1)]);
+        made(frames.and_then(|frames| Special::new(s.world.engine(), frames)))
     }),
     op("Special::of_file", "a special of a file", |s| {
         made(Frames::new("[it]", &[]).and_then(|frames| Special::of_file(frames, s.file.mapping())))
