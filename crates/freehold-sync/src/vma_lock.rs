@@ -348,9 +348,9 @@ impl VmaLock<'_> {
         {
             return;
         }
+        // Relaxed: the exchange decides.
+        let mut word = self.count.word.load(Ordering::Relaxed);
         loop {
-            // Relaxed: the exchange decides.
-            let word = self.count.word.load(Ordering::Relaxed);
             debug_assert!(word & !(DRAINING | SPREAD) > 0, "a VMA is released more often than it was locked");
             if word & DRAINING != 0 {
                 return self.leave_who_waits::<H>();
@@ -358,8 +358,9 @@ impl VmaLock<'_> {
             // Release: pairs with the acquire of who waits for the readers to leave. Relaxed on failure: nothing was done.
             let left =
                 self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
-            if left.is_ok() {
-                return;
+            match left {
+                Ok(_) => return,
+                Err(now) => word = now,
             }
         }
     }
