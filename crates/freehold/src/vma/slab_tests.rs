@@ -1,6 +1,6 @@
 extern crate std;
 
-use super::*;
+use super::{depot::CHUNK, *};
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::AtomicI64;
 use freehold_machine::Machine;
@@ -119,7 +119,7 @@ fn another_cpus_objects_go_when_it_gives_one_back() {
 
 #[test]
 fn objects_of_chunks_in_use_are_used_first() {
-    let mut depot = Depot::<Object> { partial: null_mut(), idle: null_mut(), idle_len: 0 };
+    let mut depot = Depot::<Object>::new();
     let [used, idle] = [(); 2].map(|()| Chunk::try_new().unwrap());
     depot.add_idle(used);
     let most = depot.take(CHUNK - 1);
