@@ -90,6 +90,7 @@ impl Frame {
 
     /// Whether the frame is free as far as the engine knows.
     pub fn is_free(&self) -> bool {
+        // Relaxed: exact only for whoever has the frame to itself.
         self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
     }
 
@@ -280,6 +281,10 @@ impl Frame {
         // Acquire: as `add_map` says.
         self.maps.load(Acquire)
     }
+
+    // The kind of a page is read relaxed: whoever has an entry, a slot of a cache or a reference found the frame by an acquire of what
+    // was stored after the kind, or under a lock. A flag that changes meanwhile says under which lock it is certain; nothing is
+    // followed that a flag stands for, but for `DIRTY`.
 
     /// Whether it is anonymous memory.
     pub(crate) fn is_anon(&self) -> bool {

@@ -69,6 +69,7 @@ impl<P: Platform> Segment<P> {
 
     /// How many VMAs map it (shm_nattch), attempts at attaching included.
     pub fn attached(&self) -> u64 {
+        // Relaxed, here and below: an answer about one word, which may be old at once.
         self.state.load(Relaxed) / ATTACH
     }
 

@@ -213,6 +213,7 @@ impl<P: Platform> Counters<P> {
 
     /// Sizes.
     pub fn counts(&self) -> Counts {
+        // Relaxed: each by itself; they agree with each other under the mmap lock.
         Counts {
             map_count: self.map_count.load(Relaxed),
             total_vm: self.total_vm.load(Relaxed),
