@@ -85,6 +85,8 @@ pub const LOOM: &[Suite] = &[
             "freehold-range",
             "--package",
             "freehold-pagetable",
+            "--package",
+            "freehold-kit",
             "--test",
             "loom*",
         ],

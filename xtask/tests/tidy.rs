@@ -265,6 +265,32 @@ fn the_locking_document_has_the_order() {
     assert_eq!(listed, ranks, "docs/locking.md and rank.rs differ");
 }
 
+/// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules that are public.
+#[test]
+fn the_soundness_document_is_complete() {
+    /// Modules that are not public.
+    const INSIDE: &[&str] = &["nommu/region.rs", "rmap/home.rs", "vma/slab.rs", "vma/owned.rs"];
+    let document = fs::read_to_string(root().join("docs/soundness.md")).expect("the document");
+    let mut found = Vec::new();
+    for source in crate_sources() {
+        let Some(path) = source.path.strip_prefix("crates/freehold/src/") else { continue };
+        for line in source.text.lines().map(str::trim_start).filter(|line| line.starts_with("pub ")) {
+            let word = |after: &str| {
+                let name = line.split(after).nth(1)?;
+                name.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)
+            };
+            let module = word("pub mod ").filter(|_| path == "lib.rs");
+            let call = word("unsafe fn ").filter(|_| !INSIDE.contains(&path));
+            for name in [module, word("unsafe trait "), call].into_iter().flatten() {
+                if !document.contains(&format!("`{name}`")) && !document.contains(&format!("::{name}")) {
+                    found.push(format!("{}: {name}", source.path));
+                }
+            }
+        }
+    }
+    assert_none("is not in docs/soundness.md", found);
+}
+
 /// Files that the documents point to exist.
 #[test]
 fn links_lead_somewhere() {

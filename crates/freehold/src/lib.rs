@@ -54,7 +54,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The platform here is any; `examples/embedding` of the repository has one of 250 lines, and the crate
+//! The platform here is any; `examples/embedding` of the repository has one of 300 lines, and the crate
 //! `freehold-machine` one whose TLBs remember what was not flushed, for tests.
 //!
 //! # Where is what

@@ -1,17 +1,117 @@
-//! What Freehold asks of a kernel, supplied in the simplest way that is right: everything that a real kernel does per
-//! processor is done here under one lock.
+//! What Freehold asks of a kernel, on threads: each thread that comes by is a processor. Grace periods and flushes are
+//! those of `freehold-kit`; memory, waiting and the processors themselves are supplied in the simplest way that is right.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
-use freehold::frame::Frame;
-use freehold::platform::{Host, Platform};
-use freehold_pagetable::{Flush, OutOfTables, PAGE_SIZE, Pfn, Table, TableMemory, TableMeta, X86_4};
-use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use freehold_sync::{Killed, LockContext, RcuHead};
+use freehold::PAGE_SIZE;
+use freehold::platform::atomic::{AtomicU32, AtomicU64, Ordering};
+use freehold::platform::{
+    Flush, Frame, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead, Table, TableMemory,
+    TableMeta, X86_4,
+};
+use freehold_kit::{Processors, Qsbr, QsbrCpu, ShootCpu, Shootdown, SpaceCpus};
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 const WORD: usize = size_of::<u64>();
+/// Threads at a time.
+const CPUS: usize = 64;
+
+static RCU: Qsbr<CPUS> = Qsbr::new([const { QsbrCpu::new() }; CPUS]);
+static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS]);
+/// Held by whoever has a processor: its thread while a program's instruction runs, and who interrupts it in between.
+static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
+/// Bit per processor: some thread is it.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// Whoever waits, whatever for, and whoever wakes.
+static SLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static CPU: Cpu = Cpu::claim();
+}
+
+/// A thread that is a processor.
+struct Cpu {
+    number: usize,
+    /// Read sections that are open.
+    sections: Cell<usize>,
+}
+
+impl Cpu {
+    fn claim() -> Self {
+        let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        // Acquire pairs with the release of the thread that was this processor before.
+        let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
+        let number = before.expect("a processor for every thread").trailing_ones() as usize;
+        Cpu { number, sections: Cell::new(0) }
+    }
+
+    fn number() -> usize {
+        CPU.with(|cpu| cpu.number)
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        TAKEN.fetch_and(!(1 << self.number), Ordering::Release);
+    }
+}
+
+/// An instruction of a program in this space: `f` may use translations. A flush that finds the processor in the space waits for
+/// its end, and a walk that begins later finds the tables as they were changed.
+pub fn run<R>(space: &SpaceCpus, f: impl FnOnce() -> R) -> R {
+    let cpu = Cpu::number();
+    let _busy = lock(&BUSY[cpu]);
+    TLBS.enter(cpu, space);
+    let result = f();
+    TLBS.leave(cpu, space);
+    result
+}
+
+/// What a kernel does at ticks: runs what waited for a grace period.
+pub fn tick() {
+    RCU.advance();
+}
+
+/// How processors reach each other. They remember no translation from one instruction to the next.
+struct Threads;
+
+impl Processors for Threads {
+    fn interrupt(&self, cpu: usize) {
+        // Between two instructions, by the thread that interrupts in the place of the one that is interrupted.
+        let _busy = lock(&BUSY[cpu]);
+        TLBS.answer(cpu, self);
+    }
+
+    fn flush_here(&self, _: usize, _: Pfn, _: &Flush) {}
+
+    fn switch_away(&self, _: usize, _: Pfn) {}
+
+    fn relax(&self) {
+        std::thread::yield_now();
+    }
+}
+
+/// A read section.
+pub struct Reading(PhantomData<*const ()>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        CPU.with(|cpu| {
+            cpu.sections.set(cpu.sections.get() - 1);
+            if cpu.sections.get() == 0 {
+                RCU.offline(cpu.number);
+            }
+        });
+    }
+}
 
 /// Memory and its records. Frame `n` is `memory[n]`: the direct map is an index. Page tables come out of the same frames.
 pub struct Board {
@@ -19,8 +119,6 @@ pub struct Board {
     frames: Box<[Frame]>,
     tables: Box<[TableMeta]>,
     free: Mutex<Vec<Pfn>>,
-    /// Held for reading while a program uses a translation: a flush, which takes it for writing, waits for that.
-    bus: RwLock<()>,
 }
 
 impl Board {
@@ -31,13 +129,7 @@ impl Board {
             frames: (0..frames).map(|_| Frame::new()).collect(),
             tables: (0..frames).map(|_| TableMeta::new()).collect(),
             free: Mutex::new((1..frames as u64).rev().map(Pfn::new).collect()),
-            bus: RwLock::new(()),
         }
-    }
-
-    /// The right to use a translation until the guard is dropped.
-    pub fn use_bus(&self) -> RwLockReadGuard<'_, ()> {
-        self.bus.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The aligned word at `offset` bytes of a frame.
@@ -55,64 +147,16 @@ impl Board {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whoever is inside `with_cpu`: this kernel has one processor number.
-static CPU: Mutex<()> = Mutex::new(());
-/// Whoever waits, whatever for, and whoever wakes.
-static SLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
-static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
-static RCU: Mutex<Rcu> = Mutex::new(Rcu { readers: 0, waiting: Vec::new(), running: 0 });
-
-/// Grace periods: what was deferred runs at the first moment without a reader.
-struct Rcu {
-    readers: usize,
-    waiting: Vec<Deferred>,
-    running: usize,
-}
-
-impl Rcu {
-    fn is_busy(&self) -> bool {
-        self.running != 0 || !self.waiting.is_empty()
-    }
-}
-
-struct Deferred(NonNull<RcuHead>);
-
-// SAFETY: who defers a function allows it to run on any thread.
-unsafe impl Send for Deferred {}
-
-/// A read section.
-pub struct Reading;
-
-impl Drop for Reading {
+impl Drop for Board {
     fn drop(&mut self) {
-        lock(&RCU).readers -= 1;
-        run_deferred();
+        // What waits for a grace period may point here.
+        Self::rcu_barrier();
     }
 }
 
-fn run_deferred() {
-    let ready = {
-        let mut rcu = lock(&RCU);
-        if rcu.readers != 0 || rcu.waiting.is_empty() {
-            return;
-        }
-        rcu.running += 1;
-        std::mem::take(&mut rcu.waiting)
-    };
-    for Deferred(head) in ready {
-        // SAFETY: `rcu_defer` has set it, and there was a moment without readers since.
-        unsafe { RcuHead::run(head) };
-    }
-    lock(&RCU).running -= 1;
-}
-
-// SAFETY: one context at a time is inside `with_cpu`; what is deferred runs once, after a moment without readers.
+// SAFETY: a thread has a number of its own as long as it lives; `freehold-kit` says why what is deferred waits for sections.
 unsafe impl Host for Board {
-    const MAX_CPUS: usize = 1;
+    const MAX_CPUS: usize = CPUS;
     type RcuGuard = Reading;
 
     fn wait(word: &AtomicU32, expected: u32) {
@@ -139,8 +183,7 @@ unsafe impl Host for Board {
     }
 
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
-        let _alone = lock(&CPU);
-        f(0)
+        f(Cpu::number())
     }
 
     fn now_ns() -> u64 {
@@ -157,27 +200,26 @@ unsafe impl Host for Board {
     }
 
     fn rcu_read() -> Reading {
-        lock(&RCU).readers += 1;
-        Reading
+        CPU.with(|cpu| {
+            if cpu.sections.get() == 0 {
+                RCU.online(cpu.number);
+            }
+            cpu.sections.set(cpu.sections.get() + 1);
+        });
+        Reading(PhantomData)
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: the caller gave us the head.
-        unsafe { RcuHead::set(head, None, f) };
-        lock(&RCU).waiting.push(Deferred(head));
-        run_deferred();
+        // SAFETY: passed on to the caller.
+        unsafe { RCU.defer(Cpu::number(), head, f) };
     }
 
     fn rcu_barrier() {
-        run_deferred();
-        while lock(&RCU).is_busy() {
-            std::thread::yield_now();
-            run_deferred();
-        }
+        RCU.barrier(std::thread::yield_now);
     }
 }
 
-// SAFETY: a frame leaves the free list for one owner; records and memory do not move while the board lives.
+// SAFETY: a frame leaves the free list for one owner; records and memory do not move while the board lives; other numbers panic.
 unsafe impl TableMemory for Board {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = lock(&self.free).pop().ok_or(OutOfTables)?;
@@ -199,11 +241,11 @@ unsafe impl TableMemory for Board {
     }
 }
 
-// SAFETY: as above; there is no TLB, and a flush waits for the accesses that have walked the tables before.
+// SAFETY: as above; `freehold-kit` says why a flush is over only when no processor uses what it covers.
 unsafe impl Platform for Board {
     type Format = X86_4;
-    /// All that this kernel keeps for an address space: its root table.
-    type Mmu = Pfn;
+    /// All that this kernel keeps for an address space: its root table, and who runs it.
+    type Mmu = SpaceCpus;
 
     fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
         let mut free = lock(&self.free);
@@ -212,6 +254,10 @@ unsafe impl Platform for Board {
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         lock(&self.free).extend(frames.iter().rev());
+    }
+
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        pfn.get() < self.frames.len() as u64
     }
 
     fn frame(&self, pfn: Pfn) -> &Frame {
@@ -242,16 +288,19 @@ unsafe impl Platform for Board {
         }
     }
 
-    fn space_created(&self, root: Pfn) -> Option<Pfn> {
-        Some(root)
+    fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
+        Some(SpaceCpus::new(root))
     }
 
-    fn flush(&self, _: &Pfn, _: &Flush) {
-        drop(self.bus.write().unwrap_or_else(PoisonError::into_inner));
+    fn space_ending(&self, mmu: &SpaceCpus, _: Pfn) {
+        TLBS.end(Cpu::number(), mmu, &Threads);
     }
 
-    fn runs_elsewhere(&self, _: &Pfn) -> bool {
-        // Any thread may use any address space.
-        true
+    fn flush(&self, mmu: &SpaceCpus, what: &Flush) {
+        TLBS.flush(Cpu::number(), mmu, what, &Threads);
+    }
+
+    fn runs_elsewhere(&self, mmu: &SpaceCpus) -> bool {
+        TLBS.runs_elsewhere(Cpu::number(), mmu)
     }
 }

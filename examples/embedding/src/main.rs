@@ -10,9 +10,12 @@ use freehold::VirtAddr;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::fault::{Access, FaultError};
+use freehold::platform::{
+    X86_4,
+    atomic::{AtomicU64, Ordering::SeqCst},
+    hw_walk,
+};
 use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
-use freehold_pagetable::{X86_4, hw_walk};
-use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::Board;
 use std::error::Error;
 
@@ -35,15 +38,18 @@ impl Program {
         access: Access,
         f: impl FnOnce(&AtomicU64) -> R,
     ) -> Result<R, FaultError> {
-        let (board, root) = (self.0.engine().platform(), *self.0.mmu());
+        let (board, mmu, mut f) = (self.0.engine().platform(), self.0.mmu(), Some(f));
         loop {
-            {
-                let _translating = board.use_bus();
-                if let Ok(found) = hw_walk::<X86_4, Board>(board, root, VirtAddr::new(address), access) {
-                    return Ok(f(board.word(found.pfn, (address % PAGE_SIZE) as usize)));
-                }
+            let done = kernel::run(mmu, || {
+                let found = hw_walk::<X86_4, Board>(board, mmu.root(), VirtAddr::new(address), access);
+                let word = board.word(found.ok()?.pfn, (address % PAGE_SIZE) as usize);
+                f.take().map(|f| f(word))
+            });
+            if let Some(result) = done {
+                return Ok(result);
             }
             self.0.handle_fault(address, access)?;
+            kernel::tick();
         }
     }
 }

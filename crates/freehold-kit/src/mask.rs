@@ -1,0 +1,84 @@
+//! Sets of processors that many change at a time.
+
+use freehold_sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    const_unless_loom,
+};
+
+/// Processors that a set has room for.
+pub const MAX_CPUS: usize = 4 * WORD;
+/// Processors of one word.
+const WORD: usize = u64::BITS as usize;
+
+/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that whoever acquires a word is behind all
+/// who have released a bit of it.
+#[derive(Debug)]
+pub struct CpuMask([AtomicU64; 4]);
+
+impl CpuMask {
+    const_unless_loom! {
+        /// Nobody.
+        pub fn new() -> Self {
+            CpuMask([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)])
+        }
+    }
+
+    fn word(&self, cpu: usize) -> (&AtomicU64, u64) {
+        (&self.0[cpu / WORD], 1 << (cpu % WORD))
+    }
+
+    /// Adds a processor; returns whether its word was empty. What came before is seen by whoever [takes](Self::take) it.
+    pub(crate) fn add(&self, cpu: usize) -> bool {
+        let (word, bit) = self.word(cpu);
+        // Release pairs with the acquires of `take` and `numbers`.
+        word.fetch_or(bit, Release) == 0
+    }
+
+    /// Takes a processor out. What it did before is seen by whoever finds it absent.
+    pub(crate) fn remove(&self, cpu: usize) {
+        let (word, bit) = self.word(cpu);
+        // Release pairs with the acquire of `numbers`.
+        word.fetch_and(!bit, Release);
+    }
+
+    /// Whether a processor is in it; exact for the processor itself.
+    pub fn contains(&self, cpu: usize) -> bool {
+        let (word, bit) = self.word(cpu);
+        // Acquire pairs with the release of `remove`.
+        word.load(Acquire) & bit != 0
+    }
+
+    /// Those below `cpus` that are in it now, each word looked at once.
+    pub fn numbers(&self, cpus: usize) -> impl Iterator<Item = usize> {
+        // Acquire pairs with the releases of `remove` and `add`.
+        self.words(cpus).flat_map(|(first, word)| bits(first, word.load(Acquire)))
+    }
+
+    /// Takes all out that are in it, of those below `cpus`.
+    pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
+        self.words(cpus).flat_map(|(first, word)| {
+            // Relaxed: a word without bits is nobody's message; the swap decides. AcqRel: acquire pairs with the release of `add`.
+            let taken = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
+            bits(first, taken)
+        })
+    }
+
+    fn words(&self, cpus: usize) -> impl Iterator<Item = (usize, &AtomicU64)> {
+        (0..).step_by(WORD).zip(&self.0[..cpus.div_ceil(WORD)])
+    }
+}
+
+fn bits(first: usize, mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(first + bit)
+    })
+}
+
+impl Default for CpuMask {
+    fn default() -> Self {
+        Self::new()
+    }
+}

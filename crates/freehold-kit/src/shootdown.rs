@@ -1,0 +1,295 @@
+//! Flushes of other processors' TLBs over sets of processors, with lazy switching.
+//!
+//! Each space has a set of the processors that may have translations of it ([`SpaceCpus`]): a processor puts itself in before it
+//! loads the root, and takes itself out after it has loaded another. A processor that goes on with a task of the kernel alone keeps the root
+//! (*lazy*), so that coming back costs nothing; the first flush that meets it makes it leave.
+//!
+//! A flush does its own processor's part, writes down what to flush in the one slot of its processor, puts its number
+//! into the inbox of each processor of the set, interrupts those whose inbox was empty (several flushes share an interrupt), and waits until each has
+//! answered. Meanwhile it answers others itself. A processor answers in the interrupt, and wherever it waits
+//! with interrupts off: [`answer`](Shootdown::answer) belongs into `Host::relax`. So it does no harm that a flush comes with spin
+//! locks held that the others spin for.
+//!
+//! # States
+//!
+//! | word | value | meaning | written by |
+//! | --- | --- | --- | --- |
+//! | set of a space | bit of a processor | it may have translations of the space | itself: set by `enter`, cleared by `leave`, or while it answers |
+//! | `current` of a processor | 0 | its register has no space's root | itself alone, interrupts off |
+//! | | root + 1, perhaps with `LAZY` | its register has that root; with `LAZY` no program runs | |
+//! | inbox of a processor | bit of a sender | that one's slot has a request it has not answered | set by the sender, taken by the receiver |
+//! | `pending` of a processor | n | its request has to be answered by so many; 0: the slot is its own | set by itself, counted down by who answers |
+//!
+//! # Why no translation survives
+//!
+//! Whoever flushes has changed the tables before. `enter` sets the bit, the flush has changed an entry, each then looks at what the
+//! other wrote, with a fence in between: either the flush finds the bit and waits for an answer, or the walks of the
+//! processor find the change. A cleared bit was released after the last use of a translation, and the flush acquires the set. A
+//! request found in the inbox was posted by a release after the change, so walks after the answer find the change, and the answer is
+//! counted by a release that the flush acquires: what used the old translation is over.
+#![expect(unsafe_code, reason = "a request refers to the set of its sender's space, which the sender keeps")]
+
+use crate::mask::{CpuMask, MAX_CPUS};
+use core::ptr;
+use freehold_pagetable::{Flush, Pfn, VirtAddr};
+use freehold_sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    const_unless_loom, fence,
+};
+
+/// Set in `current`: no program runs on this root.
+const LAZY: u64 = 1 << 63;
+/// Everything is flushed.
+const ALL: u32 = 1 << 0;
+/// Tables were freed.
+const TABLES: u32 = 1 << 1;
+
+/// What the flusher asks of a kernel. None of it may wait or take a lock that is held around a flush.
+pub trait Processors {
+    /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. Called with the request posted.
+    fn interrupt(&self, cpu: usize);
+
+    /// Removes what `what` covers from the TLB of the calling processor `cpu`, for the space with this root, and where it says
+    /// that tables were freed, what the processor remembers of tables. The root may not be in the register yet, or any more.
+    fn flush_here(&self, cpu: usize, root: Pfn, what: &Flush);
+
+    /// The calling processor `cpu` is lazy: loads the kernel's own root in place of this one, and drops every translation of it.
+    fn switch_away(&self, cpu: usize, root: Pfn);
+
+    /// A turn of a loop that waits.
+    fn relax(&self);
+}
+
+/// Which processors may have translations of a space: part of the kernel's record of the space, `Platform::Mmu`.
+#[derive(Debug)]
+pub struct SpaceCpus {
+    root: Pfn,
+    cpus: CpuMask,
+}
+
+impl SpaceCpus {
+    const_unless_loom! {
+        /// Nobody has, of a new space with this root.
+        pub fn new(root: Pfn) -> Self {
+            SpaceCpus { root, cpus: CpuMask::new() }
+        }
+    }
+
+    /// The root table.
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// Those that may have translations.
+    pub fn cpus(&self) -> &CpuMask {
+        &self.cpus
+    }
+}
+
+/// What is kept for one processor.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct ShootCpu {
+    current: AtomicU64,
+    inbox: CpuMask,
+    pending: AtomicU32,
+    /// The request; stable from when it is posted until all have answered. Written and read relaxed: posts and answers order.
+    space: AtomicPtr<SpaceCpus>,
+    start: AtomicU64,
+    end: AtomicU64,
+    flags: AtomicU32,
+}
+
+impl ShootCpu {
+    const_unless_loom! {
+        /// Of a processor that runs no space.
+        pub fn new() -> Self {
+            ShootCpu {
+                current: AtomicU64::new(0),
+                inbox: CpuMask::new(),
+                pending: AtomicU32::new(0),
+                space: AtomicPtr::new(ptr::null_mut()),
+                start: AtomicU64::new(0),
+                end: AtomicU64::new(0),
+                flags: AtomicU32::new(0),
+            }
+        }
+    }
+
+    fn write(&self, space: &SpaceCpus, what: &Flush) {
+        let flags = if what.all { ALL } else { 0 } | if what.tables_freed { TABLES } else { 0 };
+        self.space.store(ptr::from_ref(space).cast_mut(), Relaxed);
+        self.start.store(what.start.get(), Relaxed);
+        self.end.store(what.end.get(), Relaxed);
+        self.flags.store(flags, Relaxed);
+    }
+
+    fn read(&self) -> Flush {
+        let flags = self.flags.load(Relaxed);
+        let (start, end) = (VirtAddr::new(self.start.load(Relaxed)), VirtAddr::new(self.end.load(Relaxed)));
+        Flush { start, end, all: flags & ALL != 0, tables_freed: flags & TABLES != 0 }
+    }
+}
+
+impl Default for ShootCpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The flusher of a kernel with so many processors; see the [module](self).
+///
+/// ```
+/// use freehold_kit::{ShootCpu, Shootdown};
+///
+/// static TLBS: Shootdown<64> = Shootdown::new([const { ShootCpu::new() }; 64]);
+/// ```
+#[derive(Debug)]
+pub struct Shootdown<const CPUS: usize> {
+    cpus: [ShootCpu; CPUS],
+}
+
+impl<const CPUS: usize> Shootdown<CPUS> {
+    const_unless_loom! {
+        /// No processor runs a space.
+        pub fn new(cpus: [ShootCpu; CPUS]) -> Self {
+            assert!(CPUS <= MAX_CPUS, "more processors than a set has room for");
+            Shootdown { cpus }
+        }
+    }
+
+    /// The calling processor is about to load the root of `space`, interrupts off. What it ran before it [leaves](Self::leave) after the
+    /// load, unless that is the same space: a lazy processor comes back by this call alone, and need not load the root again if
+    /// this returns false.
+    pub fn enter(&self, cpu: usize, space: &SpaceCpus) -> bool {
+        let own = &self.cpus[cpu];
+        let before = own.current.load(Relaxed);
+        own.current.store(id(space), Relaxed);
+        if before == id(space) | LAZY {
+            // In the set all the time, and told of every change.
+            return false;
+        }
+        space.cpus.add(cpu);
+        // Pairs with the fence of `flush`: the flush finds the bit, or the walks that follow find the change.
+        fence(SeqCst);
+        true
+    }
+
+    /// The calling processor goes on without a program and keeps the root of `space` in its register.
+    pub fn idle(&self, cpu: usize, space: &SpaceCpus) {
+        debug_assert_eq!(
+            self.cpus[cpu].current.load(Relaxed),
+            id(space),
+            "lazy in a space that it does not run"
+        );
+        self.cpus[cpu].current.store(id(space) | LAZY, Relaxed);
+    }
+
+    /// The calling processor has loaded another root, or none, and has no translation of `space` any more. Interrupts off.
+    pub fn leave(&self, cpu: usize, space: &SpaceCpus) {
+        let own = &self.cpus[cpu];
+        if own.current.load(Relaxed) & !LAZY == id(space) {
+            own.current.store(0, Relaxed);
+        }
+        space.cpus.remove(cpu);
+    }
+
+    /// Whether the calling processor runs a program in `space`. With interrupts off it stays so: where this is true
+    /// `Platform::walk_tables` may walk, for no flush is over before this processor answers.
+    pub fn runs(&self, cpu: usize, space: &SpaceCpus) -> bool {
+        self.cpus[cpu].current.load(Relaxed) == id(space)
+    }
+
+    /// Whether a processor other than the calling one may have translations of `space`, of entries that were changed before.
+    pub fn runs_elsewhere(&self, cpu: usize, space: &SpaceCpus) -> bool {
+        // Pairs with the fence of `enter`, as in `flush`.
+        fence(SeqCst);
+        space.cpus.numbers(CPUS).any(|other| other != cpu)
+    }
+
+    /// Removes what `what` covers from every processor: `Platform::flush`. The caller stays on its processor and makes no second flush
+    /// meanwhile, from an interrupt say.
+    pub fn flush(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
+        let own = &self.cpus[cpu];
+        debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush inside a flush");
+        // Pairs with the fence of `enter`.
+        fence(SeqCst);
+        let mut others = CpuSet::default();
+        let mut count = 0;
+        for other in space.cpus.numbers(CPUS).filter(|other| *other != cpu) {
+            others.add(other);
+            count += 1;
+        }
+        if count > 0 {
+            own.write(space, what);
+            // Relaxed, as the request: the posts below order it.
+            own.pending.store(count, Relaxed);
+            for other in others.numbers() {
+                // A release, which pairs with the acquire of `answer`. Where the inbox was not empty an interrupt is on its way.
+                if self.cpus[other].inbox.add(cpu) {
+                    kernel.interrupt(other);
+                }
+            }
+        }
+        if space.cpus.contains(cpu) {
+            self.apply(cpu, space, what, kernel);
+        }
+        // Acquire pairs with the releases of `answer`: uses of old translations are over.
+        while own.pending.load(Acquire) != 0 {
+            self.answer(cpu, kernel);
+            kernel.relax();
+        }
+    }
+
+    /// Answers every request that was posted to the calling processor: the handler of the interrupt, and part of every loop that
+    /// waits with interrupts off. Interrupts off.
+    pub fn answer(&self, cpu: usize, kernel: &impl Processors) {
+        for sender in self.cpus[cpu].inbox.take(CPUS) {
+            let request = &self.cpus[sender];
+            // SAFETY: the sender borrows it until all have answered, and we have not.
+            let space = unsafe { &*request.space.load(Relaxed) };
+            self.apply(cpu, space, &request.read(), kernel);
+            // Release pairs with the acquire of `flush`. The slot is the sender's from here on.
+            request.pending.fetch_sub(1, Release);
+        }
+    }
+
+    /// `space` is about to go, and runs nowhere: lazy processors leave it. `Platform::space_ending`.
+    pub fn end(&self, cpu: usize, space: &SpaceCpus, kernel: &impl Processors) {
+        let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
+        self.flush(cpu, space, &Flush { start, end, all: true, tables_freed: true }, kernel);
+        debug_assert_eq!(space.cpus.numbers(CPUS).next(), None, "a space ends while a processor runs it");
+    }
+
+    /// What a flush does to the calling processor.
+    fn apply(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
+        let own = &self.cpus[cpu];
+        if own.current.load(Relaxed) == id(space) | LAZY {
+            kernel.switch_away(cpu, space.root);
+            own.current.store(0, Relaxed);
+            space.cpus.remove(cpu);
+        } else {
+            kernel.flush_here(cpu, space.root, what);
+        }
+    }
+}
+
+/// The value of `current` for a space.
+fn id(space: &SpaceCpus) -> u64 {
+    space.root.get() + 1
+}
+
+/// Processors that a flush waits for.
+#[derive(Default)]
+struct CpuSet([u64; MAX_CPUS / 64]);
+
+impl CpuSet {
+    fn add(&mut self, cpu: usize) {
+        self.0[cpu / 64] |= 1 << (cpu % 64);
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        (0..MAX_CPUS).filter(|cpu| self.0[cpu / 64] >> (cpu % 64) & 1 != 0)
+    }
+}
