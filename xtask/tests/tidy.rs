@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::mutation::Mutation;
+use xtask::{mutation::Mutation, table};
 
 /// Longest file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
@@ -343,4 +343,14 @@ fn mutations_can_be_made() {
         }
     }
     assert_none("mutations that cannot be made", found);
+}
+
+/// CONTRIBUTING.md lists the mutations as their files have them; `cargo xtask mutants --table` writes it.
+#[test]
+fn the_table_of_mutations_is_the_files() {
+    let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
+    let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
+    let written = table::put(&document, &table::of(&mutations)).expect("a place for the table");
+    let same = !table::is_written(&document) || document == written;
+    assert!(same, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
 }
