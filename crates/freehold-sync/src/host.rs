@@ -5,7 +5,7 @@
 )]
 
 use crate::atomic::AtomicU32;
-use crate::rank::LockContext;
+use crate::rank::{LockContext, Rank};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -60,6 +60,24 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Runs `f` with a number that no other context has meanwhile: the CPU's, with preemption off. `f` neither waits
     /// nor nests.
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R;
+
+    /// The calling task is about to take a spin lock of this rank, or to try. Until the matching [`spin_exit`](Self::spin_exit) it
+    /// keeps its processor: preemption is off. Whether interrupts are off as well is for the host to say, by rank. They stay on
+    /// for page tables where flushes are interrupts, which whoever spins for a table must take, unless [`relax`](Self::relax)
+    /// does what they ask for. No lock of the engine is taken in an interrupt.
+    ///
+    /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the same rank. So a host
+    /// counts, and what it turns off at the first it turns on at the last.
+    #[inline(always)]
+    fn spin_enter(rank: Rank) {
+        let _ = rank;
+    }
+
+    /// The lock has been let go of, or was not got.
+    #[inline(always)]
+    fn spin_exit(rank: Rank) {
+        let _ = rank;
+    }
 
     /// A clock that never goes back, in nanoseconds.
     fn now_ns() -> u64;

@@ -81,4 +81,4 @@ pub use reader_slots::ReaderSlots;
 pub use rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 pub use spin::{RawSpin, RawSpinGuard, SpinGuard, SpinLock};
 pub use vma_lock::{Place, ReadFail, VmaCount, VmaLock, VmaSeq};
-pub use word_lock::{WordGuard, WordLock};
+pub use word_lock::{Sleepers, WordGuard, WordLock};

@@ -3,7 +3,8 @@
 //! A task may *wait* for a lock only if every lock it holds comes earlier in [`Rank`]. Trying needs no order, since
 //! whoever does not wait cannot close a circle of waiters; what was got by trying counts as held from then on. So a
 //! task with a VMA read lock may try the mmap lock but not wait for it, and one that may not be blocked anyway (a
-//! VMA read lock under the mmap lock held for reading) is not checked either.
+//! VMA read lock under the mmap lock held for reading) is not checked either. A lock for which tasks sleep is not released
+//! under a spin lock, since its next holder may have to be woken; [`released_quietly`] is for who does that later.
 //!
 //! The checker works with debug assertions only; without them its calls are empty. The record of what a task holds is
 //! the host's ([`Host::lock_context`]).
@@ -59,6 +60,11 @@ pub enum Rank {
 }
 
 impl Rank {
+    /// Whether locks of this rank are spin locks, under which nobody sleeps, wakes anybody or uses the heap.
+    pub const fn spins(self) -> bool {
+        self as u8 >= Rank::PageTableUpper as u8
+    }
+
     const COUNT: usize = Rank::Leaf as usize + 1;
 
     const ALL: [Rank; Rank::COUNT] = [
@@ -119,6 +125,14 @@ impl LockContext {
         held.set(held.get() + 1);
     }
 
+    /// Who releases a lock for which tasks sleep may have to wake one: not under a spin lock.
+    fn check_release(&self, rank: Rank) {
+        let spin = self.innermost().filter(|innermost| innermost.spins() && !rank.spins());
+        if let Some(spin) = spin {
+            panic!("{rank:?} is released, which may wake somebody, under a spin lock: {spin:?}");
+        }
+    }
+
     fn note_released(&self, rank: Rank) {
         let held = &self.held[rank as usize];
         let Some(left) = held.get().checked_sub(1) else {
@@ -156,9 +170,23 @@ pub fn acquired<H: Host>(rank: Rank) {
 /// The task is about to release a lock of `rank`.
 ///
 /// # Panics
-/// With debug assertions, when it holds none.
+/// With debug assertions, when it holds none, or tasks sleep for locks of this rank and a spin lock is held.
 #[inline(always)]
 pub fn released<H: Host>(rank: Rank) {
+    if cfg!(debug_assertions) {
+        H::lock_context(|context| {
+            context.note_released(rank);
+            context.check_release(rank);
+        });
+    }
+}
+
+/// As [`released`], by who wakes nobody before it has let go of its spin locks.
+///
+/// # Panics
+/// With debug assertions, when it holds none.
+#[inline(always)]
+pub fn released_quietly<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
         H::lock_context(|context| context.note_released(rank));
     }

@@ -8,7 +8,8 @@
 //! The release store of 0 pairs with the acquire of the exchange that finds 0: what a holder did happens before what the
 //! next one does. Waiters look with plain loads, at growing intervals, so that the holder's cache line stays with it.
 //!
-//! Under a spin lock nobody waits for anything but a spin lock of a later [`Rank`].
+//! Under a spin lock nobody waits for anything but a spin lock of a later [`Rank`], wakes anybody, or uses the heap. The host is
+//! told where such a section begins and ends: [`Host::spin_enter`]. Guards need not end in the reverse order of their locks.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom};
@@ -54,6 +55,8 @@ impl RawSpin {
     #[inline]
     pub fn lock<H: Host>(&self, rank: Rank) -> RawSpinGuard<'_, H> {
         rank::will_wait::<H>(rank);
+        // First: who waits here must not be put off by somebody who waits for it.
+        H::spin_enter(rank);
         if !self.take() {
             self.lock_slow::<H>();
         }
@@ -63,7 +66,12 @@ impl RawSpin {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock<H: Host>(&self, rank: Rank) -> Option<RawSpinGuard<'_, H>> {
-        self.take().then(|| self.guard(rank))
+        H::spin_enter(rank);
+        if self.take() {
+            return Some(self.guard(rank));
+        }
+        H::spin_exit(rank);
+        None
     }
 
     /// Whether somebody holds the lock; for assertions.
@@ -120,6 +128,7 @@ impl<H: Host> Drop for RawSpinGuard<'_, H> {
         rank::released::<H>(self.rank);
         // Release: pairs with the acquire in `take` of the next holder.
         self.lock.word.store(FREE, Ordering::Release);
+        H::spin_exit(self.rank);
     }
 }
 

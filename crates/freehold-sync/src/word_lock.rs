@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1 or 2, by whoever becomes the holder |
 //! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by who is about to sleep |
-//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, who then wakes all |
+//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, who then wakes all, perhaps when others have held it since |
 //!
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. Who sleeps does so while the word is 2, and
 //! the holder wakes whenever it finds 2: a sleep is never forgotten ([`Host::wait`]). Who was woken takes the word as 2, since
@@ -94,6 +94,11 @@ impl WordLock {
         }
     }
 
+    /// The holder's last step; whether somebody may sleep, whom it has to wake.
+    fn free(&self) -> bool {
+        self.word.swap(FREE, Ordering::Release) == WANTED
+    }
+
     /// Whether somebody holds it at this moment.
     pub fn is_locked(&self) -> bool {
         // Relaxed: a hint.
@@ -113,11 +118,35 @@ impl fmt::Debug for WordLock {
     }
 }
 
+impl<'a, H: Host> WordGuard<'a, H> {
+    /// Releases the lock where nobody may be woken, under a spin lock. Whoever sleeps is woken when what this returns is dropped;
+    /// until then others may take the lock and release it.
+    pub fn release_quietly(self) -> Option<Sleepers<'a, H>> {
+        let WordGuard { lock, rank, .. } = self;
+        core::mem::forget(self);
+        rank::released_quietly::<H>(rank);
+        lock.free().then(|| Sleepers { lock, host: PhantomData })
+    }
+}
+
 impl<H: Host> Drop for WordGuard<'_, H> {
     fn drop(&mut self) {
         rank::released::<H>(self.rank);
-        if self.lock.word.swap(FREE, Ordering::Release) == WANTED {
+        if self.lock.free() {
             H::wake_all(&self.lock.word);
         }
+    }
+}
+
+/// Tasks that sleep for a lock that [was released](WordGuard::release_quietly). Dropping this wakes them.
+#[must_use = "they are woken when this is dropped"]
+pub struct Sleepers<'a, H: Host> {
+    lock: &'a WordLock,
+    host: PhantomData<fn() -> H>,
+}
+
+impl<H: Host> Drop for Sleepers<'_, H> {
+    fn drop(&mut self) {
+        H::wake_all(&self.lock.word);
     }
 }
