@@ -13,6 +13,13 @@ pub(crate) struct IndexSet {
 
 type Runs<'s, P> = SpinGuard<'s, Vec<Range<u64>>, P>;
 
+/// The runs, locked, with room for one more.
+struct Roomy<'s, P: Platform> {
+    runs: Runs<'s, P>,
+    /// What they lay in before, or room that was not needed: freed after the lock, in the order of these fields.
+    _spent: Vec<Range<u64>>,
+}
+
 impl IndexSet {
     /// The empty set.
     pub fn new() -> Self {
@@ -37,8 +44,9 @@ impl IndexSet {
     ///
     /// No memory; nothing was added.
     pub fn insert<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
-        let mut runs = self.with_room::<P>()?;
-        let new = (range.end - range.start) - count(&runs, &range);
+        let mut roomy = self.with_room::<P>()?;
+        let runs = &mut *roomy.runs;
+        let new = (range.end - range.start) - count(runs, &range);
         let first = runs.partition_point(|run| run.end < range.start);
         let behind = runs.partition_point(|run| run.start <= range.end);
         if first == behind {
@@ -57,13 +65,14 @@ impl IndexSet {
     ///
     /// No memory to cut a run in two; nothing was taken out.
     pub fn remove<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
-        let mut runs = self.runs.lock::<P>();
-        if around(&runs, &range).is_some() && runs.len() == runs.capacity() {
-            drop(runs);
-            runs = self.with_room::<P>()?;
+        let mut roomy = Roomy { runs: self.runs.lock::<P>(), _spent: Vec::new() };
+        if around(&roomy.runs, &range).is_some() && roomy.runs.len() == roomy.runs.capacity() {
+            drop(roomy);
+            roomy = self.with_room::<P>()?;
         }
-        let gone = count(&runs, &range);
-        if let Some(at) = around(&runs, &range) {
+        let runs = &mut *roomy.runs;
+        let gone = count(runs, &range);
+        if let Some(at) = around(runs, &range) {
             let rest = range.end..runs[at].end;
             runs[at].end = range.start;
             runs.insert(at + 1, rest);
@@ -90,17 +99,17 @@ impl IndexSet {
     }
 
     /// The runs, locked, with room for one more. Memory is asked for without the lock.
-    fn with_room<P: Platform>(&self) -> Result<Runs<'_, P>, NoMemory> {
+    fn with_room<P: Platform>(&self) -> Result<Roomy<'_, P>, NoMemory> {
         let mut larger: Vec<Range<u64>> = Vec::new();
         loop {
             let mut runs = self.runs.lock::<P>();
             if runs.len() < runs.capacity() {
-                return Ok(runs);
+                return Ok(Roomy { runs, _spent: larger });
             }
             if runs.len() < larger.capacity() {
                 larger.extend_from_slice(&runs);
                 core::mem::swap(&mut *runs, &mut larger);
-                return Ok(runs);
+                return Ok(Roomy { runs, _spent: larger });
             }
             let want = (runs.len() * 2).max(4);
             drop(runs);

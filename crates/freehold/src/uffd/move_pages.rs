@@ -24,7 +24,10 @@ use crate::{
 use bitflags::bitflags;
 use core::ops::Range;
 use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
-use freehold_sync::atomic::{Ordering::SeqCst, fence};
+use freehold_sync::{
+    Sleepers,
+    atomic::{Ordering::SeqCst, fence},
+};
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;
@@ -118,7 +121,7 @@ impl From<UffdError> for Obstacle {
     }
 }
 
-impl<P: Platform> Mover<'_, P> {
+impl<'m, P: Platform> Mover<'m, P> {
     /// Some pages behind the first `moved` bytes, which grow.
     fn batch(&self, moved: &mut u64) -> Result<(), UffdError> {
         let both = self.lock_both(self.source.start + *moved, self.target.start + *moved)?;
@@ -206,10 +209,10 @@ impl<P: Platform> Mover<'_, P> {
         let tlb = SpaceTlb { space };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &space.gathers);
         let (source, target) = source.lock_two(target);
-        let mut tables = Tables { source, target };
+        let mut tables = Tables { source, target, sleepers: None };
         let end = *moved + len;
         let mut done = Ok(());
-        while *moved < end && done.is_ok() {
+        while *moved < end && done.is_ok() && tables.sleepers.is_none() {
             done = self.one(both, &mut tables, *moved, &mut gather);
             *moved += if done.is_ok() { PAGE_SIZE } else { 0 };
         }
@@ -240,7 +243,7 @@ impl<P: Platform> Mover<'_, P> {
     fn one(
         &self,
         both: &Both<'_, P>,
-        tables: &mut Tables<'_, P>,
+        tables: &mut Tables<'m, P>,
         moved: u64,
         gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
     ) -> Result<(), Obstacle> {
@@ -274,7 +277,7 @@ impl<P: Platform> Mover<'_, P> {
     /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; its home is in `target` then.
     fn take(
         &self,
-        tables: &mut Tables<'_, P>,
+        tables: &mut Tables<'m, P>,
         from: VirtAddr,
         pfn: Pfn,
         index: u64,
@@ -286,17 +289,20 @@ impl<P: Platform> Mover<'_, P> {
             return Err(UffdError::Busy.into());
         }
         // Who works on the page goes first, and is waited for; who comes by the home it has now comes too late for the old entry. See `rmap`.
-        let Some(_identity) = self.space.engine.try_lock_frame(pfn) else { return Err(Obstacle::Wait(pfn)) };
+        let Some(identity) = self.space.engine.try_lock_frame(pfn) else { return Err(Obstacle::Wait(pfn)) };
         let old = tables.source.take(from, gather);
         // A borrower that takes no lock raises the count, then looks whether the entry is still the same: with the fences on both
         // sides one of us notices.
         fence(SeqCst);
-        if frame.refs() != 1 {
+        let alone = frame.refs() == 1;
+        if alone {
+            frame.set_home(home_of(target), index);
+        } else {
             tables.source.set(from, old);
-            return Err(UffdError::Busy.into());
         }
-        frame.set_home(home_of(target), index);
-        Ok(())
+        // Nobody is woken under the tables' locks.
+        tables.sleepers = identity.release_quietly();
+        if alone { Ok(()) } else { Err(UffdError::Busy.into()) }
     }
 }
 
@@ -304,6 +310,8 @@ impl<P: Platform> Mover<'_, P> {
 struct Tables<'t, P: Platform> {
     source: PteGuard<'t, P::Format, P>,
     target: Option<PteGuard<'t, P::Format, P>>,
+    /// Who waits for the frame that was looked at last; woken after the locks, in the order of these fields.
+    sleepers: Option<Sleepers<'t, P>>,
 }
 
 impl<'t, P: Platform> Tables<'t, P> {

@@ -13,6 +13,11 @@
 //! | 0 | it sleeps, or is about to | 1: whoever takes it out of its list, still under the lock |
 //! | 1 | woken | the task takes the lock once more before its waiter ends, so whoever woke it has let go of it |
 //!
+//! Nobody is woken under the lock, and without it a waiter may be gone. So waiters sleep on words of the queue, its *turns*, which
+//! the context keeps for waker and waiter: each on that of its page. A turn counts. The waiter reads it, then its own word, and
+//! sleeps while the turn is the same; who wakes has set the word, moves the turn once the lock is gone, and wakes all who sleep on
+//! it. Those who were not meant find their own word as it was, and sleep again.
+//!
 //! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock and with the lists empty; who
 //! rings does so after it has queued its waiter. So either the reader finds the waiter, or the bell has moved, or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
@@ -27,13 +32,21 @@ use core::{
 use freehold_sync::{
     Killed, Rank, SpinGuard, SpinLock,
     atomic::{
-        AtomicU32,
+        AtomicU32, CHECKED,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 const ASLEEP: u32 = 0;
 const WOKEN: u32 = 1;
+
+/// Words that waiters sleep on.
+const TURNS: usize = if CHECKED { 2 } else { 16 };
+
+/// Turns on which somebody sleeps who was woken under the lock: a bit each.
+#[derive(Clone, Copy, Default)]
+#[must_use = "they sleep on until the turns move"]
+struct Woken(u32);
 
 /// Which list a waiter hangs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,6 +75,8 @@ enum What<P: Platform> {
 /// While `place` is not `Nowhere` it hangs in that list of one queue, and links and `what` are that queue's lock's.
 pub(super) struct Waiter<P: Platform> {
     word: AtomicU32,
+    /// Which of the queue's turns its task sleeps on.
+    turn: usize,
     place: Cell<Place>,
     prev: Cell<*const Waiter<P>>,
     next: Cell<*const Waiter<P>>,
@@ -69,9 +84,10 @@ pub(super) struct Waiter<P: Platform> {
 }
 
 impl<P: Platform> Waiter<P> {
-    fn new(what: What<P>) -> Self {
+    fn new(what: What<P>, turn: usize) -> Self {
         Waiter {
             word: AtomicU32::new(ASLEEP),
+            turn,
             place: Cell::new(Place::Nowhere),
             prev: Cell::new(null()),
             next: Cell::new(null()),
@@ -81,12 +97,12 @@ impl<P: Platform> Waiter<P> {
 
     /// One that waits for the page at `addr`.
     pub fn for_page(addr: u64, reason: FaultReason, write: bool) -> Self {
-        Self::new(What::Fault { addr, reason, write })
+        Self::new(What::Fault { addr, reason, write }, (addr / PAGE_SIZE) as usize % TURNS)
     }
 
     /// One that waits until its event was read.
     pub fn for_event(event: Message<P>, change: Change<P>) -> Self {
-        Self::new(What::Event(Some((event, change))))
+        Self::new(What::Event(Some((event, change))), 0)
     }
 }
 
@@ -154,18 +170,18 @@ impl<P: Platform> Lists<P> {
         }
     }
 
-    /// Takes a waiter out of its list and wakes its task; under the lock.
-    fn release(&mut self, waiter: &Waiter<P>) {
+    /// Takes a waiter out of its list, whose task is to be woken; under the lock.
+    fn release(&mut self, waiter: &Waiter<P>, woken: &mut Woken) {
         if let Some(list) = self.list(waiter.place.get()) {
             list.unlink(waiter);
         }
+        woken.0 |= 1 << waiter.turn;
         // Release pairs with the acquire in `Queued::wait`: the task goes on with what the waker did.
         waiter.word.store(WOKEN, Release);
-        P::wake_all(&waiter.word);
     }
 
     /// Releases all in a list whose fault lies in `range`.
-    fn release_in(&mut self, place: Place, range: &Range<u64>) {
+    fn release_in(&mut self, place: Place, range: &Range<u64>, woken: &mut Woken) {
         let mut at = self.list(place).map_or(null(), |list| list.first);
         // SAFETY: null or a member, whose task waits for the lock before it ends.
         while let Some(waiter) = unsafe { at.as_ref() } {
@@ -176,13 +192,13 @@ impl<P: Platform> Lists<P> {
                 What::Event(_) => true,
             };
             if meant {
-                self.release(waiter);
+                self.release(waiter, woken);
             }
         }
     }
 
     /// The oldest fault that was not read, or else the oldest event.
-    fn take(&mut self) -> Option<Message<P>> {
+    fn take(&mut self, woken: &mut Woken) -> Option<Message<P>> {
         // SAFETY: null or a member.
         if let Some(waiter) = unsafe { self.pending.first.as_ref() } {
             self.pending.unlink(waiter);
@@ -200,7 +216,7 @@ impl<P: Platform> Lists<P> {
             What::Event(event) => event.take().map(|(message, _change)| message),
             What::Fault { .. } => None,
         };
-        self.release(waiter);
+        self.release(waiter, woken);
         message
     }
 }
@@ -209,6 +225,7 @@ impl<P: Platform> Lists<P> {
 pub(super) struct Queue<P: Platform> {
     lists: SpinLock<Lists<P>>,
     bell: AtomicU32,
+    turns: [AtomicU32; TURNS],
 }
 
 impl<P: Platform> Queue<P> {
@@ -220,7 +237,11 @@ impl<P: Platform> Queue<P> {
             delivered: List::new(),
             events: List::new(),
         };
-        Queue { lists: SpinLock::new(lists, Rank::Leaf), bell: AtomicU32::new(0) }
+        Queue {
+            lists: SpinLock::new(lists, Rank::Leaf),
+            bell: AtomicU32::new(0),
+            turns: core::array::from_fn(|_| AtomicU32::new(0)),
+        }
     }
 
     fn lock(&self) -> SpinGuard<'_, Lists<P>, P> {
@@ -245,45 +266,78 @@ impl<P: Platform> Queue<P> {
     /// Tells readers that there is something.
     fn ring(&self) {
         let lists = self.lock();
-        if lists.readers != 0 {
+        let asleep = lists.readers != 0;
+        if asleep {
             // Relaxed: under the lock; what sleepers compare it with they read under it, too.
             self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        drop(lists);
+        if asleep {
             P::wake_all(&self.bell);
         }
     }
 
+    /// Moves the turns of those who were woken; without the lock.
+    fn move_turns(&self, woken: Woken) {
+        for (n, turn) in self.turns.iter().enumerate() {
+            if woken.0 & 1 << n != 0 {
+                // Release pairs with the acquire in `Queued::wait`: who reads the new count reads its own word as it is now.
+                turn.fetch_add(1, Release);
+                P::wake_all(turn);
+            }
+        }
+    }
+
+    /// Does something under the lock that may wake.
+    fn waking<R>(&self, f: impl FnOnce(&mut Lists<P>, &mut Woken) -> R) -> R {
+        let mut woken = Woken::default();
+        let result = f(&mut self.lock(), &mut woken);
+        self.move_turns(woken);
+        result
+    }
+
     /// See [`Userfaultfd::try_read`](super::Userfaultfd::try_read).
     pub fn take(&self) -> Option<Message<P>> {
-        self.lock().take()
+        self.waking(Lists::take)
     }
 
     /// See [`Userfaultfd::read`](super::Userfaultfd::read).
     pub fn read(&self) -> Result<Message<P>, UffdReadError> {
-        let mut lists = self.lock();
         loop {
-            if lists.shut {
-                return Err(UffdReadError::Closed);
-            }
-            if let Some(message) = lists.take() {
-                return Ok(message);
-            }
-            lists.readers += 1;
-            let seen = self.bell.load(Relaxed);
-            drop(lists);
+            let seen = match self.waking(|lists, woken| self.read_or_sleep(lists, woken)) {
+                Ok(done) => return done,
+                Err(seen) => seen,
+            };
             let slept = P::wait_killable(&self.bell, seen);
-            lists = self.lock();
-            lists.readers -= 1;
+            self.lock().readers -= 1;
             if slept.is_err() {
                 return Err(UffdReadError::Killed);
             }
         }
     }
 
+    /// What a reader gets now, or the bell as it is, on which it will sleep.
+    fn read_or_sleep(
+        &self,
+        lists: &mut Lists<P>,
+        woken: &mut Woken,
+    ) -> Result<Result<Message<P>, UffdReadError>, u32> {
+        if lists.shut {
+            return Ok(Err(UffdReadError::Closed));
+        }
+        if let Some(message) = lists.take(woken) {
+            return Ok(Ok(message));
+        }
+        lists.readers += 1;
+        Err(self.bell.load(Relaxed))
+    }
+
     /// Wakes those that wait for a page in `range`, read or not.
     pub fn wake(&self, range: &Range<u64>) {
-        let mut lists = self.lock();
-        lists.release_in(Place::Pending, range);
-        lists.release_in(Place::Delivered, range);
+        self.waking(|lists, woken| {
+            lists.release_in(Place::Pending, range, woken);
+            lists.release_in(Place::Delivered, range, woken);
+        });
     }
 
     /// Nobody queues any more.
@@ -297,12 +351,11 @@ impl<P: Platform> Queue<P> {
 
     /// Wakes everybody; after [`shut`](Self::shut).
     pub fn wake_everybody(&self) {
-        {
-            let mut lists = self.lock();
+        self.waking(|lists, woken| {
             for place in [Place::Pending, Place::Delivered, Place::Events] {
-                lists.release_in(place, &(0..u64::MAX));
+                lists.release_in(place, &(0..u64::MAX), woken);
             }
-        }
+        });
         self.ring();
     }
 }
@@ -322,11 +375,15 @@ impl<P: Platform> Queued<'_, P> {
     /// A fatal signal arrived first.
     pub fn wait(&self) -> Result<(), Killed> {
         self.queue.ring();
-        // Acquire: as `Lists::release` says.
-        while self.waiter.word.load(Acquire) == ASLEEP {
-            P::wait_killable(&self.waiter.word, ASLEEP)?;
+        let turn = &self.queue.turns[self.waiter.turn];
+        loop {
+            // Acquire, first the turn: as `Queue::move_turns` and `Lists::release` say.
+            let seen = turn.load(Acquire);
+            if self.waiter.word.load(Acquire) == WOKEN {
+                return Ok(());
+            }
+            P::wait_killable(turn, seen)?;
         }
-        Ok(())
     }
 }
 

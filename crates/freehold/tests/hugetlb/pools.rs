@@ -62,3 +62,16 @@ fn without_a_promise_an_empty_pool_is_a_bus_error() {
         process.store(cpu, at + HUGE, 1u64).unwrap();
     });
 }
+
+/// Many ranges of one file that do not touch: what the file keeps of them grows, and under its lock nothing is freed.
+#[test]
+fn sets_of_promises_grow() {
+    everywhere(12, |world, process, _| {
+        let file = file(world, 24 * HUGE);
+        for at in (0..24 * HUGE).step_by(2 * HUGE as usize) {
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            assert_eq!(process.mmap(BASE + at, HUGE, RW, flags, Some(&file), at), Ok(BASE + at));
+        }
+        assert_eq!(counts(world).reserved, 12);
+    });
+}
