@@ -34,6 +34,54 @@
 //! Entries of a root table from [`Format::USER_ENTRIES`] on are the kernel's: the engine neither reads nor writes them while the
 //! space lives. [`space_created`](Platform::space_created) may fill them, with tables that all spaces share; they may change as the
 //! kernel likes until [`space_ending`](Platform::space_ending) returns. Then they are emptied, and the root is freed.
+//!
+//! # Contexts
+//!
+//! The engine is called by tasks, with preemption and interrupts on, and most of its calls may sleep. None may be made from an
+//! interrupt, a deferred function, or a function of the traits here; a page fault is a call of the task that has it.
+//! Where the engine calls the platform, the task is inside of
+//!
+//! | letter | what | from, to | preemption | interrupts |
+//! | --- | --- | --- | --- | --- |
+//! | L | sleeping locks of the engine, or none | | on | on |
+//! | T | locks of page tables, one or two | [`spin_enter`](Host::spin_enter), [`spin_exit`](Host::spin_exit) | off | on, where flushes are interrupts and [`relax`](Host::relax) does not take them; else as the host likes |
+//! | S | one other spin lock | the same | off | as the host likes: no lock of the engine is taken in an interrupt |
+//! | C | a CPU's number | [`with_cpu`](Host::with_cpu) and the end of its function | off | as the host likes |
+//! | W | a walk without locks | [`walk_tables`](Platform::walk_tables) and the end of its function | off | off, where flushes are interrupts |
+//! | R | a read section | [`rcu_read`](Host::rcu_read), the end of the guard | as the host's readers need it | on |
+//! | D | a deferred function | | on or off | on or off |
+//!
+//! Each with L beside it, and R with T too. Inside of anything but L and D the engine neither sleeps, nor takes or gives back memory, of the heap or
+//! of the platform; under T, S, C and W it wakes nobody either. In D it frees heap memory, and does nothing else of all this: it takes
+//! no lock, so deferred functions may run in a task, or in an interrupt where the heap may be used, on any processor.
+//!
+//! | method | called inside of | may sleep | may allocate | does |
+//! | --- | --- | --- | --- | --- |
+//! | `wait`, `wait_killable` | L | it is meant to | yes | |
+//! | `wake_one`, `wake_all` | L, R | no | no | takes the scheduler's locks |
+//! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
+//! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
+//! | `relax` | L, T, S, R | no; may give the processor to others in L and R | no | what this processor owes to others who wait for it, flushes say |
+//! | `now_ns` | L, R | no | no | |
+//! | `lock_context` | everywhere | no | no | only with debug assertions |
+//! | `rcu_read`, and the end of its guard | L, R | no | no | |
+//! | `rcu_defer` | L, R, D | no | no | |
+//! | `rcu_barrier` | L | it is meant to | yes | |
+//! | `alloc_table`, `alloc_frames`, `alloc_huge`, `alloc_huge_on`, `alloc_run`, `withdraw_frame` | L | yes, for nobody who waits for L | yes | |
+//! | `space_created`, `space_ending` | nothing, not L | yes | yes | |
+//! | `free_table`, `free_frames` | L | yes, likewise | yes | |
+//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
+//! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, R | no | no | |
+//! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
+//! | `runs_elsewhere`, `set_pkey_rights`, `memory_failed` | L | no | no | |
+//! | `walk_tables` | nothing, not L | no | no | its function tries for T, and looks |
+//!
+//! "May sleep" and "may allocate" say what an implementation may do. What it waits for must not be held by who waits for a lock of the engine;
+//! in particular it does not call the engine. The global allocator is called like `alloc_frames`, and its freeing also in D.
+//!
+//! Spin locks are held for the entries of one page table, at most 512, and a flush; for the length of a pool's list or of a file's set of
+//! promises where pages of pools are concerned; for those who wait for one userfaultfd. The machine of `freehold-machine` checks
+//! all of this at every call, in every build with debug assertions.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::frame::Frame;
