@@ -41,7 +41,8 @@ struct Heap {
 }
 
 /// The system's allocator, which fails on demand. For `#[global_allocator]` in tests of running out of
-/// memory. Not under a schedule checker, which allocates at every step and may not fail.
+/// memory. It also notes uses of the heap where there may be none, under a spin lock for instance: the machine then panics at the
+/// lock's end. Not under a schedule checker, which allocates at every step and may not fail.
 ///
 /// ```
 /// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
@@ -120,7 +121,15 @@ impl Heap {
     }
 }
 
+/// The heap is used: not by a part of the host, and not under a spin lock.
+fn note_use() {
+    if HEAP.with(|heap| heap.exempt.get() == 0) {
+        crate::context::heap_used();
+    }
+}
+
 fn fails() -> bool {
+    note_use();
     HEAP.with(Heap::fails)
 }
 
@@ -146,6 +155,7 @@ unsafe impl GlobalAlloc for FailingAllocator {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        note_use();
         // SAFETY: passed on to the caller.
         unsafe { System.dealloc(block, layout) }
     }

@@ -11,6 +11,7 @@
 //! | address spaces | [`Mmu`] | which CPUs may hold translations; flushes visit these and wait for accesses under way |
 //! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]), crossbeam's epochs; or the checker's own |
 //! | oracles | `oracle` | what is found is a panic naming address, frame and CPU |
+//! | contexts | `context` | a call where the table of [`freehold::platform`] forbids it is a panic that names both |
 //! | failures on demand | `inject` | of frames and tables by thread; of the heap with [`FailingAllocator`] |
 //!
 //! The machine's own words (TLBs, free lists, contents) use the processor's atomics and short locks under
@@ -50,6 +51,7 @@ mod bitmap;
 mod blank;
 mod config;
 mod contents;
+mod context;
 mod cpu;
 #[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
 #[cfg_attr(not(shuttle), path = "host_std/mod.rs")]
@@ -68,8 +70,9 @@ mod tlb;
 
 pub use config::{MachineConfig, Memory};
 pub use contents::Word;
+pub use context::{RcuGuard, deepest_call};
 pub use cpu::{Cpu, Entered};
-pub use host::{RcuGuard, Task};
+pub use host::Task;
 pub use inject::{
     FailingAllocator, exempt, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once,
     stop_failing_heap, stop_failing_memory,

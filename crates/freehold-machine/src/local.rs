@@ -1,5 +1,6 @@
 //! What the machine keeps per thread: the virtual CPU it runs on, and failures to inject.
 
+use crate::context::Context;
 use std::cell::Cell;
 
 /// Per-thread state. Nothing in it needs a destructor, so that reaching it costs one address.
@@ -13,6 +14,7 @@ pub(crate) struct Local {
     lasting: Cell<bool>,
     /// Failures since the last `take_failed`.
     failed: Cell<u64>,
+    context: Context,
 }
 
 /// A virtual CPU of one of the machines of this process.
@@ -29,7 +31,14 @@ impl Local {
             countdown: Cell::new(0),
             lasting: Cell::new(false),
             failed: Cell::new(0),
+            context: Context::new(),
         }
+    }
+
+    /// What the thread is inside of.
+    #[inline]
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     #[inline]

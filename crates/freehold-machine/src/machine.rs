@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;
+use crate::context::{self, Inside};
 use crate::cpu::Cpu;
 use crate::host;
 use crate::inject;
@@ -12,7 +13,7 @@ use freehold::frame::Frame;
 use freehold::platform::{PkeyRights, Platform};
 use freehold_pagetable::{Flush, Format, Level, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
-use freehold_sync::{Host, Killed, LockContext, RcuHead};
+use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -96,31 +97,47 @@ impl<F: Format> fmt::Debug for Machine<F> {
 // running contexts, and deferred functions run after every earlier reader has ended.
 unsafe impl<F: Format> Host for Machine<F> {
     const MAX_CPUS: usize = host::MAX_CPUS;
-    type RcuGuard = host::RcuGuard;
+    type RcuGuard = context::RcuGuard;
 
     fn wait(word: &AtomicU32, expected: u32) {
+        context::check("wait", context::SLEEPS);
         host::wait(word, expected);
     }
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        context::check("wait_killable", context::SLEEPS);
         host::wait_killable(word, expected)
     }
 
     fn wake_one(word: &AtomicU32) {
+        context::check("wake_one", context::SHORT);
         host::wake_one(word);
     }
 
     fn wake_all(word: &AtomicU32) {
+        context::check("wake_all", context::SHORT);
         host::wake_all(word);
     }
 
     #[inline(always)]
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
-        host::with_cpu(f)
+        context::check("with_cpu", context::ALONE);
+        host::with_cpu(|cpu| context::inside(Inside::Cpu, || f(cpu)))
     }
 
     fn now_ns() -> u64 {
+        context::check("now_ns", context::SHORT);
         host::now_ns()
+    }
+
+    #[inline(always)]
+    fn spin_enter(rank: Rank) {
+        context::spin_enter(rank);
+    }
+
+    #[inline(always)]
+    fn spin_exit(rank: Rank) {
+        context::spin_exit(rank);
     }
 
     fn relax() {
@@ -133,15 +150,17 @@ unsafe impl<F: Format> Host for Machine<F> {
 
     #[inline]
     fn rcu_read() -> Self::RcuGuard {
-        host::rcu_read()
+        context::rcu_read()
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        context::check("rcu_defer", context::DEFERS);
         // SAFETY: passed on to the caller.
         unsafe { host::rcu_defer(head, f) }
     }
 
     fn rcu_barrier() {
+        context::check("rcu_barrier", context::SLEEPS);
         host::rcu_barrier();
     }
 }
@@ -150,20 +169,24 @@ unsafe impl<F: Format> Host for Machine<F> {
 // reset record; memory and records do not move while a handle lives, and other numbers panic.
 unsafe impl<F: Format> TableMemory for Machine<F> {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        context::check("alloc_table", context::SLEEPS);
         self.inner.alloc_table().ok_or(OutOfTables)
     }
 
     unsafe fn free_table(&self, table: Pfn) {
+        context::check("free_table", context::SLEEPS);
         self.inner.free_table(table);
     }
 
     #[inline]
     fn table(&self, table: Pfn) -> &Table {
+        context::check("table", context::NOWHERE);
         self.inner.table(table)
     }
 
     #[inline]
     fn table_meta(&self, table: Pfn) -> &TableMeta {
+        context::check("table_meta", context::NOWHERE);
         self.inner.table_record(table)
     }
 }
@@ -175,22 +198,27 @@ unsafe impl<F: Format> Platform for Machine<F> {
     type Mmu = Mmu<F>;
 
     fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+        context::check("alloc_frames", context::SLEEPS);
         self.inner.alloc_frames(out)
     }
 
     fn alloc_huge(&self) -> Option<Pfn> {
+        context::check("alloc_huge", context::SLEEPS);
         self.inner.alloc_huge(Level::Pmd)
     }
 
     fn alloc_huge_on(&self, level: Level, _node: usize) -> Option<Pfn> {
+        context::check("alloc_huge_on", context::SLEEPS);
         self.inner.alloc_huge(level)
     }
 
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        context::check("alloc_run", context::SLEEPS);
         self.inner.alloc_run(frames)
     }
 
     fn withdraw_frame(&self, pfn: Pfn) -> bool {
+        context::check("withdraw_frame", context::SLEEPS);
         self.inner.frames.take_this(pfn)
     }
 
@@ -203,6 +231,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        context::check("set_pkey_rights", context::SLEEPS);
         // A thread that runs on no CPU has no register.
         if let Some(cpu) = self.inner.current_cpu() {
             let (mut tlb, shift) = (self.inner.cpus[cpu].lock(), 2 * u32::from(pkey));
@@ -211,45 +240,53 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
+        context::check("memory_failed", context::SLEEPS);
         // The list is the test's, and a platform that only notes something cannot fail.
         inject::exempt(|| self.inner.lost_pages.lock().push((mmu.root(), addr)));
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {
+        context::check("free_frames", context::SLEEPS);
         self.inner.free_frames(frames);
     }
 
     #[inline]
     fn frame(&self, pfn: Pfn) -> &Frame {
+        context::check("frame", context::NOWHERE);
         self.inner.frame_record(pfn)
     }
 
     #[inline]
     fn zero_frame(&self, pfn: Pfn) {
+        context::check("zero_frame", context::SHORT);
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
         }
     }
 
     fn zero_frames(&self, first: Pfn, frames: u64) {
+        context::check("zero_frames", context::SHORT);
         if self.inner.has_contents() {
             (0..frames).for_each(|n| self.zero_frame(first.add(n)));
         }
     }
 
     fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
+        context::check("copy_frames", context::SHORT);
         if self.inner.has_contents() {
             (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
         }
     }
 
     fn copy_frame(&self, to: Pfn, from: Pfn) {
+        context::check("copy_frame", context::SHORT);
         if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
             to.copy_from(from);
         }
     }
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        context::check("read_frame", context::SHORT);
         // Between the one who found the frame and what it reads there.
         host::take_time();
         match self.inner.page(pfn) {
@@ -259,12 +296,14 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        context::check("write_frame", context::SHORT);
         if let Some(page) = self.inner.page(pfn) {
             page.write(offset, data);
         }
     }
 
     fn space_created(&self, root: Pfn) -> Option<Mmu<F>> {
+        context::check("space_created", context::SLEEPS);
         if host::local(|local| local.allocation_fails()) {
             return None;
         }
@@ -282,14 +321,17 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn flush(&self, mmu: &Mmu<F>, what: &Flush) {
+        context::check("flush", context::FLUSHES);
         mmu.flush(what);
     }
 
     fn walk_tables<R>(&self, mmu: &Mmu<F>, f: impl FnOnce() -> R) -> Option<R> {
-        mmu.walk(f)
+        context::check("walk_tables", context::SLEEPS);
+        mmu.walk(|| context::inside(Inside::Walk, f))
     }
 
     fn runs_elsewhere(&self, mmu: &Mmu<F>) -> bool {
+        context::check("runs_elsewhere", context::SLEEPS);
         mmu.runs_elsewhere()
     }
 }

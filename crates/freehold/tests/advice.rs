@@ -10,6 +10,9 @@ use support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
 };
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 const PAGES: u64 = 8;
 
 /// On every design: a file of numbers, mapped shared.

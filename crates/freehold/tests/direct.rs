@@ -21,6 +21,9 @@ use support::{
     everywhere, storage::Storage,
 };
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 const PAGES: u64 = 8;
 
 fn map(process: &Process, flags: MapFlags, file: &Counted<File<Machine>>) -> u64 {

@@ -12,6 +12,9 @@ use freehold::{
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use support::*;
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 fn guarded<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }

@@ -21,6 +21,9 @@ use std::{
 };
 use support::*;
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 /// How the mmap lock is held by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {

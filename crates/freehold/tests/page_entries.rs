@@ -16,6 +16,9 @@ use std::{
 };
 use support::*;
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 /// A store that keeps the first number of each page that is written to it.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<u64, u64>>>);

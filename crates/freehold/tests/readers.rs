@@ -10,6 +10,9 @@ use freehold::{
 };
 use support::*;
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 const NEXT: QueryFlags = QueryFlags::COVERING_OR_NEXT;
 

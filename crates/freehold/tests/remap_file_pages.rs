@@ -8,6 +8,9 @@ use support::{
     everywhere, layout,
 };
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 const PAGES: u64 = 8;
 const NONE: Prot = Prot::empty();
 const NOT_YET: MapFlags = MapFlags::NONBLOCK;

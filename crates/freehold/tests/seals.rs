@@ -16,6 +16,9 @@ use support::{
     everywhere,
 };
 
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
 const PAGES: u64 = 4;
 
 fn memfd(world: &World) -> Counted<File<Machine>> {

@@ -5,6 +5,7 @@
 //! whatever thread makes it, so that an object used after its grace period is soon gone.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
+use crate::context::{self, Inside};
 use crate::inject::exempt;
 use freehold_sync::RcuHead;
 use shuttle::sync::{Mutex, MutexGuard};
@@ -126,7 +127,7 @@ fn run(held: MutexGuard<'static, State>, ripe: Vec<Deferred>) {
     let count = ripe.len();
     for deferred in ripe {
         // SAFETY: the grace period is over; see `rcu_defer`.
-        unsafe { (deferred.f)(deferred.head) };
+        context::inside(Inside::Deferred, || unsafe { (deferred.f)(deferred.head) });
     }
     INSIDE.with(|inside| inside.set(inside.get() - 1));
     state().running -= count;

@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
+use crate::context::{self, Inside};
 use crate::inject::exempt;
 use crossbeam_epoch as epoch;
 use freehold_sync::RcuHead;
@@ -121,7 +122,7 @@ fn run(at: usize, list: List) {
         // link is read before.
         unsafe {
             next = RcuHead::next(head);
-            RcuHead::run(head);
+            context::inside(Inside::Deferred, || RcuHead::run(head));
         }
     }
     RUNNING.set(before);

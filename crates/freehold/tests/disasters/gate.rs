@@ -8,7 +8,7 @@
 use freehold::{Pfn, frame::Frame, platform::Platform};
 use freehold_machine::{Machine, Mmu};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
-use freehold_sync::{Host, Killed, LockContext, RcuHead, atomic::AtomicU32};
+use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
     cell::RefCell,
     ptr::NonNull,
@@ -101,6 +101,14 @@ unsafe impl Host for Gated {
 
     fn now_ns() -> u64 {
         <Machine as Host>::now_ns()
+    }
+
+    fn spin_enter(rank: Rank) {
+        <Machine as Host>::spin_enter(rank);
+    }
+
+    fn spin_exit(rank: Rank) {
+        <Machine as Host>::spin_exit(rank);
     }
 
     fn relax() {

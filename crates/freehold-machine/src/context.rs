@@ -1,0 +1,217 @@
+//! What a thread is inside of, and what it must not ask for there: the table of [`freehold::platform`], checked at every call.
+//!
+//! What a thread is inside of is counted by the hooks of the traits and by what they hand out, so it is checked as well that the
+//! engine says where its sections begin and end. A call in a wrong place is a panic that names both. Without debug assertions
+//! nothing is counted, and every check is empty.
+
+use crate::host;
+use freehold_sync::Rank;
+use std::cell::Cell;
+
+/// What a thread can be inside of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// The lock of a page table.
+    TableLock,
+    /// Another spin lock.
+    SpinLock,
+    /// A function given to `with_cpu`.
+    Cpu,
+    /// A function given to `walk_tables`.
+    Walk,
+    /// A read section.
+    Read,
+    /// A deferred function.
+    Deferred,
+}
+
+use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
+
+/// What a call must not be made inside of.
+pub(crate) type Banned = &'static [Inside];
+
+/// For looks, which are made everywhere.
+pub(crate) const NOWHERE: Banned = &[];
+/// For what takes time, wakes somebody, or begins a read section: not while a processor is kept.
+pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
+/// For what sleeps or may: to wait, to take memory and to give it back, to wait for readers. Walks begin where all this may be done.
+pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
+/// For flushes, which wait for other processors: these may want a page table, and nothing else of ours.
+pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
+/// For taking a CPU's number, which does not nest.
+pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
+/// For spin locks.
+pub(crate) const SPINS: Banned = &[Cpu, Deferred];
+/// For deferring.
+pub(crate) const DEFERS: Banned = &[TableLock, SpinLock, Cpu, Walk];
+
+const KINDS: usize = Deferred as usize + 1;
+
+/// A thread's counts.
+#[derive(Debug)]
+pub(crate) struct Context {
+    inside: [Cell<u32>; KINDS],
+    /// How often the heap was used where it must not be, since that was last looked at.
+    heap: Cell<u32>,
+    /// The lowest address of the stack at a call since it was last asked, and the call.
+    deepest: Cell<(usize, &'static str)>,
+}
+
+impl Context {
+    pub(crate) const fn new() -> Self {
+        Context { inside: [const { Cell::new(0) }; KINDS], heap: Cell::new(0), deepest: Cell::new((0, "")) }
+    }
+
+    fn is_inside(&self, what: Inside) -> bool {
+        self.inside[what as usize].get() > 0
+    }
+
+    fn enter(&self, what: Inside) {
+        let count = &self.inside[what as usize];
+        count.set(count.get() + 1);
+    }
+
+    fn leave(&self, what: Inside) {
+        let count = &self.inside[what as usize];
+        count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends, and never began")));
+        if count.get() == 0 && !std::thread::panicking() {
+            let uses = self.heap.replace(0);
+            assert!(uses == 0, "the heap was used {uses} times inside of {what:?}, which ends here");
+        }
+    }
+
+    /// Whether the heap must not be used.
+    fn bars_heap(&self) -> bool {
+        [TableLock, SpinLock, Cpu, Walk, Read].iter().any(|what| self.is_inside(*what))
+    }
+
+    #[inline(never)]
+    fn check(&self, call: &'static str, banned: Banned) {
+        let here = std::ptr::from_ref(&call).addr();
+        if here < self.deepest.get().0 {
+            self.deepest.set((here, call));
+        }
+        if let Some(what) = banned.iter().find(|what| self.is_inside(**what))
+            && !std::thread::panicking()
+        {
+            panic!("{call} inside of {what:?}: see the table in `freehold::platform`");
+        }
+    }
+}
+
+fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
+    host::local(|local| f(local.context()))
+}
+
+/// Checks the place of a call.
+#[inline(always)]
+pub(crate) fn check(call: &'static str, banned: Banned) {
+    if cfg!(debug_assertions) {
+        context(|context| context.check(call, banned));
+    }
+}
+
+/// Runs `f` as what it is.
+#[inline(always)]
+pub(crate) fn inside<R>(what: Inside, f: impl FnOnce() -> R) -> R {
+    let _section = Section::new(what);
+    f()
+}
+
+/// Being inside of something, also when that panics.
+struct Section(Inside);
+
+impl Section {
+    #[inline(always)]
+    fn new(what: Inside) -> Self {
+        if cfg!(debug_assertions) {
+            context(|context| context.enter(what));
+        }
+        Section(what)
+    }
+}
+
+impl Drop for Section {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            context(|context| context.leave(self.0));
+        }
+    }
+}
+
+fn lock_of(rank: Rank) -> Inside {
+    match rank {
+        Rank::PageTableUpper | Rank::PageTable | Rank::PageTableNested => TableLock,
+        _ => SpinLock,
+    }
+}
+
+#[inline(always)]
+pub(crate) fn spin_enter(rank: Rank) {
+    if cfg!(debug_assertions) {
+        assert!(rank.spins(), "{rank:?} is no rank of spin locks");
+        check("spin_enter", SPINS);
+        context(|context| context.enter(lock_of(rank)));
+    }
+}
+
+#[inline(always)]
+pub(crate) fn spin_exit(rank: Rank) {
+    if cfg!(debug_assertions) {
+        context(|context| context.leave(lock_of(rank)));
+    }
+}
+
+/// A read section: objects reachable in it stay until it ends.
+#[derive(Debug)]
+pub struct RcuGuard {
+    // In this order: what the host does for itself is done outside.
+    _inside: ReadSection,
+    _guard: host::RcuGuard,
+}
+
+#[derive(Debug)]
+struct ReadSection;
+
+impl Drop for ReadSection {
+    #[inline(always)]
+    fn drop(&mut self) {
+        check("the end of a read section", SHORT);
+        if cfg!(debug_assertions) {
+            context(|context| context.leave(Read));
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn rcu_read() -> RcuGuard {
+    check("rcu_read", SHORT);
+    let guard = host::rcu_read();
+    if cfg!(debug_assertions) {
+        context(|context| context.enter(Read));
+    }
+    RcuGuard { _inside: ReadSection, _guard: guard }
+}
+
+/// The heap is used, by a part of the program that is none of the host's.
+pub(crate) fn heap_used() {
+    if cfg!(debug_assertions) {
+        context(|context| {
+            if context.bars_heap() && !std::thread::panicking() {
+                context.heap.set(context.heap.get() + 1);
+            }
+        });
+    }
+}
+
+/// Runs `f`, and tells how deep the stack was at the deepest of its calls to the machine, in bytes from here, and which call
+/// that was. Only with debug assertions; without them nothing is seen.
+pub fn deepest_call(f: impl FnOnce()) -> (usize, &'static str) {
+    let here = 0u8;
+    let top = std::ptr::from_ref(&here).addr();
+    let before = context(|context| context.deepest.replace((top, "")));
+    f();
+    let (lowest, call) = context(|context| context.deepest.replace(before));
+    (top - lowest, call)
+}

@@ -1,0 +1,218 @@
+//! Calls in places where the table of `freehold::platform` forbids them: the machine panics at each.
+#![expect(unsafe_code, reason = "calls the platform as the engine does")]
+
+mod support;
+
+use freehold_pagetable::{Access, Flush, TableMemory, VirtAddr};
+use freehold_sync::{Host, Rank, RawSpin, RcuHead, RwSem, WordLock, atomic::AtomicU32};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+};
+use support::*;
+
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
+static WORD: AtomicU32 = AtomicU32::new(0);
+
+fn machine() -> Machine {
+    Machine::new(MachineConfig::backed(1 << 20)).unwrap()
+}
+
+fn done<T>(result: T) {
+    std::hint::black_box(result);
+}
+
+/// What the machine says of a call, or nothing if it may be made there.
+fn complaint(call: impl FnOnce()) -> String {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(()) => String::new(),
+        Err(panic) => match panic.downcast::<String>() {
+            Ok(text) => *text,
+            Err(panic) => panic.downcast::<&str>().map(|text| text.to_string()).unwrap(),
+        },
+    }
+}
+
+/// Calls of every kind: its name, and itself.
+fn calls(machine: &Machine) -> Vec<(&'static str, Box<dyn Fn() + '_>)> {
+    let frame = || {
+        let mut out = [Pfn::new(0)];
+        (machine.alloc_frames(&mut out) == 1).then_some(out[0])
+    };
+    let (one, other) = (frame().unwrap(), frame().unwrap());
+    vec![
+        ("wait", Box::new(|| <Machine>::wait(&WORD, 1))),
+        ("wait_killable", Box::new(|| <Machine>::wait_killable(&WORD, 1).unwrap())),
+        ("wake_one", Box::new(|| <Machine>::wake_one(&WORD))),
+        ("wake_all", Box::new(|| <Machine>::wake_all(&WORD))),
+        ("with_cpu", Box::new(|| <Machine>::with_cpu(|_| ()))),
+        ("rcu_read", Box::new(|| drop(<Machine>::rcu_read()))),
+        ("rcu_barrier", Box::new(|| <Machine>::rcu_barrier())),
+        ("alloc_table", Box::new(|| done(machine.alloc_table()))),
+        ("alloc_frames", Box::new(move || done(frame()))),
+        ("alloc_run", Box::new(|| done(machine.alloc_run(1)))),
+        // SAFETY: none are freed.
+        ("free_frames", Box::new(|| unsafe { machine.free_frames(&[]) })),
+        ("zero_frame", Box::new(move || machine.zero_frame(one))),
+        ("copy_frame", Box::new(move || machine.copy_frame(one, other))),
+        ("read_frame", Box::new(move || machine.read_frame(one, 0, &mut [0; 8]))),
+        ("write_frame", Box::new(move || machine.write_frame(one, 0, &[0; 8]))),
+        ("relax", Box::new(|| <Machine>::relax())),
+        ("frame", Box::new(move || done(machine.frame(one).is_free()))),
+        ("spin_enter", Box::new(|| drop(RawSpin::new().lock::<Machine>(Rank::Leaf)))),
+        ("heap", Box::new(|| done(Box::new([0; 100])))),
+    ]
+}
+
+/// The calls at which the machine panics inside of `place`.
+fn forbidden(place: impl Fn(&dyn Fn())) -> String {
+    let machine = machine();
+    let calls = calls(&machine);
+    let wrong = calls.iter().filter(|(name, call)| {
+        let text = complaint(|| place(call));
+        let named = text.starts_with(name) || text.starts_with(&format!("the {name} was used"));
+        assert!(text.is_empty() || named, "{name}: {text}");
+        !text.is_empty()
+    });
+    wrong.map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+}
+
+const SHORT: &str = "wait wait_killable wake_one wake_all rcu_read rcu_barrier alloc_table alloc_frames alloc_run free_frames \
+                     zero_frame copy_frame read_frame write_frame";
+
+#[test]
+fn nothing_is_forbidden_outside() {
+    assert_eq!(forbidden(|call| call()), "");
+}
+
+#[test]
+fn under_a_tables_lock() {
+    let lock = RawSpin::new();
+    let found = forbidden(|call| {
+        let _guard = lock.lock::<Machine>(Rank::PageTable);
+        call();
+    });
+    assert_eq!(found, format!("{SHORT} heap"));
+}
+
+#[test]
+fn under_another_spin_lock() {
+    let lock = RawSpin::new();
+    let found = forbidden(|call| {
+        let _guard = lock.lock::<Machine>(Rank::Frames);
+        call();
+    });
+    assert_eq!(found, format!("{} heap", SHORT.replace("wake_all", "wake_all with_cpu")));
+}
+
+#[test]
+fn with_a_cpus_number() {
+    let found = forbidden(|call| <Machine>::with_cpu(|_| call()));
+    assert_eq!(found, format!("{} spin_enter heap", SHORT.replace("wake_all", "wake_all with_cpu")));
+}
+
+#[test]
+fn in_a_walk() {
+    let machine = machine();
+    let root = machine.alloc_table().unwrap();
+    let mmu = machine.space_created(root).unwrap();
+    let mut cpu = machine.cpu(0);
+    // From now on it runs this space.
+    assert_eq!(cpu.touch(&mmu, 0x7000, Access::READ, |_, _| Err(())), Err(()));
+    let found = forbidden(|call| cpu.call(|| machine.walk_tables(&mmu, call).unwrap()));
+    assert_eq!(found, format!("{} heap", SHORT.replace("wake_all", "wake_all with_cpu")));
+}
+
+#[test]
+fn in_a_read_section() {
+    let found = forbidden(|call| {
+        let _reading = <Machine>::rcu_read();
+        call();
+    });
+    assert_eq!(found, "wait wait_killable rcu_barrier alloc_table alloc_frames alloc_run free_frames heap");
+}
+
+/// A deferred function may run anywhere, in the middle of somebody else's work.
+#[test]
+fn in_a_deferred_function() {
+    static WRONG: AtomicUsize = AtomicUsize::new(0);
+    unsafe fn deferred(_: NonNull<RcuHead>) {
+        for call in [|| <Machine>::rcu_barrier(), || <Machine>::wait(&WORD, 1)] {
+            WRONG.fetch_add(usize::from(!complaint(call).is_empty()), SeqCst);
+        }
+    }
+    let head = RcuHead::new();
+    // SAFETY: the head lives until the barrier has returned.
+    unsafe { <Machine>::rcu_defer(NonNull::from(&head), deferred) };
+    <Machine>::rcu_barrier();
+    assert_eq!(WRONG.load(SeqCst), 2);
+}
+
+/// A flush waits for processors that may want the table.
+#[test]
+fn a_flush_under_spin_locks() {
+    let machine = machine();
+    let mmu = machine.space_created(machine.alloc_table().unwrap()).unwrap();
+    let at = VirtAddr::new(0);
+    let flush = |rank| {
+        let lock = RawSpin::new();
+        complaint(|| {
+            let _guard = lock.lock::<Machine>(rank);
+            machine.flush(&mmu, &Flush { start: at, end: at, all: true, tables_freed: false });
+        })
+    };
+    assert_eq!(flush(Rank::PageTable), "");
+    assert!(flush(Rank::Frames).starts_with("flush inside of SpinLock"));
+}
+
+/// Whoever sleeps for a lock would be woken under the spin lock.
+#[test]
+fn the_end_of_a_sleeping_lock_under_a_spin_lock() {
+    let (spin, sleeping, word) = (RawSpin::new(), RwSem::<Machine>::new(Rank::IMmap), WordLock::new());
+    let text = complaint(|| {
+        let guard = sleeping.read();
+        let _spin = spin.lock::<Machine>(Rank::PageTable);
+        drop(guard);
+    });
+    assert!(text.contains("IMmap is released"), "{text}");
+    let text = complaint(|| {
+        let guard = word.lock::<Machine>(Rank::Folio);
+        let spin = spin.lock::<Machine>(Rank::PageTable);
+        let sleepers = guard.release_quietly();
+        drop(spin);
+        drop(sleepers);
+    });
+    assert_eq!(text, "");
+}
+
+#[test]
+fn a_spin_lock_with_the_rank_of_a_sleeping_one() {
+    let text = complaint(|| drop(RawSpin::new().lock::<Machine>(Rank::Mmap)));
+    assert!(text.contains("no rank of spin locks"), "{text}");
+}
+
+/// A try that fails is over at once, and sections end in any order.
+#[test]
+fn sections_of_spin_locks() {
+    let (first, second) = (RawSpin::new(), RawSpin::new());
+    let text = complaint(|| {
+        let outer = first.lock::<Machine>(Rank::PageTable);
+        let inner = second.lock::<Machine>(Rank::PageTableNested);
+        drop(outer);
+        <Machine>::wake_all(&WORD);
+        drop(inner);
+    });
+    assert!(text.starts_with("wake_all inside of TableLock"), "{text}");
+    let text = complaint(|| {
+        let outer = first.lock::<Machine>(Rank::PageTable);
+        let inner = second.lock::<Machine>(Rank::PageTableNested);
+        assert!(first.try_lock::<Machine>(Rank::PageTable).is_none());
+        drop(outer);
+        drop(inner);
+        <Machine>::wake_all(&WORD);
+    });
+    assert_eq!(text, "");
+}
