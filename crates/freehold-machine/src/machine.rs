@@ -315,6 +315,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn space_ending(&self, _: &Mmu<F>, root: Pfn) {
+        context::check("space_ending", context::SLEEPS);
         if let Some(kernel) = &self.inner.kernel {
             kernel.leave(&self.inner, root);
         }
