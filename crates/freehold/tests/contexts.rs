@@ -36,8 +36,11 @@ fn complaint(call: impl FnOnce()) -> String {
     }
 }
 
-/// Calls of every kind: its name, and itself.
-fn calls(machine: &Machine) -> Vec<(&'static str, Box<dyn Fn() + '_>)> {
+/// A call: its name, and itself.
+type Call<'m> = (&'static str, Box<dyn Fn() + 'm>);
+
+/// Calls of every kind.
+fn calls(machine: &Machine) -> Vec<Call<'_>> {
     let frame = || {
         let mut out = [Pfn::new(0)];
         (machine.alloc_frames(&mut out) == 1).then_some(out[0])
@@ -50,7 +53,7 @@ fn calls(machine: &Machine) -> Vec<(&'static str, Box<dyn Fn() + '_>)> {
         ("wake_all", Box::new(|| <Machine>::wake_all(&WORD))),
         ("with_cpu", Box::new(|| <Machine>::with_cpu(|_| ()))),
         ("rcu_read", Box::new(|| drop(<Machine>::rcu_read()))),
-        ("rcu_barrier", Box::new(|| <Machine>::rcu_barrier())),
+        ("rcu_barrier", Box::new(<Machine>::rcu_barrier)),
         ("alloc_table", Box::new(|| done(machine.alloc_table()))),
         ("alloc_frames", Box::new(move || done(frame()))),
         ("alloc_run", Box::new(|| done(machine.alloc_run(1)))),
@@ -60,7 +63,7 @@ fn calls(machine: &Machine) -> Vec<(&'static str, Box<dyn Fn() + '_>)> {
         ("copy_frame", Box::new(move || machine.copy_frame(one, other))),
         ("read_frame", Box::new(move || machine.read_frame(one, 0, &mut [0; 8]))),
         ("write_frame", Box::new(move || machine.write_frame(one, 0, &[0; 8]))),
-        ("relax", Box::new(|| <Machine>::relax())),
+        ("relax", Box::new(<Machine>::relax)),
         ("frame", Box::new(move || done(machine.frame(one).is_free()))),
         ("spin_enter", Box::new(|| drop(RawSpin::new().lock::<Machine>(Rank::Leaf)))),
         ("heap", Box::new(|| done(Box::new([0; 100])))),
