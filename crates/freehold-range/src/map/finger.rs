@@ -19,6 +19,8 @@ use super::write::Step;
 /// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one writer follow
 /// another orders them.
 pub(super) struct Finger<const SLOTS: usize> {
+    /// The root when the last writer came; compared, and never followed.
+    root: AtomicPtr<Node<SLOTS>>,
     /// By level, from the leaf to the root. The leaf's node is null when the finger points nowhere.
     steps: [Place<SLOTS>; MAX_LEVELS],
 }
@@ -37,7 +39,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
             at: AtomicUsize::new(0),
             lo: AtomicU64::new(0),
         };
-        Self { steps: core::array::from_fn(nowhere) }
+        Self { root: AtomicPtr::new(ptr::null_mut()), steps: core::array::from_fn(nowhere) }
     }
 
     /// Points nowhere: nodes are about to come or go.
@@ -80,12 +82,19 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
     }
 
-    /// Points nowhere if its way does not begin at `root`: the root lies in the map, and the map may have been moved.
+    /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies in the map.
     #[inline(always)]
     pub(super) fn start_at(&self, root: &Node<SLOTS>) {
-        if self.place(root.level()).is_some_and(|(node, ..)| !ptr::eq(node, root)) {
-            self.forget();
+        if !ptr::eq(self.root.load(Ordering::Relaxed), root) {
+            self.begin_at(root);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_at(&self, root: &Node<SLOTS>) {
+        self.forget();
+        self.root.store(ptr::from_ref(root).cast_mut(), Ordering::Relaxed);
     }
 
     /// Points, at `level`, where `step` goes. The leaf comes last.
