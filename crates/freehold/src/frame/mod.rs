@@ -243,13 +243,10 @@ impl Frame {
     }
 
     /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
-    /// The frame is not exclusive any more. Returns what kind of page it is.
-    ///
-    /// # Errors
-    ///
-    /// Nothing happened.
+    /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is
+    /// [kept](Self::is_kept) if it is exclusive, else it has too many references.
     #[inline]
-    pub(crate) fn share(&self) -> Result<RssKind, Unshared> {
+    pub(crate) fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
@@ -257,10 +254,8 @@ impl Frame {
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
-        } else if refs >= pin::PIN
-            && let Some(why) = unshared(refs, word)
-        {
-            return Err(why);
+        } else if refs >= pin::PIN && unshared(refs, word).is_some() {
+            return None;
         } else {
             self.get();
             self.add_map();
@@ -268,7 +263,7 @@ impl Frame {
         if word & EXCLUSIVE != 0 {
             self.clear_exclusive();
         }
-        Ok(kind_of(word))
+        Some(kind_of(word))
     }
 
     /// Why fork cannot let a child have it too.

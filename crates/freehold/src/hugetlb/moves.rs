@@ -201,7 +201,7 @@ impl<P: Platform> AddressSpace<P> {
                     leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 }
                 let shared = self.platform().frame(pfn).share();
-                debug_assert!(shared.is_ok(), "a huge page is pinned that was not a moment ago");
+                debug_assert!(shared.is_some(), "a huge page is pinned that was not a moment ago");
                 Some(
                     leaf.pte().with_flags(level, leaf.pte().flags() - (PteFlags::WRITE | PteFlags::ACCESSED)),
                 )

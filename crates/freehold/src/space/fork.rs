@@ -337,6 +337,15 @@ impl<P: Platform> Copier<'_, P> {
         Leaf::Shared
     }
 
+    /// Notes a page that could not be shared. Exclusive ones are copied for the child later.
+    #[cold]
+    fn leave_out(&mut self, frame: &Frame) {
+        match frame.is_exclusive() {
+            true => self.kept += 1,
+            false => self.crowded = true,
+        }
+    }
+
     /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every page.
     #[inline(always)]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
@@ -344,18 +353,14 @@ impl<P: Platform> Copier<'_, P> {
             Kind::Leaf { pfn, flags } => {
                 let frames = if flags.contains(PteFlags::SPECIAL) { 0 } else { level.frames() };
                 for pfn in (0..frames).map(|n| pfn.add(n)) {
-                    match self.platform.frame(pfn).share() {
-                        Ok(kind) => self.rss.add(kind, 1),
-                        Err(why) => {
-                            // A page of one frame: of a huge one all were asked before.
-                            debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
-                            match why {
-                                Unshared::Kept => self.kept += 1,
-                                Unshared::Crowded => self.crowded = true,
-                            }
-                            return None;
-                        }
-                    }
+                    let frame = self.platform.frame(pfn);
+                    let Some(kind) = frame.share() else {
+                        // A page of one frame: of a huge one all were asked before.
+                        debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
+                        self.leave_out(frame);
+                        return None;
+                    };
+                    self.rss.add(kind, 1);
                 }
                 Some(pte.without(self.lost))
             }
