@@ -197,7 +197,8 @@ fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         process.mmap(at, 520 * PAGE_SIZE, RW, flags, Some(&file), 7 * PAGE_SIZE).unwrap();
         let present = |range: Range<u64>| {
-            let mut pages = Vec::new();
+            // Room for all: it is filled under the locks of page tables.
+            let mut pages = Vec::with_capacity(600);
             process.pagemap(table + range.start * PAGE_SIZE..table + range.end * PAGE_SIZE, |present| {
                 pages.extend((present.range.start..present.range.end).step_by(PAGE_SIZE as usize));
             });

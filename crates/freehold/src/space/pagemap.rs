@@ -35,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at and `sink`
-    /// runs: `sink` must not call the address space.
+    /// runs: `sink` must not call the address space, sleep, wake anybody or use the heap.
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
         let mut at = range.start;
         while at < range.end {

@@ -130,7 +130,8 @@ fn present_pages_by_kind() {
         assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
         fill(process, cpu, BASE + 600 * PAGE, 1, 1);
         let seen = |from: u64, to: u64| {
-            let mut seen = Vec::new();
+            // Room for all: it is filled under the locks of page tables.
+            let mut seen = Vec::with_capacity(16);
             process.pagemap(BASE + from * PAGE..BASE + to * PAGE, |present| {
                 let first = (present.range.start - BASE) / PAGE;
                 let pages = (present.range.end - present.range.start) / PAGE;
