@@ -11,7 +11,7 @@
 //! others may still sleep. No order among waiters is promised: the lock is rarely wanted by two.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
-use crate::host::Host;
+use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
 use core::fmt;
 use core::marker::PhantomData;
@@ -74,6 +74,29 @@ impl WordLock {
     /// # Panics
     /// As [`lock`](Self::lock).
     pub fn wait<H: Host>(&self, rank: Rank) {
+        let waited = self.wait_by::<H>(rank, |word, expected| {
+            H::wait(word, expected);
+            Ok(())
+        });
+        debug_assert!(waited.is_ok());
+    }
+
+    /// As [`wait`](Self::wait), unless a fatal signal ends the wait.
+    ///
+    /// # Errors
+    /// [`Killed`].
+    ///
+    /// # Panics
+    /// As [`lock`](Self::lock).
+    pub fn wait_killable<H: Host>(&self, rank: Rank) -> Result<(), Killed> {
+        self.wait_by::<H>(rank, H::wait_killable)
+    }
+
+    fn wait_by<H: Host>(
+        &self,
+        rank: Rank,
+        sleep: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
+    ) -> Result<(), Killed> {
         rank::will_wait::<H>(rank);
         // Acquire, here and below, pairs with the holder's release: what it did is seen, also if the next one holds it by now.
         let mut seen = self.word.load(Ordering::Acquire);
@@ -86,12 +109,13 @@ impl WordLock {
                     continue;
                 }
             }
-            H::wait(&self.word, WANTED);
+            sleep(&self.word, WANTED)?;
             seen = self.word.load(Ordering::Acquire);
             if seen == HELD {
-                return;
+                break;
             }
         }
+        Ok(())
     }
 
     /// The holder's last step; whether somebody may sleep, whom it has to wake.

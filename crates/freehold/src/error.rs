@@ -122,6 +122,7 @@ impl FillError {
             FillError::Invalid => Errno::EINVAL,
             FillError::Busy => Errno::ETXTBSY,
             FillError::Lost => Errno::EIO,
+            FillError::Killed => Errno::EINTR,
         }
     }
 }
@@ -491,7 +492,7 @@ verb_error! {
     }
 }
 
-unkillable_error! {
+verb_error! {
     /// Why a probe was not added or taken away.
     ProbeError {
         /// No bytes or more than sixteen, or bytes of two pages.
@@ -508,5 +509,7 @@ unkillable_error! {
         Io => EIO,
         /// No memory for the engine's own records, or for a process's copy of the page.
         OutOfMemory => ENOMEM,
+        /// A fatal signal arrived while the file was read.
+        Killed => EINTR,
     }
 }

@@ -111,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Retry => {}
                 Step::Climb => climbed = true,
                 Step::Fill(file, index) => self.fill(&file, index, page)?,
-                Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
+                Step::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from)?,
                 Step::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 Step::Failed(error) => return Err(error.into()),
             }

@@ -13,7 +13,7 @@
 //! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
 
 use super::{
-    Access, FaultError, Held, Step,
+    Access, Await, FaultError, Held, Step,
     cow::{WRITTEN, written},
     vma_pte_flags,
 };
@@ -21,7 +21,7 @@ use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
     frame::cache::home_of,
-    hugetlb::{HugePageSize, tables::Kept},
+    hugetlb::{HugePageSize, NotTaken, tables::Kept},
     object::{File, Mapping},
     platform::Platform,
     space::{AddressSpace, zap::SpaceTlb},
@@ -58,6 +58,8 @@ impl<P: Platform> Place<'_, P> {
 enum Lacking {
     /// The pool is empty.
     Pages,
+    /// It is, but a page that was promised is on its way back.
+    Yet(Await),
     /// No memory for the books.
     Memory,
 }
@@ -121,10 +123,10 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Leaf { .. } => Step::Done,
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                Step::Wait(crate::rmap::Moving::of(payload).pfn)
+                Step::Wait(Await::Frame(crate::rmap::Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
-                Some(pfn) if self.platform().frame(pfn).is_locked() => Step::Wait(pfn),
+                Some(pfn) if self.platform().frame(pfn).is_locked() => Step::Wait(Await::Frame(pfn)),
                 _ => Step::Failed(FaultError::MemoryFailed { addr: page }),
             },
             Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
@@ -184,6 +186,7 @@ impl<P: Platform> AddressSpace<P> {
         let new = match self.own_page(place) {
             Ok(new) => new,
             Err(Lacking::Pages) => return Step::Failed(FaultError::Bus { addr: place.address.get() }),
+            Err(Lacking::Yet(what)) => return Step::Wait(what),
             Err(Lacking::Memory) => return Step::OUT_OF_MEMORY,
         };
         self.platform().zero_frames(new, place.level().frames());
@@ -213,7 +216,10 @@ impl<P: Platform> AddressSpace<P> {
     fn own_page(&self, place: &Place<'_, P>) -> Result<Pfn, Lacking> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let promise = reserves.filter(|reserves| reserves.promised::<P>(place.index));
-        let new = self.engine.take_huge_page(place.size, promise.is_some()).ok_or(Lacking::Pages)?;
+        let new = self.engine.take_huge_page(place.size, promise.is_some()).map_err(|error| match error {
+            NotTaken::None => Lacking::Pages,
+            NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
+        })?;
         if let Some(reserves) = promise
             && let Err(error) = reserves.use_up::<P>(place.index)
         {
@@ -264,11 +270,8 @@ impl<P: Platform> AddressSpace<P> {
         let step = match self.own_page(place) {
             Ok(new) => self.map_huge_copy(place, old, new),
             Err(Lacking::Memory) => Step::OUT_OF_MEMORY,
-            Err(Lacking::Pages) => match self.take_from_others(place, old) {
-                // Ours alone now, or as good as: who still looks at it lets go.
-                true => Step::Retry,
-                false => Step::Failed(FaultError::Bus { addr: place.address.get() }),
-            },
+            Err(Lacking::Yet(what)) => Step::Wait(what),
+            Err(Lacking::Pages) => self.take_from_others(place, old),
         };
         self.engine.put_frame(old);
         step
@@ -306,15 +309,16 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made the mapping was
-    /// promised its pages: then the others lose theirs. False: it is not ours to take.
+    /// promised its pages: then the others lose theirs, and this VMA may write to the page, as soon as nobody looks at it any more (hazard C-56).
+    /// Nobody does for long: what can be held is a pin, and a page that a child has too has none.
     ///
     /// # Locks
     ///
     /// The caller has the fault mutex, which all who fault on this page of the file take.
-    fn take_from_others(&self, place: &Place<'_, P>, old: Pfn) -> bool {
+    fn take_from_others(&self, place: &Place<'_, P>, old: Pfn) -> Step<P> {
         let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
         if !owner || !self.platform().frame(old).is_anon() {
-            return false;
+            return Step::Failed(FaultError::Bus { addr: place.address.get() });
         }
         let first = place.vma.pgoff_of(place.address.get());
         let lookups = place.mapping().mappers();
@@ -329,7 +333,25 @@ impl<P: Platform> AddressSpace<P> {
                 own.bereave();
             }
         }
-        // The entry's and the caller's: whoever else has a reference (a transfer, a pin) keeps the page from being written.
-        self.platform().frame(old).refs() == 2
+        drop(lookups);
+        let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
+        let frame = self.platform().frame(old);
+        if !matches!(leaf.kind(), Kind::Leaf { pfn, .. } if pfn == old) {
+            return Step::Retry;
+        }
+        // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who locks it from now on
+        // finds no other entry but ours: children cannot get it again.
+        if frame.is_locked() {
+            return Step::Wait(Await::Frame(old));
+        }
+        if frame.maps() > 1 || frame.refs() > 2 {
+            // A fork was under way and has given it to somebody else meanwhile; or a reader, who had found it in a child, is
+            // copying from it. The entry's reference and the caller's are those that count.
+            P::relax();
+            return Step::Retry;
+        }
+        frame.set_exclusive();
+        leaf.grant(written(place.vma.flags()));
+        Step::Done
     }
 }

@@ -25,6 +25,8 @@ mod special;
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
+    engine::Engine,
+    hugetlb::HugePageSize,
     object::{File, FillError, Object},
     platform::Platform,
     rmap::{Moving, failed_frame},
@@ -101,12 +103,35 @@ pub(crate) enum Step<P: Platform> {
     Climb,
     /// The page is not in the file's cache: drop every lock, fill it, start over.
     Fill(Counted<File<P>>, u64),
-    /// The page is being moved out of this frame: drop every lock, wait for it, start over.
-    Wait(Pfn),
+    /// Somebody else has to get on first: drop every lock, wait for it, start over.
+    Wait(Await),
     /// It is for a userfaultfd's pager to serve: drop every lock, wait for it, start over.
     Userfault(Userfault<P>),
     /// It cannot be resolved.
     Failed(FaultError),
+}
+
+/// What a fault waits for, with no lock held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Await {
+    /// The page is being moved out of this frame, or its memory is failing.
+    Frame(Pfn),
+    /// A huge page of a pool that was promised, and that somebody still looks at.
+    HugePage(HugePageSize, u32),
+}
+
+impl<P: Platform> Engine<P> {
+    /// Waits for it, perhaps in vain.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal ended the wait.
+    pub(crate) fn wait_for(&self, what: Await) -> Result<(), Killed> {
+        match what {
+            Await::Frame(pfn) => self.wait_for_frame(pfn),
+            Await::HugePage(size, seen) => self.huge_pool(size).wait(seen),
+        }
+    }
 }
 
 impl<P: Platform> Step<P> {
@@ -161,7 +186,11 @@ impl<P: Platform> AddressSpace<P> {
                         break Err(error);
                     }
                 }
-                Step::Wait(pfn) => self.engine.wait_for_frame(pfn),
+                Step::Wait(what) => {
+                    if let Err(killed) = self.engine.wait_for(what) {
+                        break Err(killed.into());
+                    }
+                }
                 Step::Userfault(fault) => {
                     if let Err(killed) = self.wait_for_pager(&fault, addr) {
                         break Err(killed.into());
@@ -231,6 +260,7 @@ impl<P: Platform> AddressSpace<P> {
         file.mapping().fill(index).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
             FillError::Lost => FaultError::MemoryFailed { addr },
+            FillError::Killed => FaultError::Killed,
             FillError::BeyondEnd
             | FillError::Io
             | FillError::Sealed
@@ -290,7 +320,9 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
-            Kind::Marker { kind: MarkerKind::Migration, payload } => Step::Wait(Moving::of(payload).pfn),
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                Step::Wait(Await::Frame(Moving::of(payload).pfn))
+            }
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
             Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
@@ -326,7 +358,7 @@ impl<P: Platform> AddressSpace<P> {
     fn poison_fault(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, payload: u64) -> Step<P> {
         if let Some(pfn) = failed_frame(payload) {
             if self.platform().frame(pfn).is_locked() {
-                return Step::Wait(pfn);
+                return Step::Wait(Await::Frame(pfn));
             }
             // The marker is there only while the frame is locked, or for good. Who unlocked it before we looked has done with this
             // table, and that shows under its lock.

@@ -191,7 +191,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
         match level {
             Level::Pte => self.frames.alloc(self.platform()),
-            _ => self.take_huge_page(HugePageSize::of_level(level), false).ok_or(NoMemory),
+            _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Taken by who moves a page or takes it away from all who have it; faults meet it only at a page that is being moved.
 
 use crate::{Pfn, engine::Engine, platform::Platform};
-use freehold_sync::{Rank, WordGuard};
+use freehold_sync::{Killed, Rank, WordGuard};
 
 impl<P: Platform> Engine<P> {
     /// Locks a frame to which the caller has a reference, for as long as the guard lives.
@@ -24,7 +24,16 @@ impl<P: Platform> Engine<P> {
 
     /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be another page's by
     /// now, and the wait in vain.
-    pub(crate) fn wait_for_frame(&self, pfn: Pfn) {
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal ended the wait.
+    pub(crate) fn wait_for_frame(&self, pfn: Pfn) -> Result<(), Killed> {
+        self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
+    }
+
+    /// As [`wait_for_frame`](Self::wait_for_frame), for who cannot give up: whoever settles what has happened already.
+    pub(crate) fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }
 }

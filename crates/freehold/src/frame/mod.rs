@@ -68,7 +68,7 @@ const FAILED: u32 = 1 << 4;
 const HUGETLB: u32 = 1 << 5;
 /// Of such a page: one of 1 GiB (else: of 2 MiB).
 const GIGANTIC: u32 = 1 << 6;
-/// Likewise: it goes back with the reservation that it came in place of. Set by who has the only reference.
+/// Likewise: it goes back with the reservation that it came in place of. Set by who has a reference, when no entry is left.
 const RESTORE: u32 = 1 << 7;
 /// Likewise: the memory of one of its frames failed, and that frame's own record says so.
 const BROKEN: u32 = 1 << 8;
@@ -118,7 +118,8 @@ impl Frame {
     /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one reference, no map.
     pub(crate) fn take_over(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
-        self.word.store(old.word.load(Relaxed), Relaxed);
+        // A reservation goes back once, with the frame that is free first.
+        self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
         let (home, index) = old.home();
         self.index.store(index, Relaxed);
         // Release: as in `init_anon`.
@@ -358,7 +359,8 @@ impl Frame {
         (word & HUGETLB != 0).then(|| level_of(word))
     }
 
-    /// The huge page goes back with a reservation. By who has the only reference.
+    /// The huge page goes back with a reservation, as the pool [was told](crate::hugetlb::HugePool::will_return). By who has a reference;
+    /// the last to let go may be somebody else.
     pub(crate) fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);
     }

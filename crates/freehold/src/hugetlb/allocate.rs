@@ -50,7 +50,13 @@ impl<P: Platform> Mapping<P> {
         if !huge.reserves.promised::<P>(index) {
             fresh.insert::<P>(index..index + 1)?;
         }
-        self.fill_huge(&self.invalidate.read(), huge, index)
+        loop {
+            let made = self.fill_huge(&self.invalidate.read_killable()?, huge, index);
+            match made {
+                Ok(()) => return Ok(()),
+                Err(not_made) => huge.after(self.engine(), not_made)?,
+            }
+        }
     }
 
     /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was never published.
@@ -71,11 +77,10 @@ impl<P: Platform> Mapping<P> {
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
                 // Without memory to forget the page, its place stays promised: then the pool keeps the promise as well.
-                let frame = self.engine().platform().frame(pfn);
                 if !forgotten {
-                    frame.restore_reservation();
+                    self.engine().restore_reservation(pfn, huge.size);
                 }
-                frame.leave_home();
+                self.engine().platform().frame(pfn).leave_home();
                 self.engine().put_huge_page(pfn);
             }
         }

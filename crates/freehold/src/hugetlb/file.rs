@@ -3,7 +3,7 @@
 //! Their pages come and go by the rules of every file ([`object`](crate::object)), in units of huge pages. What differs is where a
 //! page is taken from, what was promised of it, and that page tables are left and not only emptied when it goes.
 
-use super::{HugePageSize, reserves::FileReserves};
+use super::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
@@ -20,7 +20,7 @@ use freehold_sync::{
 
 /// What a file of huge pages has besides.
 pub(crate) struct HugeFile {
-    size: HugePageSize,
+    pub(super) size: HugePageSize,
     pub(super) reserves: FileReserves,
 }
 
@@ -37,6 +37,33 @@ impl HugeFile {
     /// See [`FileReserves::prepare_cut`].
     pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
         self.reserves.prepare_cut::<P>()
+    }
+}
+
+/// Why a file did not get a page.
+pub(crate) enum NotMade {
+    Failed(FillError),
+    /// One is returning that the file was promised: see [`HugePool::wait`](super::HugePool::wait).
+    Returning(u32),
+}
+
+impl From<FillError> for NotMade {
+    fn from(error: FillError) -> Self {
+        NotMade::Failed(error)
+    }
+}
+
+impl HugeFile {
+    /// What follows when a page could not be had, with no lock held.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be, or a fatal signal ended the wait; otherwise it is worth another try.
+    pub fn after<P: Platform>(&self, engine: &Engine<P>, not_made: NotMade) -> Result<(), FillError> {
+        match not_made {
+            NotMade::Failed(error) => Err(error),
+            NotMade::Returning(seen) => Ok(engine.huge_pool(self.size).wait(seen)?),
+        }
     }
 }
 
@@ -109,18 +136,21 @@ impl<P: Platform> Mapping<P> {
         pages_stay: &RwSemReadGuard<'_, P>,
         huge: &HugeFile,
         index: u64,
-    ) -> Result<(), FillError> {
+    ) -> Result<(), NotMade> {
         let engine = self.engine();
         let _maker = engine.hugetlb.fault_mutex(self, index);
         // Relaxed: words of pages that are made change under the mutex.
         let word = self.word(pages_stay, index);
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
-            LOST => return Err(FillError::Lost),
+            LOST => return Err(FillError::Lost.into()),
             _ => return Ok(()),
         }
         let promised = huge.reserves.promised::<P>(index);
-        let first = engine.take_huge_page(huge.size, promised).ok_or(FillError::NoHugePages)?;
+        let first = engine.take_huge_page(huge.size, promised).map_err(|error| match error {
+            NotTaken::None => NotMade::Failed(FillError::NoHugePages),
+            NotTaken::Returning(seen) => NotMade::Returning(seen),
+        })?;
         // Made only now: who asks for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !promised {
@@ -132,7 +162,7 @@ impl<P: Platform> Mapping<P> {
             Ok(word) => word,
             Err(error) => {
                 engine.huge_pool(huge.size).give(engine.platform(), first, promised);
-                return Err(error.into());
+                return Err(FillError::from(error).into());
             }
         };
         let level = huge.size.level();
@@ -214,7 +244,11 @@ impl<P: Platform> File<P> {
 
 impl<P: Platform> Engine<P> {
     /// A page of the pool, in place of a promise or not, on a node that has one.
-    pub(crate) fn take_huge_page(&self, size: HugePageSize, promised: bool) -> Option<Pfn> {
-        self.huge_pool(size).take(self.platform(), promised, None).ok()
+    ///
+    /// # Errors
+    ///
+    /// See [`NotTaken`].
+    pub(crate) fn take_huge_page(&self, size: HugePageSize, promised: bool) -> Result<Pfn, NotTaken> {
+        self.huge_pool(size).take(self.platform(), promised, None)
     }
 }

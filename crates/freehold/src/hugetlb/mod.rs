@@ -31,6 +31,7 @@ pub(crate) mod reserves;
 pub(crate) mod tables;
 pub(crate) mod zap;
 
+pub(crate) use pool::NotTaken;
 pub use pool::{HugePool, HugePoolCounts, NoHugePages};
 
 use crate::{
@@ -165,12 +166,19 @@ impl<P: Platform> Engine<P> {
         let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
         let pool = self.huge_pool(HugePageSize::of_level(free.level));
         match free.broken {
-            false => pool.give(self.platform(), first, free.restore),
+            false if free.restore => pool.give_returning(self.platform(), first),
+            false => pool.give(self.platform(), first, false),
             true => {
                 pool.lose(self.platform(), first, free.restore);
                 self.dissolve(first, free.level);
             }
         }
+    }
+
+    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place of.
+    pub(crate) fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
+        self.huge_pool(size).will_return();
+        self.platform().frame(first).restore_reservation();
     }
 
     /// Gives back the frames of a huge page, which is no pool's any more, but those that failed.

@@ -180,7 +180,8 @@ impl<P: Platform> AddressSpace<P> {
         pfn: Pfn,
         level: Level,
     ) -> Result<Pte<P::Format>, NoMemory> {
-        let new = self.engine.take_huge_page(HugePageSize::of_level(level), false).ok_or(NoMemory)?;
+        let new = self.engine.take_huge_page(HugePageSize::of_level(level), false);
+        let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
         frame.init_anon(home_of(vma), vma.pgoff_of(address.get()));
         frame.set_hugetlb(level);

@@ -17,6 +17,23 @@
 //! | [`give`](HugePool::give) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
 //! | `give` back unused, with its reservation | + 1 | + 1 | | |
 //!
+//! A page whose mapping is gone while somebody still looks at it (a transfer, a pin, a migration) may be about to come back with the
+//! reservation that it came in place of: it is *returning*. Until it is there the holder of that reservation may need it, or give
+//! it up: then the pool *owes* one, which the returning page pays.
+//!
+//! ```text
+//! promises that stand = reserved - owed + returning      owed <= returning
+//! ```
+//!
+//! | call | reserved | returning | owed |
+//! | --- | --- | --- | --- |
+//! | [`will_return`](HugePool::will_return) | | + 1 | |
+//! | [`give_returning`](HugePool::give_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
+//! | `take` with a reservation, `unreserve`; none is there | | | + 1 |
+//!
+//! With a reservation and no free page, `take` says that one is returning, and to whom it may be given: the taker sleeps until
+//! something changes, killably, with no lock held.
+//!
 //! Free pages are listed through the records of their first frames, so nothing here allocates but the list of nodes, once.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
@@ -24,7 +41,13 @@ use crate::{Pfn, error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
 use core::{fmt, ops::Range};
 use freehold_pagetable::Level;
-use freehold_sync::{Rank, SpinGuard, SpinLock};
+use freehold_sync::{
+    Killed, Rank, SpinGuard, SpinLock,
+    atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Relaxed},
+    },
+};
 
 /// Frames given back to the platform at a time.
 const BATCH: usize = 64;
@@ -40,6 +63,15 @@ impl fmt::Display for NoHugePages {
 }
 
 impl core::error::Error for NoHugePages {}
+
+/// Why a page could not be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// There is none.
+    None,
+    /// There is a promise, and its page is returning: see [`HugePool::wait`].
+    Returning(u32),
+}
 
 /// Numbers of huge pages, as /sys/kernel/mm/hugepages shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -58,6 +90,8 @@ pub struct HugePoolCounts {
 pub struct HugePool<P: Platform> {
     level: Level,
     books: SpinLock<Books>,
+    /// Changed whenever pages or promises come back while somebody waits for that; slept upon.
+    bell: AtomicU32,
     host: core::marker::PhantomData<fn(P)>,
 }
 
@@ -65,6 +99,11 @@ pub struct HugePool<P: Platform> {
 struct Books {
     nodes: Vec<Node>,
     reserved: u64,
+    /// See the module.
+    returning: u64,
+    owed: u64,
+    /// Somebody sleeps until a page comes back.
+    awaited: bool,
     /// Most surplus pages there may be (nr_overcommit_hugepages).
     overcommit: u64,
 }
@@ -89,8 +128,11 @@ impl<P: Platform> HugePool<P> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
         nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
-        let books = SpinLock::new(Books { nodes, reserved: 0, overcommit: 0 }, Rank::Frames);
-        Ok(HugePool { level, books, host: core::marker::PhantomData })
+        let books = SpinLock::new(
+            Books { nodes, reserved: 0, returning: 0, owed: 0, awaited: false, overcommit: 0 },
+            Rank::Frames,
+        );
+        Ok(HugePool { level, books, bell: AtomicU32::new(0), host: core::marker::PhantomData })
     }
 
     /// Bytes of one page.
@@ -173,33 +215,68 @@ impl<P: Platform> HugePool<P> {
 
     /// Takes promises back.
     pub(crate) fn unreserve(&self, platform: &P, pages: u64) {
-        self.settle(platform, |books| {
-            debug_assert!(books.reserved >= pages, "more reservations are given back than there are");
-            books.reserved -= pages;
-        });
+        self.settle(platform, |books| books.promise_less(pages));
     }
 
     /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody has a promise of.
     ///
     /// # Errors
     ///
-    /// None is left. Not with a reservation.
-    pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NoHugePages> {
+    /// None is left. With a reservation only as long as a page is returning.
+    pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NotTaken> {
         loop {
             let mut books = self.lock();
-            // A reservation that is on its way back, with a page that somebody still looks at, is not there yet.
-            let reserved = reserved && books.reserved > 0;
-            if reserved || books.available() > 0 {
-                let page = books.pop(platform, node).ok_or(NoHugePages)?;
-                books.reserved -= u64::from(reserved);
+            if (reserved && books.reserved > 0) || books.available() > 0 {
+                let page = books.pop(platform, node).ok_or(NotTaken::None)?;
+                if reserved {
+                    books.promise_less(1);
+                }
                 return Ok(page);
             }
             let possible = books.surplus() < books.overcommit;
             drop(books);
             if !possible || !self.make_surplus(platform) {
-                return Err(NoHugePages);
+                return Err(if reserved { self.await_page() } else { NotTaken::None });
             }
         }
+    }
+
+    /// Whether it is worth to wait for a page that a promise stands for.
+    fn await_page(&self) -> NotTaken {
+        let mut books = self.lock();
+        if books.reserved == 0 && books.available() == 0 && books.owed == books.returning {
+            return NotTaken::None;
+        }
+        books.awaited = true;
+        // Relaxed: changed under the lock.
+        NotTaken::Returning(self.bell.load(Relaxed))
+    }
+
+    /// Sleeps until something has changed since [`NotTaken::Returning`] was said. The caller holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal ended the wait.
+    pub(crate) fn wait(&self, seen: u32) -> Result<(), Killed> {
+        // Acquire pairs with nothing: the pool's lock orders what follows.
+        while self.bell.load(Acquire) == seen {
+            P::wait_killable(&self.bell, seen)?;
+        }
+        Ok(())
+    }
+
+    /// A page is about to come back by [`give_returning`](Self::give_returning), when its last reference goes.
+    pub(crate) fn will_return(&self) {
+        self.lock().returning += 1;
+    }
+
+    /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came in place of.
+    pub(crate) fn give_returning(&self, platform: &P, page: Pfn) {
+        self.settle(platform, |books| {
+            books.push(platform, page);
+            books.returned();
+            books.reserved += u64::from(!books.pay());
+        });
     }
 
     /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands again.
@@ -210,15 +287,20 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// A page of which a frame failed is not the pool's any more; `restore` as in [`give`](Self::give). Its frames are the caller's.
-    pub(crate) fn lose(&self, platform: &P, page: Pfn, restore: bool) {
+    /// A page of which a frame failed is not the pool's any more; `returning`: [`will_return`](Self::will_return) told of it. Its
+    /// frames are the caller's.
+    pub(crate) fn lose(&self, platform: &P, page: Pfn, returning: bool) {
         self.settle(platform, |books| {
             let node = &mut books.nodes[platform.node_of(page)];
             node.total -= 1;
             // If there were more than asked for, it was one of those.
             node.surplus -= u64::from(node.surplus > 0);
-            // The promise stands as far as there is another page for it.
-            books.reserved += u64::from(restore && books.available() > 0);
+            if returning {
+                books.returned();
+                // The promise stands as far as there is another page for it.
+                let stands = !books.pay() && books.available() > 0;
+                books.reserved += u64::from(stands);
+            }
         });
     }
 
@@ -240,8 +322,26 @@ impl<P: Platform> HugePool<P> {
         change(&mut books);
         let mut gone = Chain::EMPTY;
         books.drop_unused_surplus(platform, &mut gone);
+        let awaited = self.ring(&mut books);
         drop(books);
+        self.wake(awaited);
         self.free(platform, gone);
+    }
+
+    /// What somebody may wait for may have come. Under the lock; [`wake`](Self::wake) follows without it.
+    fn ring(&self, books: &mut Books) -> bool {
+        let awaited = core::mem::take(&mut books.awaited);
+        if awaited {
+            // Relaxed: sleepers compare it in one step with going to sleep, and look at the books under the lock.
+            self.bell.fetch_add(1, Relaxed);
+        }
+        awaited
+    }
+
+    fn wake(&self, awaited: bool) {
+        if awaited {
+            P::wake_all(&self.bell);
+        }
     }
 
     /// A fresh page for the free list, as surplus, on whatever node has memory.
@@ -268,6 +368,9 @@ impl<P: Platform> HugePool<P> {
         }
         books.nodes[n].total += 1;
         books.push(platform, page);
+        let awaited = self.ring(&mut books);
+        drop(books);
+        self.wake(awaited);
         true
     }
 
@@ -341,6 +444,29 @@ impl Books {
     /// Free pages that nobody has a promise of.
     fn available(&self) -> u64 {
         self.sum(|node| node.free) - self.reserved
+    }
+
+    /// So many promises were used, or given back. Those that are not there yet come with pages that are returning.
+    fn promise_less(&mut self, pages: u64) {
+        let there = pages.min(self.reserved);
+        self.reserved -= there;
+        let owed = pages - there;
+        debug_assert!(self.owed + owed <= self.returning, "more reservations are given back than there are");
+        // Of a page that was lost with its memory nothing comes back.
+        self.owed = (self.owed + owed).min(self.returning);
+    }
+
+    /// A page that was returning is there.
+    fn returned(&mut self) {
+        debug_assert!(self.returning > 0, "a page came back that nobody was told of");
+        self.returning -= 1;
+    }
+
+    /// Whether the promise that comes with a page was owed.
+    fn pay(&mut self) -> bool {
+        let owed = self.owed > 0;
+        self.owed -= u64::from(owed);
+        owed
     }
 
     /// Pages of these nodes that were asked for.

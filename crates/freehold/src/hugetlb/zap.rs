@@ -2,9 +2,11 @@
 
 use super::{HugePageSize, reserves::Reserves};
 use crate::{
-    PAGE_SHIFT,
+    PAGE_SHIFT, Pfn,
+    engine::Engine,
     object::Mapping,
     platform::Platform,
+    rmap::Moving,
     space::{
         AddressSpace, HugetlbLock,
         zap::{SpaceTlb, Zap},
@@ -16,6 +18,7 @@ use freehold_pagetable::{Gather, Kind, Large, LeafGuard, MarkerKind, PteGuard, U
 
 struct Zapper<'z, 'g, 't, P: Platform> {
     zap: Zap,
+    engine: &'z Engine<P>,
     platform: &'z P,
     gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
     /// Whose promises stand again when a page of theirs becomes free, and in which VMA.
@@ -64,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
         renew: Option<(&Reserves, &Vma<P>, HugePageSize)>,
         gather: &mut Gather<'_, SpaceTlb<'_, P>>,
     ) {
-        let mut zapper = Zapper { zap, platform: self.platform(), gather, renew };
+        let mut zapper = Zapper { zap, engine: &self.engine, platform: self.platform(), gather, renew };
         let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
     }
@@ -86,6 +89,19 @@ impl<P: Platform> Mapping<P> {
     }
 }
 
+impl<P: Platform> Zapper<'_, '_, '_, P> {
+    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the promise that it came in place of, if
+    /// it is one of an owner whose promises are to stand again. Somebody has a reference to it.
+    fn renew(&self, pfn: Pfn, range: VaRange) {
+        let Some((reserves, vma, size)) = self.renew else { return };
+        let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
+        // Without memory the promise is gone; the page goes back without it, so nothing is lost.
+        if reserves.renew::<P>(index).is_ok() {
+            self.engine.restore_reservation(pfn, size);
+        }
+    }
+}
+
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
     const LARGE: Large = Large::Visit;
 
@@ -104,7 +120,14 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
         match leaf.kind() {
             Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
                 if self.zap.spares_copies() => {}
-            Kind::Marker { .. } => drop(leaf.take(self.gather)),
+            Kind::Marker { kind, payload } => {
+                leaf.take(self.gather);
+                // It is on the move: whoever moves it has a reference. Others may have it as well if it was not exclusive.
+                let moving = Some(Moving::of(payload)).filter(|_| kind == MarkerKind::Migration);
+                if let Some(moving) = moving.filter(|moving| moving.exclusive) {
+                    self.renew(moving.pfn, range);
+                }
+            }
             Kind::Leaf { pfn, .. } => {
                 let frame = self.platform.frame(pfn);
                 if frame.is_anon() && self.zap.spares_copies() {
@@ -112,15 +135,10 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 }
                 leaf.take(self.gather);
                 frame.sub_map();
-                if let Some((reserves, vma, size)) = self.renew
-                    && frame.is_anon()
-                    && frame.refs() == 1
-                {
-                    let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
-                    // Without memory the promise is gone; the page goes back without it, so nothing is lost.
-                    if reserves.renew::<P>(index).is_ok() {
-                        frame.restore_reservation();
-                    }
+                // Whoever still looks at it gives it back with the promise. One that is just coming back from a move may be mapped
+                // again elsewhere, if it was not exclusive.
+                if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
+                    self.renew(pfn, range);
                 }
                 self.gather.unmapped(Unmapped::new(pfn, leaf.level()));
             }

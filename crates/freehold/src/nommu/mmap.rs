@@ -51,6 +51,7 @@ impl From<FillError> for MmapError {
         match error {
             FillError::NoMemory => MmapError::OutOfMemory,
             FillError::Io | FillError::Lost => MmapError::Io,
+            FillError::Killed => MmapError::Killed,
             FillError::BeyondEnd
             | FillError::Sealed
             | FillError::Busy

@@ -1,6 +1,7 @@
 //! Why pages cannot be had.
 
 use crate::error::NoMemory;
+use freehold_sync::Killed;
 
 /// Why a page could not be brought into the cache, or taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum FillError {
     NoHugePages,
     /// An offset or a size inside a huge page, or a write, where a file of huge pages has none.
     Invalid,
+    /// A fatal signal arrived while waiting for others who work on the file's pages.
+    Killed,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,
 }
@@ -34,12 +37,19 @@ impl core::fmt::Display for FillError {
             FillError::Lost => "lost with the memory that held it",
             FillError::NoHugePages => "the pool has not enough huge pages",
             FillError::Invalid => "not possible for a file of huge pages",
+            FillError::Killed => "a fatal signal is pending",
             FillError::Busy => "mapped where nothing could stop its use",
         })
     }
 }
 
 impl core::error::Error for FillError {}
+
+impl From<Killed> for FillError {
+    fn from(_: Killed) -> Self {
+        FillError::Killed
+    }
+}
 
 impl From<NoMemory> for FillError {
     fn from(_: NoMemory) -> Self {

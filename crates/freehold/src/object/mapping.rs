@@ -331,31 +331,50 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading; the pager is called under it. The caller holds no lock of an address space.
+    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager is called under it. The
+    /// caller holds no lock of an address space.
     pub fn fill(&self, index: u64) -> Result<(), FillError> {
-        let pages_stay = self.invalidate.read();
-        let size = self.size();
-        if index >= self.pages_of(size) {
-            return Err(FillError::BeyondEnd);
+        loop {
+            let pages_stay = self.invalidate.read_killable()?;
+            let size = self.size();
+            if index >= self.pages_of(size) {
+                return Err(FillError::BeyondEnd);
+            }
+            let Some(huge) = &self.huge else {
+                return self.fill_inside(&pages_stay, index, size - (index << PAGE_SHIFT));
+            };
+            match self.fill_huge(&pages_stay, huge, index) {
+                Ok(()) => return Ok(()),
+                Err(not_made) => {
+                    drop(pages_stay);
+                    huge.after(&self.engine, not_made)?;
+                }
+            }
         }
+    }
+
+    /// As [`fill`](Self::fill), of a page of 4 KiB, with which so many bytes of the file begin.
+    fn fill_inside(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        bytes: u64,
+    ) -> Result<(), FillError> {
         if self.is_direct() {
-            return self.fill_direct(&pages_stay, index, size - (index << PAGE_SHIFT));
+            return self.fill_direct(pages_stay, index, bytes);
         }
-        if let Some(huge) = &self.huge {
-            return self.fill_huge(&pages_stay, huge, index);
-        }
-        self.fill_page(&pages_stay, index, |platform, pfn| {
+        self.fill_page(pages_stay, index, |platform, pfn| {
             self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
             // The last page reads as zeroes beyond the end of the file.
-            let end = size - (index << PAGE_SHIFT);
-            if end < PAGE_SIZE {
-                zero(platform, pfn, end..PAGE_SIZE);
+            if bytes < PAGE_SIZE {
+                zero(platform, pfn, bytes..PAGE_SIZE);
             }
             Ok(())
         })
     }
 
-    /// Makes a page with these contents the file's, unless it has that page already: false.
+    /// Makes a page with these contents the file's, unless it has that page already: false; or `allowed` forbids it, asked in the read
+    /// section in which the page comes.
     ///
     /// # Errors
     ///
@@ -364,22 +383,28 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
-    pub(crate) fn insert_page(&self, index: u64, contents: impl FnOnce(&P, Pfn)) -> Result<bool, FillError> {
+    pub(crate) fn insert_page<E: From<FillError>>(
+        &self,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn),
+        allowed: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
         debug_assert!(self.is_shmem());
-        let pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
         if index >= self.pages() {
-            return Err(FillError::BeyondEnd);
+            return Err(FillError::BeyondEnd.into());
         }
-        self.add_page(&pages_stay, index, |platform, pfn| {
+        let fill = |platform: &P, pfn| {
             contents(platform, pfn);
             Ok(())
-        })
+        };
+        self.add_page(&pages_stay, index, fill, allowed)
     }
 
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
     /// about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
-        let pages_stay = self.invalidate.read();
+        let pages_stay = self.invalidate.read_killable()?;
         if self.is_direct() {
             return self.fill_direct(&pages_stay, index, 0);
         }
@@ -396,33 +421,38 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
         // The page of whoever was faster is as good.
-        self.add_page(pages_stay, index, contents).map(drop)
+        self.add_page(pages_stay, index, contents, || Ok(())).map(drop)
     }
 
     /// Puts a page with these contents into the cache, unless there is one: false.
-    fn add_page(
+    fn add_page<E: From<FillError>>(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: u64,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
-    ) -> Result<bool, FillError> {
+        allowed: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
         // Made only when there is something to be put there: who asks for pages that cannot be had leaves no nodes behind.
         let word = self.word(pages_stay, index);
         // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
-            LOST => return Err(FillError::Lost),
+            LOST => return Err(FillError::Lost.into()),
             _ => return Ok(false),
         }
         let platform = self.engine.platform();
-        let pfn = self.engine.alloc_cache(self, index)?;
+        let pfn = self.engine.alloc_cache(self, index).map_err(FillError::from)?;
         let filled = contents(platform, pfn).and_then(|()| match word {
             Some(word) => Ok(word),
-            None => Ok(self.cache_word(pages_stay, index)?),
+            None => self.cache_word(pages_stay, index).map_err(FillError::from),
         });
-        // Release pairs with the acquire in `lookup`.
-        let added =
-            filled.map(|word| word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok());
+        let rcu = P::rcu_read();
+        let added = filled.map_err(E::from).and_then(|word| {
+            allowed()?;
+            // Release pairs with the acquire in `lookup`.
+            Ok(word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok())
+        });
+        drop(rcu);
         if !matches!(added, Ok(true)) {
             self.engine.put_frame(pfn);
         }

@@ -191,6 +191,7 @@ impl<P: Platform> Mapping<P> {
         let len = self.read_at(offset, &mut bytes).map_err(|error| match error {
             FillError::NoMemory => ProbeError::OutOfMemory,
             FillError::BeyondEnd => ProbeError::BeyondEnd,
+            FillError::Killed => ProbeError::Killed,
             FillError::Io
             | FillError::Busy
             | FillError::Sealed
@@ -220,7 +221,7 @@ impl<P: Platform> Mapping<P> {
                 }
             });
             match moving {
-                Some(pfn) => self.engine().wait_for_frame(pfn),
+                Some(pfn) => self.engine().wait_out_frame(pfn),
                 None => return result,
             }
         }

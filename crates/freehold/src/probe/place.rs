@@ -112,7 +112,7 @@ impl<P: Platform> AddressSpace<P> {
                 _ => return,
             };
             match self.settle_probes(vma, file.mapping(), index) {
-                Err(Unsettled::Moving(pfn)) => self.engine.wait_for_frame(pfn),
+                Err(Unsettled::Moving(pfn)) => self.engine.wait_out_frame(pfn),
                 Ok(()) | Err(Unsettled::NoMemory) => index += 1,
             }
         }

@@ -5,10 +5,10 @@
 
 use super::{AddressSpace, locking::ReadGuard, parts::Parts};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
+    PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::PopulateError,
-    fault::{Access, FaultError, Held, Step},
+    fault::{Access, Await, FaultError, Held, Step},
     hugetlb::HugePageSize,
     object::File,
     platform::Platform,
@@ -78,7 +78,7 @@ enum Batch<P: Platform> {
     /// The page is to be brought into its file's cache first, without the lock.
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, index: u64 },
     /// The page is being moved out of this frame: to be waited for without the lock.
-    Wait { page: u64, pfn: Pfn },
+    Wait { page: u64, what: Await },
     /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
     Userfault { page: u64, fault: Userfault<P> },
     /// The part up to this address cannot be populated.
@@ -131,8 +131,8 @@ impl<P: Platform> AddressSpace<P> {
                     }
                     Err(error) => (part_end, error.into()),
                 },
-                Batch::Wait { page, pfn } => {
-                    self.engine.wait_for_frame(pfn);
+                Batch::Wait { page, what } => {
+                    self.engine.wait_for(what)?;
                     at = page;
                     continue;
                 }
@@ -194,7 +194,7 @@ impl<P: Platform> AddressSpace<P> {
                 Step::Done => {}
                 Step::Retry | Step::Climb => return Batch::To(page),
                 Step::Fill(file, index) => return Batch::Fill { page, part_end: part.end, file, index },
-                Step::Wait(pfn) => return Batch::Wait { page, pfn },
+                Step::Wait(what) => return Batch::Wait { page, what },
                 Step::Userfault(fault) => return Batch::Userfault { page, fault },
                 Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
             }

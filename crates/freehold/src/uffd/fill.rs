@@ -47,6 +47,16 @@ enum Source<'b> {
     Poison,
 }
 
+impl From<FillError> for UffdError {
+    fn from(error: FillError) -> Self {
+        match error {
+            FillError::NoMemory => UffdError::OutOfMemory,
+            FillError::Killed => UffdError::Killed,
+            _ => UffdError::BadAddress,
+        }
+    }
+}
+
 impl From<TableError> for UffdError {
     fn from(error: TableError) -> Self {
         match error {
@@ -202,7 +212,7 @@ impl<P: Platform> Filler<'_, P> {
         let mut rss = Rss::default();
         let rcu = P::rcu_read();
         // Within the guard, so that a change which waits for its end finds what is put here.
-        let mut done = if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) };
+        let mut done = self.still_fills();
         let mut guard = table.lock();
         while *at < end && done.is_ok() {
             let address = VirtAddr::new(*at);
@@ -314,14 +324,16 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        match mapping.insert_page(index, contents) {
-            Ok(true) => {}
-            Ok(false) => return Err(UffdError::Present),
-            Err(FillError::NoMemory) => return Err(UffdError::OutOfMemory),
-            Err(_) => return Err(UffdError::BadAddress),
+        // As in `put_many`: a change that waits for the section finds the page, and one that did not lets none come.
+        if !mapping.insert_page(index, contents, || self.still_fills())? {
+            return Err(UffdError::Present);
         }
         let mut rss = Rss::default();
         let rcu = P::rcu_read();
+        if self.still_fills().is_err() {
+            // The page came before the change. Whether it is mapped afterwards is for a fault to ask.
+            return Ok(());
+        }
         // Cut off again already: as if it had been there before.
         let Some(pfn) = mapping.lookup(&rcu, index) else { return Err(UffdError::BadAddress) };
         let address = VirtAddr::new(page);
@@ -338,6 +350,12 @@ impl<P: Platform> Filler<'_, P> {
         if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
     }
 
+    /// Whether no change is under way; asked in the read section in which a page is put, so that a change which waits for its end
+    /// finds the page.
+    fn still_fills(&self) -> Result<(), UffdError> {
+        if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) }
+    }
+
     /// Fills an empty slot, or the marker of a write-protected page.
     fn put(
         &self,
@@ -348,9 +366,7 @@ impl<P: Platform> Filler<'_, P> {
         let address = VirtAddr::new(page);
         // As in `put_many`.
         let _rcu = P::rcu_read();
-        if self.context.is_changing() {
-            return Err(UffdError::Changing);
-        }
+        self.still_fills()?;
         let mut guard = table.lock();
         let found = guard.get(address);
         if !found.is_none() && !is_wp_marker(found) {

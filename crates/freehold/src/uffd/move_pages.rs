@@ -134,7 +134,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             Ok(()) => Ok(()),
             Err(Obstacle::Error(error)) => Err(error),
             Err(Obstacle::Wait(pfn)) => {
-                self.space.engine.wait_for_frame(pfn);
+                self.space.engine.wait_for_frame(pfn)?;
                 Ok(())
             }
         }
@@ -208,6 +208,11 @@ impl<'m, P: Platform> Mover<'m, P> {
         };
         let tlb = SpaceTlb { space };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &space.gathers);
+        // In one read section with the moves, so that a change which waits for its end finds the pages where they are then.
+        let rcu = P::rcu_read();
+        if self.context.is_changing() {
+            return Err(UffdError::Changing.into());
+        }
         let (source, target) = source.lock_two(target);
         let mut tables = Tables { source, target, sleepers: None };
         let end = *moved + len;
@@ -219,6 +224,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         // With both locks held: from then on others may find the page at its new place, and take it away.
         gather.flush();
         drop(tables);
+        drop(rcu);
         gather.finish();
         done
     }

@@ -1,5 +1,6 @@
 //! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a frame. And one that says
 //! when somebody waits for a grace period.
+#![allow(dead_code, reason = "each test program uses its part")]
 #![expect(
     unsafe_code,
     reason = "implements the engine's unsafe traits by passing everything on to the machine"
@@ -61,6 +62,10 @@ pub struct Gated {
     pub read: Gate,
     /// Before a frame is copied to another.
     pub copy: Gate,
+    /// Before bytes are written to a frame on somebody's behalf.
+    pub write: Gate,
+    /// Before a frame is filled with zeroes.
+    pub zero: Gate,
 }
 
 impl Gated {
@@ -70,6 +75,8 @@ impl Gated {
             flush: Gate::default(),
             read: Gate::default(),
             copy: Gate::default(),
+            write: Gate::default(),
+            zero: Gate::default(),
         }
     }
 }
@@ -181,11 +188,16 @@ unsafe impl Platform for Gated {
         unsafe { self.machine.free_frames(frames) }
     }
 
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        self.machine.has_frame(pfn)
+    }
+
     fn frame(&self, pfn: Pfn) -> &Frame {
         self.machine.frame(pfn)
     }
 
     fn zero_frame(&self, pfn: Pfn) {
+        self.zero.pass();
         self.machine.zero_frame(pfn);
     }
 
@@ -200,6 +212,7 @@ unsafe impl Platform for Gated {
     }
 
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        self.write.pass();
         self.machine.write_frame(pfn, offset, data);
     }
 

@@ -13,12 +13,17 @@ use super::{
     *,
 };
 use freehold::{
+    access::{Manner, PinFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
+    object::FillError,
     space::{AddressSpace, Advice, FaultLock, RemapFlags, Unmap},
 };
 use freehold_machine::Task;
-use std::sync::mpsc::channel;
+use std::sync::{
+    Mutex,
+    mpsc::{Receiver, Sender, channel},
+};
 
 /// Runs a call on a thread of its own that is killed as it waits; tells whether it was.
 fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
@@ -272,4 +277,104 @@ fn while_it_sleeps() {
             });
         });
     }
+}
+
+/// Who needs a page that is not there, of a space in which `BASE` is mapped.
+const LOOKING: &[Needing] = &[
+    ("a load", |s| match s.handle_fault(BASE, Access::READ) {
+        Err(FaultError::Killed) => Err(Errno::EINTR),
+        _ => Err(Errno::EFAULT),
+    }),
+    ("a reader", |s| {
+        let read = s.read_memory(BASE, &mut [0; 8], Manner::Plain);
+        read.map(drop).map_err(|error| error.errno())
+    }),
+    ("a debugger", |s| {
+        let written = s.write_memory(BASE, &[1; 8], Manner::Forced);
+        written.map(drop).map_err(|error| error.errno())
+    }),
+    ("populate", |s| s.madvise(BASE, PAGE, Advice::PopulateRead).map_err(|error| error.errno())),
+    ("a pin", |s| s.pin_user_pages(BASE, 1, PinFlags::empty()).map(drop).map_err(|error| error.errno())),
+];
+
+/// A page that is being moved is waited for; who moves it may take its time.
+#[test]
+fn while_it_waits_for_a_page_that_moves() {
+    for locking in Locking::ALL {
+        let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        space.handle_fault(BASE, Access::WRITE).unwrap();
+        let inside = space.clone();
+        gated.flush.put(move || {
+            for (what, call) in LOOKING {
+                assert_eq!(killed_in(|| call(&inside)), (Err(Errno::EINTR), true), "{what}");
+            }
+        });
+        engine.migrate(space.frame_at(BASE).unwrap()).unwrap();
+        assert!(!gated.flush.is_waiting(), "{locking:?}");
+        space.handle_fault(BASE, Access::READ).unwrap();
+        space.check();
+        drop((space, engine, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+/// A disk that does not answer for its first page until it is told to.
+struct Hangs {
+    asked: Mutex<Sender<()>>,
+    answers: Mutex<Receiver<()>>,
+}
+
+impl Pager<Gated> for Hangs {
+    fn read_page(&self, platform: &Gated, index: u64, frame: Pfn) -> Result<(), IoError> {
+        if index == 0 {
+            self.asked.lock().unwrap().send(()).unwrap();
+            self.answers.lock().unwrap().recv().unwrap();
+        }
+        platform.zero_frame(frame);
+        Ok(())
+    }
+}
+
+/// Somebody waits for the disk, a truncation waits for that, and everybody else who needs a page of the file for the truncation.
+#[test]
+fn while_it_waits_for_a_file_whose_disk_hangs() {
+    const PAGES: u64 = 4096;
+    let machine: Machine = Machine::new(MachineConfig::backed(64 << 20)).unwrap();
+    let gated = Gated::new(&machine);
+    let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+    let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    let ((asked, is_asked), (answer, answers)) = (channel(), channel());
+    let disk = Hangs { asked: Mutex::new(asked), answers: Mutex::new(answers) };
+    let mapping = Mapping::new(&engine, disk, PAGES * PAGE, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ_WRITE, "/slow").unwrap();
+    let shared = MapFlags::SHARED | MapFlags::FIXED;
+    space.mmap(BASE + PAGE, (PAGES - 2) * PAGE, RW, shared, Some(&file), PAGE).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| mapping.fill(0).unwrap());
+        is_asked.recv().unwrap();
+        scope.spawn(|| mapping.truncate((PAGES - 1) * PAGE).unwrap());
+        // Until the truncation waits, faults get their pages.
+        let fault = |page| killed_in(|| space.handle_fault(BASE + page * PAGE, Access::READ));
+        let first = (1..PAGES - 2).find(|&page| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            fault(page) == (Err(FaultError::Killed), true)
+        });
+        assert!(first.is_some(), "the truncation does not wait");
+        let last = (PAGES - 2) * PAGE;
+        space.mmap(BASE, PAGE, RW, shared, Some(&file), last).unwrap();
+        for (what, call) in LOOKING {
+            assert_eq!(killed_in(|| call(&space)), (Err(Errno::EINTR), true), "{what}");
+        }
+        let read = killed_in(|| mapping.read_at(last, &mut [0; 8]));
+        assert_eq!(read, (Err(FillError::Killed), true));
+        answer.send(()).unwrap();
+    });
+    space.handle_fault(BASE, Access::READ).unwrap();
+    space.check();
+    drop((space, file, mapping, engine, gated));
+    machine.accounting().assert_clean();
 }

@@ -1,6 +1,7 @@
 //! Huge pages of pools: mapped, shared, copied, cut off, promised and given back. On the machine with TLBs that remember: every
 //! scenario under every design of the locks, and with both designs of the locks of huge pages.
 
+mod borrowed;
 mod calls;
 mod memory_ends;
 mod pools;

@@ -5,6 +5,7 @@ mod support;
 
 mod events;
 mod fill;
+mod meanwhile;
 mod memory_ends;
 mod moving;
 mod protect;

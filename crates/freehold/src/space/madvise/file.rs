@@ -63,6 +63,7 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
         FillError::NoMemory => MadviseError::OutOfMemory,
         FillError::Sealed => MadviseError::Sealed,
         FillError::Invalid => MadviseError::Invalid,
+        FillError::Killed => MadviseError::Killed,
         FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost | FillError::NoHugePages => {
             MadviseError::Io
         }

@@ -1,0 +1,196 @@
+//! Somebody looks at a page just when its owner needs it: neither the page nor the promise of it is lost, and nobody gets SIGBUS for it.
+
+#[path = "../disasters/gate.rs"]
+mod gate;
+
+use super::*;
+use freehold::{
+    access::{Manner, PinFlags},
+    fault::Access,
+    space::AddressSpace,
+};
+use freehold_machine::Task;
+use gate::Gated;
+use std::{sync::mpsc::channel, thread, time::Duration};
+
+type Space = Counted<AddressSpace<Gated>>;
+
+struct Gates {
+    machine: Machine,
+    gated: Gated,
+    engine: Counted<Engine<Gated>>,
+    space: Space,
+}
+
+/// A space with a private mapping of one page at `BASE`, which was touched, and a pool of so many pages.
+fn gates(locking: Locking, pages: u64) -> Gates {
+    let machine: Machine = Machine::new(MachineConfig::backed((pages + 4) * HUGE)).unwrap();
+    let gated = Gated::new(&machine);
+    let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+    assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
+    let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    space.mmap(BASE, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0).unwrap();
+    space.handle_fault(BASE, Access::WRITE).unwrap();
+    Gates { machine, gated, engine, space }
+}
+
+impl Gates {
+    fn counts(&self) -> (u64, u64) {
+        let counts = self.engine.huge_pool(HugePageSize::Mib2).counts(None);
+        (counts.free, counts.reserved)
+    }
+
+    fn end(self, pages: u64) {
+        self.space.check();
+        drop(self.space);
+        let counts = self.engine.huge_pool(HugePageSize::Mib2).counts(None);
+        assert_eq!(counts, all_free(pages));
+        drop((self.gated, self.engine));
+        self.machine.accounting().assert_clean();
+    }
+}
+
+/// Runs a call on a thread of its own that is killed if it waits.
+fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> R {
+    let thread = || {
+        Task::current().interrupt_wait(1);
+        call()
+    };
+    thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// The owner takes a page back that a child has too, while somebody reads the child's memory: it waits for the reader.
+#[test]
+fn a_reader_does_not_cost_the_owner_its_page() {
+    for locking in designs() {
+        let gates = gates(locking, 1);
+        let (child, owner) = (gates.space.fork().unwrap(), gates.space.clone());
+        let (tell, hear) = channel();
+        let at_child = child.clone();
+        gates.gated.read.put(move || {
+            let store = thread::spawn(move || owner.handle_fault(BASE, Access::WRITE));
+            let taken = move || {
+                while at_child.frame_at(BASE).is_some() {
+                    thread::yield_now();
+                }
+            };
+            thread::spawn(taken).join().unwrap();
+            // Time enough to find that somebody has the page, and to give up if that is what it does.
+            thread::sleep(Duration::from_millis(5));
+            tell.send((store.is_finished(), store)).unwrap();
+        });
+        assert_eq!(child.read_memory(BASE, &mut [0; 8], Manner::Plain), Ok(8));
+        let (finished, store) = hear.recv().unwrap();
+        assert_eq!(store.join().unwrap(), Ok(()), "{locking:?}");
+        assert!(!finished, "{locking:?}: what the reader has is written to");
+        child.check();
+        drop(child);
+        gates.end(1);
+    }
+}
+
+/// DONTNEED while a reader has the page: the promise stands, and a fault waits for the page.
+#[test]
+fn a_promise_outlives_a_reader() {
+    for locking in designs() {
+        let gates = gates(locking, 1);
+        let inside = gates.space.clone();
+        gates.gated.read.put(move || {
+            thread::scope(|scope| {
+                scope.spawn(|| inside.madvise(BASE, HUGE, Advice::DontNeed)).join().unwrap().unwrap();
+            });
+            let fault = killed_in(|| inside.handle_fault(BASE, Access::WRITE));
+            assert_eq!(fault, Err(FaultError::Killed), "it waits for the reader");
+        });
+        assert_eq!(gates.space.read_memory(BASE, &mut [0; 8], Manner::Plain), Ok(8));
+        assert_eq!(gates.counts(), (1, 1), "{locking:?}");
+        gates.space.handle_fault(BASE, Access::WRITE).unwrap();
+        assert_eq!(gates.counts(), (0, 0), "{locking:?}");
+        gates.end(1);
+    }
+}
+
+/// The same while the page moves.
+#[test]
+fn a_promise_outlives_a_move() {
+    for locking in designs() {
+        let gates = gates(locking, 2);
+        let inside = gates.space.clone();
+        gates.gated.flush.put(move || {
+            thread::scope(|scope| {
+                scope.spawn(|| inside.madvise(BASE, HUGE, Advice::DontNeed)).join().unwrap().unwrap();
+            });
+        });
+        let _ = gates.engine.migrate(gates.space.frame_at(BASE).unwrap());
+        assert!(!gates.gated.flush.is_waiting());
+        assert_eq!(gates.counts(), (2, 1), "{locking:?}");
+        gates.end(2);
+    }
+}
+
+/// A pin lasts as long as its holder likes. The page comes back with the promise, whatever happened to that meanwhile.
+#[test]
+fn a_promise_outlives_a_pin() {
+    everywhere(2, |world, process, cpu| {
+        let both = || (counts(world).free, counts(world).reserved);
+        let pinned = |process: &Process, cpu: &mut Vcpu, at| {
+            process.store(cpu, at, 1u64).unwrap();
+            let pins = process.pin_user_pages(at, 1, PinFlags::WRITE).unwrap();
+            process.madvise(at, HUGE, Advice::DontNeed).unwrap();
+            pins
+        };
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        // Let go of in time.
+        drop(pinned(process, cpu, at));
+        assert_eq!(both(), (2, 1));
+        // Another page is used instead; the first brings nothing back that is owed to anybody.
+        let pins = pinned(process, cpu, at);
+        process.store(cpu, at, 2u64).unwrap();
+        assert_eq!(both(), (0, 0));
+        drop(pins);
+        assert_eq!(both(), (1, 0));
+        // The mapping ends first.
+        let pins = pinned(process, cpu, at);
+        process.munmap(at, HUGE).unwrap();
+        assert_eq!(both(), (1, 0));
+        drop(pins);
+        assert_eq!(both(), (2, 0));
+        // Another owner waits for a page that was taken on its promise, and gets it.
+        let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        let other = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
+        let pins = pinned(process, cpu, at);
+        process.store(cpu, at, 3u64).unwrap();
+        assert_eq!(both(), (0, 0));
+        let fault = || process.space().handle_fault(other, Access::WRITE);
+        assert_eq!(killed_in(fault), Err(FaultError::Killed));
+        thread::scope(|scope| {
+            let waits = scope.spawn(fault);
+            thread::sleep(Duration::from_millis(1));
+            drop(pins);
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+        assert_eq!(both(), (0, 0));
+    });
+}
+
+/// A private page of a file that is cut off while the page is being made: the fault has asked for the size before, and asks again.
+#[test]
+fn a_page_that_is_cut_off_while_it_is_made_is_not_mapped() {
+    for locking in designs() {
+        let gates = gates(locking, 2);
+        let mapping = Mapping::of_huge_pages(&gates.engine, HugePageSize::Mib2, HUGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
+        let at = BASE + SPAN;
+        gates.space.mmap(at, HUGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        gates.gated.zero.put(move || {
+            thread::spawn(move || mapping.truncate(0)).join().unwrap().unwrap();
+        });
+        let fault = gates.space.handle_fault(at, Access::WRITE);
+        assert!(!gates.gated.zero.is_waiting());
+        assert_eq!(fault, Err(FaultError::Bus { addr: at }), "{locking:?}");
+        assert_eq!(gates.space.frame_at(at), None);
+        drop(file);
+        gates.space.munmap(at, HUGE).unwrap();
+        gates.end(2);
+    }
+}
