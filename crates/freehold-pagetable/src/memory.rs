@@ -133,3 +133,9 @@ pub unsafe trait TableMemory: Host {
     /// The record of the table at `pfn`.
     fn table_meta(&self, pfn: Pfn) -> &TableMeta;
 }
+
+/// Whether tables come from one place.
+pub(crate) fn same_memory<M>(a: &M, b: &M) -> bool {
+    // Of a memory without a size there is one only, wherever references to it point.
+    size_of::<M>() == 0 || core::ptr::eq(a, b)
+}

@@ -86,10 +86,9 @@ impl<'m, M: TableMemory> SpareTable<'m, M> {
         table
     }
 
-    /// Whether it came from this memory.
-    pub(crate) fn is_from(&self, memory: &M) -> bool {
-        // Of a memory without a size there is one only, wherever references to it point.
-        size_of::<M>() == 0 || core::ptr::eq(self.memory, memory)
+    /// Where it came from, and goes back to.
+    pub(crate) fn memory(&self) -> &'m M {
+        self.memory
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
-use crate::memory::{Table, TableMemory, TableMeta};
+use crate::memory::{Table, TableMemory, TableMeta, same_memory};
 use crate::split::SpareTable;
 use core::marker::PhantomData;
 use freehold_sync::RawSpinGuard;
@@ -187,7 +187,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     ///
     /// # Panics
     /// When `pte` points to a table, here and wherever else an entry above the lowest level is given: tables are hung in by
-    /// [`PageTable`](crate::PageTable) alone.
+    /// [`PageTable`](crate::PageTable) alone, and go elsewhere by [`move_table`](Self::move_table).
     #[inline]
     pub fn install(&mut self, address: VirtAddr, pte: Pte<F>) -> Result<(), Pte<F>> {
         Self::refuse_table(pte);
@@ -294,13 +294,44 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.replace(address, Pte::NONE, stale)
     }
 
+    /// Moves the table that hangs at `from` to the slot of `to`: in `target`, or in this table where there is no other. False: there
+    /// is no table, or the slot is not empty; then nothing has happened.
+    ///
+    /// The caller keeps faults and walkers of the reverse map away from both addresses, besides holding both tables' locks.
+    ///
+    /// # Panics
+    /// When `target` is from another memory than this table.
+    pub fn move_table(
+        &mut self,
+        from: VirtAddr,
+        target: Option<&mut Self>,
+        to: VirtAddr,
+        stale: &mut impl Stale,
+    ) -> bool {
+        let target = target.map_or(self.table, |target| target.table);
+        assert!(same_memory(target.memory, self.table.memory), "a table moves to another memory");
+        let slot = target.entry(to);
+        // Relaxed: a look before anything is done; the exchange decides.
+        if !self.is_table(self.get(from)) || slot.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let table = self.take(from, stale).raw();
+        // Release on success, pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
+        let hung = slot.compare_exchange(0, table, Ordering::Release, Ordering::Relaxed);
+        assert!(hung.is_ok(), "somebody put a table where nothing can be mapped");
+        true
+    }
+
     /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. Whoever removes a leaf that came with one
     /// [takes it back](Self::withdraw).
     ///
     /// # Panics
     /// When it is from another memory than this table.
     pub fn deposit(&mut self, spare: SpareTable<'_, M>) {
-        assert!(spare.is_from(self.table.memory), "a table is kept with one from another memory");
+        assert!(
+            same_memory(spare.memory(), self.table.memory),
+            "a table is kept with one from another memory"
+        );
         let spare = spare.into_pfn();
         // Relaxed, here and below: under the lock.
         let next = self.table.meta.spare.load(Ordering::Relaxed);

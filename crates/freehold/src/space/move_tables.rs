@@ -188,15 +188,9 @@ impl<P: Platform> AddressSpace<P> {
         let mut done = 0;
         while done + TABLE <= len {
             let (old, new) = (VirtAddr::new(from.start + done), VirtAddr::new(to + done));
-            let occupied = !target.as_ref().unwrap_or(&source).get(new).is_none();
-            match source.get(old).kind(Level::Pmd) {
-                Kind::None => {}
-                Kind::Table { .. } if !occupied => {
-                    let table = source.take(old, gather);
-                    let installed = target.as_mut().unwrap_or(&mut source).install(new, table);
-                    assert!(installed.is_ok(), "somebody put a table where nothing can be mapped");
-                }
-                Kind::Table { .. } | Kind::Leaf { .. } | Kind::Marker { .. } => break,
+            let stays = !source.move_table(old, target.as_mut(), new, gather);
+            if stays && !source.get(old).is_none() {
+                break;
             }
             done += TABLE;
         }
