@@ -64,7 +64,7 @@
 //! | `relax` | L, T, S, R | no; may give the processor to others in L and R | no | what this processor owes to others who wait for it, flushes say |
 //! | `now_ns` | L, R | no | no | |
 //! | `lock_context` | everywhere | no | no | only with debug assertions |
-//! | `rcu_read`, and the end of its guard | L, R | no | no | |
+//! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
 //! | `rcu_defer` | L, R, D | no | no | |
 //! | `rcu_barrier` | L | it is meant to | yes | |
 //! | `alloc_table`, `alloc_frames`, `alloc_huge`, `alloc_huge_on`, `alloc_run`, `withdraw_frame` | L | yes, for nobody who waits for L | yes | |
