@@ -6,7 +6,7 @@
 use crate::{Cpu, Machine, Word};
 use freehold::counted::Counted;
 use freehold::engine::Engine;
-use freehold::error::NoMemory;
+use freehold::error::SpaceError;
 use freehold::fault::{Access, FaultError};
 use freehold::space::{AddressSpace, SpaceConfig};
 use freehold_pagetable::{Format, VirtAddr, X86_4};
@@ -21,8 +21,8 @@ impl<F: Format> Process<F> {
     /// A process with an empty address space.
     ///
     /// # Errors
-    /// No memory.
-    pub fn new(engine: &Counted<Engine<Machine<F>>>, config: &SpaceConfig) -> Result<Self, NoMemory> {
+    /// As [`AddressSpace::new`].
+    pub fn new(engine: &Counted<Engine<Machine<F>>>, config: &SpaceConfig) -> Result<Self, SpaceError> {
         Ok(Process { space: AddressSpace::new(engine, config)? })
     }
 

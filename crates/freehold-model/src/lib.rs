@@ -9,6 +9,7 @@
 //! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
+//! - [`wild`]: every public call of the engine with arguments that no sane program would pass.
 //!
 //! The model follows the kernel, not the manual. Where the two were found to differ, or where a rule is easily
 //! missed, there is a case file; the main ones:
@@ -44,6 +45,7 @@ pub mod model;
 pub mod op;
 pub mod script;
 pub mod text;
+pub mod wild;
 pub mod world;
 
 pub use engine::Engine;

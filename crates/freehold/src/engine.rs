@@ -4,12 +4,13 @@
 use crate::{
     PAGE_SIZE, Pfn,
     counted::{Counted, Shared},
-    error::NoMemory,
+    error::{EngineError, NoMemory},
     frame::cache::FrameCache,
     hugetlb::{HugePageSize, Hugetlb},
     platform::Platform,
     reclaim::Files,
     rmap::FileRmap,
+    space::TASK_SIZE,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_pagetable::Level;
@@ -97,8 +98,16 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
-    pub fn new(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
+    /// See [`EngineError`].
+    pub fn new(platform: P, config: Config) -> Result<Counted<Self>, EngineError> {
+        if config.mmap_min_addr > TASK_SIZE {
+            return Err(EngineError::LowestAddress);
+        }
+        Ok(Self::make(platform, config)?)
+    }
+
+    /// With settings that were checked.
+    fn make(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
         let frames = FrameCache::try_new()?;
         let slab = VmaSlab::try_new()?;
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;

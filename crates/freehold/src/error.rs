@@ -105,9 +105,11 @@ macro_rules! verb_error {
 }
 
 mod access;
+mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
+pub use settings::{EngineError, HeapError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 
 impl FillError {
@@ -342,7 +344,7 @@ verb_error! {
 verb_error! {
     /// Why it is not known which pages are in memory.
     MincoreError {
-        /// Unaligned start.
+        /// Unaligned start, or less room for the answer than there are pages.
         Invalid => EINVAL,
         /// A hole in the range, or a range beyond the end of user space.
         NotMapped => ENOMEM,

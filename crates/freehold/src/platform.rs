@@ -168,7 +168,7 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// Whether there is a frame of this number, and so a record of it. Asked with numbers that were rounded down to the start of a huge
-    /// page, which may lie before the first frame.
+    /// page, which may lie before the first frame, and with those that callers pass, before anything else is asked of them.
     fn has_frame(&self, pfn: Pfn) -> bool {
         let _ = pfn;
         true

@@ -83,7 +83,7 @@ impl World {
             machine.clone(),
             Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
         )
-        .map_err(|NoMemory| io::ErrorKind::OutOfMemory)?;
+        .map_err(io::Error::other)?;
         Ok(World {
             machine,
             engine,

@@ -29,6 +29,11 @@ impl HugeFile {
         HugeFile { size, reserves: FileReserves::new() }
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.size.bytes()
+    }
+
     /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
     pub fn cut<P: Platform>(&self, engine: &Engine<P>, range: Range<u64>, pages: u64) {
         self.reserves.cut(engine, self.size, range, pages);

@@ -171,7 +171,12 @@ impl<P: Platform> HugePool<P> {
     ///
     /// The pool's, not held while the platform allocates or takes back.
     pub(super) fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
-        let nodes = node.map_or(0..P::NODES, |node| node..(node + 1).min(P::NODES));
+        let nodes = match node {
+            None => 0..P::NODES,
+            Some(node) if node < P::NODES => node..node + 1,
+            // There is no such node, and nothing on it.
+            Some(_) => return 0,
+        };
         // From surplus or fresh, a node after the other, until all in turn had none.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
         while failed < nodes.len() && self.lock().asked(nodes.clone()) < pages {

@@ -61,7 +61,7 @@ impl<P: Platform> Mapping<P> {
             _ => ControlFlow::Break(()),
         };
         let empty = self.cache.each(Stay::locked(&lock), 0..pages, absent).is_continue();
-        if self.is_shmem() && pages > 0 && empty {
+        if self.is_shmem() && self.huge.is_none() && pages > 0 && empty {
             let run = Run::alloc_cache(self, 0, pages)?;
             let mut frames = run.frames().enumerate();
             let read = frames.try_for_each(|(index, pfn)| {

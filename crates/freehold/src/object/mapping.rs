@@ -23,6 +23,7 @@
 pub use super::fill_error::FillError;
 use super::{
     Pager, Zeroes,
+    file::MAX_BYTES,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
 };
@@ -152,7 +153,7 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 
 impl<P: Platform> Mapping<P> {
     /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and are never
-    /// written back.
+    /// written back. A size beyond the largest that a file can have, `i64::MAX`, counts as that one, here and wherever files are made.
     ///
     /// # Errors
     ///
@@ -184,8 +185,11 @@ impl<P: Platform> Mapping<P> {
         sealable: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
+        // In whole pages, if it is a file of huge ones.
+        let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
+        let largest = MAX_BYTES - MAX_BYTES % unit;
         let mapping = Counted::try_new(Mapping {
-            size: AtomicU64::new(size),
+            size: AtomicU64::new(size.min(largest)),
             cache: Radix::new(),
             kind,
             huge,

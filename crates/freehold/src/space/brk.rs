@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
-    error::NoMemory,
+    error::{HeapError, NoMemory},
     object::Object,
     platform::Platform,
     vma::{flags::VmFlags, merge::Attrs},
@@ -86,12 +86,15 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// A fatal signal.
+    /// See [`HeapError`].
     ///
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
-    pub fn set_heap(&self, start: u64) -> Result<(), Killed> {
+    pub fn set_heap(&self, start: u64) -> Result<(), HeapError> {
+        if start > TASK_SIZE {
+            return Err(HeapError::Invalid);
+        }
         let guard = self.write_killable()?;
         // Relaxed: under the mmap lock, like every access that must agree with another.
         self.start_brk.store(start, Relaxed);

@@ -79,7 +79,7 @@ impl<P: Platform> AddressSpace<P> {
             locking: self.locking,
             lock_stats: self.mmap_lock.stats().is_some() && self.engine.lock_stats.is_none(),
         };
-        AddressSpace::new(&self.engine, &config)
+        AddressSpace::make(&self.engine, &config)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::{AddressSpace, FaultLock, locking::Climb};
 use crate::{
-    PAGE_SHIFT,
+    PAGE_SHIFT, PAGE_SIZE,
     object::Object,
     platform::Platform,
     space::locking::VmaRead,
@@ -165,8 +165,9 @@ impl<P: Platform> AddressSpace<P> {
         self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// Shows `f` the first VMA that ends above `at`, and the part of it from `at` on, while a lock keeps it still.
+    /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a lock keeps it still.
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, Range<u64>) -> R) -> Option<R> {
+        let at = at & !(PAGE_SIZE - 1);
         let part = |vma: &Vma<P>| vma.start().max(at)..vma.end();
         match self.lock_next_vma(at) {
             Ok(Some(vma)) => {

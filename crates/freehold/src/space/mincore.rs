@@ -20,10 +20,6 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for reading, killably, again and again.
-    ///
-    /// # Panics
-    ///
-    /// When `out` is shorter than the range has pages and no other error comes first.
     pub fn mincore(&self, addr: u64, len: u64, out: &mut [u8]) -> Result<(), MincoreError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(MincoreError::Invalid);
@@ -31,9 +27,9 @@ impl<P: Platform> AddressSpace<P> {
         if addr.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
             return Err(MincoreError::NotMapped);
         }
-        let pages = len.div_ceil(PAGE_SIZE) as usize;
+        let out = out.get_mut(..len.div_ceil(PAGE_SIZE) as usize).ok_or(MincoreError::Invalid)?;
         let mut at = addr;
-        for batch in out[..pages].chunks_mut(BATCH) {
+        for batch in out.chunks_mut(BATCH) {
             let end = at + batch.len() as u64 * PAGE_SIZE;
             let guard = self.read_killable()?;
             while at < end {

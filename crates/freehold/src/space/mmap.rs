@@ -343,7 +343,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The same from below, beyond a stack that wants some of it.
     fn lowest_gap(&self, len: u64, align: u64) -> Option<u64> {
-        let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE);
+        let least = self.space.engine.config().mmap_min_addr;
+        let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE).max(least);
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let lowest = |len, low| self.gap(len, low..TASK_SIZE, Direction::BottomUp);
         for _ in 0..DETOURS {

@@ -59,7 +59,13 @@ pub use query::QueryFlags;
 pub use shm::ShmFlags;
 pub use special::SpecialPart;
 
-use crate::{PAGE_SIZE, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::Engine,
+    error::{NoMemory, SpaceError},
+    platform::Platform,
+};
 use closing::Closings;
 use core::mem::ManuallyDrop;
 use counters::Counters;
@@ -163,11 +169,11 @@ pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// First address above the area from which mmap places downwards.
+    /// First address above the area from which mmap places downwards; the start of a page, at most [`TASK_SIZE`].
     pub mmap_base: u64,
-    /// Start of the heap (the break).
+    /// Start of the heap (the break), at most [`TASK_SIZE`].
     pub brk: u64,
-    /// Start and end of the program's initialised data, which RLIMIT_DATA counts with the heap.
+    /// Start and end, at most [`TASK_SIZE`], of the program's initialised data, which RLIMIT_DATA counts with the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
@@ -187,6 +193,22 @@ impl Default for SpaceConfig {
             locking: Locking::default(),
             lock_stats: false,
         }
+    }
+}
+
+impl SpaceConfig {
+    /// Whether an address space can be like this. Limits may be anything.
+    fn check(&self) -> Result<(), SpaceError> {
+        if self.mmap_base > TASK_SIZE || !self.mmap_base.is_multiple_of(PAGE_SIZE) {
+            return Err(SpaceError::MmapBase);
+        }
+        if self.brk > TASK_SIZE {
+            return Err(SpaceError::Heap);
+        }
+        if self.data.start > self.data.end || self.data.end > TASK_SIZE {
+            return Err(SpaceError::Data);
+        }
+        Ok(())
     }
 }
 
@@ -234,8 +256,18 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
+    /// See [`SpaceError`].
+    pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
+        config.check()?;
+        Ok(Self::make(engine, config)?)
+    }
+
+    /// With settings that were checked.
+    ///
+    /// # Errors
+    ///
     /// No memory for the record or the root table.
-    pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
+    pub(crate) fn make(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
         let mmap_lock = match config.lock_stats {
             true => MmapLock::with_stats(Counted::try_new(LockStats::try_new()?)?),

@@ -1,6 +1,6 @@
 //! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
 
-use super::AddressSpace;
+use super::{AddressSpace, TASK_SIZE};
 use crate::{PAGE_SIZE, Pfn, VirtAddr, engine::Engine, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Large, LeafGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
@@ -30,17 +30,19 @@ pub struct Present {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a table.
+    /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a table. Pages of which only a
+    /// part lies in the range count.
     ///
     /// # Locks
     ///
     /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at and `sink`
     /// runs: `sink` must not call the address space, sleep, wake anybody or use the heap.
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
-        let mut at = range.start;
-        while at < range.end {
+        let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(TASK_SIZE);
+        let mut at = range.start & !(PAGE_SIZE - 1);
+        while at < end {
             let next = self.with_next_vma(at, |_, part| {
-                let part = part.start.max(at)..part.end.min(range.end);
+                let part = part.start.max(at)..part.end.min(end);
                 if part.start < part.end {
                     let mut scan = Scan { engine: &self.engine, sink: &mut sink };
                     // The scan makes no table and splits no leaf, so it cannot run out of memory.

@@ -17,6 +17,26 @@ use freehold_sync::atomic::Ordering::Relaxed;
 /// Most parts that are installed together.
 const PARTS: usize = 4;
 
+/// What a special mapping may be: rights, and properties that say nothing of whose its pages are or who is asked for them. A lock is
+/// allowed, and taken away.
+const ALLOWED: VmFlags = VmFlags::ACCESS
+    .union(VmFlags::SPECIAL)
+    .union(VmFlags::LOCK_MASK)
+    .union(VmFlags::MAYREAD)
+    .union(VmFlags::MAYWRITE)
+    .union(VmFlags::MAYEXEC)
+    .union(VmFlags::SHARED)
+    .union(VmFlags::MAYSHARE)
+    .union(VmFlags::DONTCOPY)
+    .union(VmFlags::DONTDUMP)
+    .union(VmFlags::SEQ_READ)
+    .union(VmFlags::RAND_READ)
+    .union(VmFlags::NORESERVE)
+    .union(VmFlags::ACCOUNT)
+    .union(VmFlags::NOHUGEPAGE)
+    .union(VmFlags::SEALED)
+    .union(VmFlags::SOFTDIRTY);
+
 /// One VMA of several that are installed side by side.
 pub struct SpecialPart<'a, P: Platform> {
     /// Bytes; rounded up to whole pages.
@@ -54,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// As `mmap`, for a range or a limit that does not allow it, or a special of another engine; nothing was changed. `Invalid`: no part, an empty one, more than
-    /// four, or an unaligned hint.
+    /// four, an unaligned hint, or a property that only other memory can have.
     ///
     /// # Locks
     ///
@@ -66,7 +86,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut whole = 0u64;
         let mut lens = ArrayVec::<u64, PARTS>::new();
         for part in parts {
-            if part.len == 0 {
+            if part.len == 0 || !ALLOWED.contains(part.flags) {
                 return Err(MmapError::Invalid);
             }
             if !self.engine.is(part.special.engine()) {

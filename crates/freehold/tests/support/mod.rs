@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod failure;
+pub mod public_calls;
 pub mod storage;
 
 pub use freehold::{

@@ -52,6 +52,11 @@ pub const OPS: &[Op] = &[
     op("Mapping::write_at", "write_at behind", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
     op("Mapping::write_back", "write_back", |s| made(file(s).write_back(0..4).map_err(|_| ())))
         .needs_nothing(),
+    op("File::drop_clean", "drop_clean", |s| Ok(s.file.drop_clean(0..u64::MAX))).needs_nothing(),
+    op("Engine::drop_clean", "drop_clean of any", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
+        .needs_nothing(),
+    op("AddressSpace::trim", "trim of a space", |s| done(|| s.process.trim())).needs_nothing(),
+    op("Engine::trim", "trim", |s| done(|| s.world.engine().trim())).needs_nothing(),
     op("Mapping::truncate", "truncate", |s| filled(file(s).truncate(3 * s.unit))).needs_nothing(),
     op("Mapping::truncate", "truncate inside a page", |s| filled(file(s).truncate(10 * s.unit + 8))),
     op("Mapping::truncate", "truncate to more", |s| filled(file(s).truncate(20 * s.unit))).needs_nothing(),

@@ -1,0 +1,125 @@
+//! Wild calls of files, segments, pools, and pages by their frames.
+
+use super::{stage::Stage, values::Values};
+use freehold::{
+    Pfn,
+    hugetlb::HugePageSize,
+    object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
+};
+use freehold_machine::Machine;
+
+/// Makes one; whether it did what it was asked for.
+pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    match v.below(8) {
+        0..=3 => changed(stage, v),
+        4 => made(stage, v),
+        5 => by_frame(stage, v),
+        6 => pooled(stage, v),
+        _ => segment(stage, v),
+    }
+}
+
+fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    let file = stage.file(v);
+    let mapping = file.mapping();
+    let (start, end) = (v.offset(), v.offset());
+    let mut bytes = vec![9; v.size()];
+    match v.below(17) {
+        0 => mapping.fill(v.pages()).is_ok(),
+        1 => mapping.read_at(start, &mut bytes).is_ok(),
+        2 | 3 => mapping.write_at(start, &bytes).is_ok(),
+        4 => mapping.write_back(v.pages()..v.pages()).is_ok(),
+        5 | 6 => mapping.truncate(if v.bit() { start } else { v.wild() }).is_ok(),
+        7 | 8 => mapping.punch(start..end).is_ok(),
+        9 => mapping.allocate(start..end).is_ok(),
+        10 => mapping.lay_out().is_ok(),
+        11 => {
+            mapping.revoke(v.pages()..v.pages(), v.bit());
+            true
+        }
+        15 => file.drop_clean(v.pages()..v.pages()) > 0 && mapping.drop_clean(0..v.pages()) > 0,
+        12 => mapping.add_probe(start, &bytes[..bytes.len().min(20)]).is_ok(),
+        13 => mapping.remove_probe(start).is_ok(),
+        14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
+        _ => {
+            let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
+            let _ = (looked, mapping.is_direct(), mapping.is_shmem(), mapping.huge_page_size());
+            file.fits(v.pages(), v.pages()) && mapping.has_page(v.pages())
+        }
+    }
+}
+
+fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    let engine = stage.engine.clone();
+    let size = v.offset();
+    let page = v.of(&HugePageSize::ALL);
+    let mapping = match v.below(5) {
+        0 => Mapping::new(&engine, Zeroes, size, v.bit()).ok(),
+        1 => Mapping::memfd(&engine, size).ok(),
+        2 => Mapping::of_huge_pages(&engine, page, size, v.bit()).ok(),
+        3 => Mapping::direct(&engine, Zeroes, size).ok(),
+        _ => {
+            let made = File::shared_memory(&engine, size);
+            return made.map(|file| stage.add_file(file)).is_ok();
+        }
+    };
+    let Some(mapping) = mapping else { return false };
+    let access =
+        FileAccess { read: v.bit(), write: v.bit(), append: v.bit(), noexec: v.bit(), mappable: v.bit() };
+    let frames =
+        Frames::new("[frames]", &[]).and_then(|frames| Special::<Machine>::of_file(frames, &mapping));
+    File::new(&mapping, access, "/made").map(|file| stage.add_file(file)).is_ok() && frames.is_ok()
+}
+
+/// Frames by numbers that may be no frame's.
+fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    let space = stage.space(v);
+    let engine = &stage.engine;
+    let known = space.frame_at(v.addr()).filter(|_| v.below(4) != 0);
+    let pfn = known.unwrap_or_else(|| Pfn::new(if v.bit() { v.wild() } else { v.word() % 8192 }));
+    match v.below(9) {
+        7 => engine.drop_clean(v.pages()) > 0,
+        8 => {
+            engine.trim();
+            engine.failed_frames() > 0
+        }
+        0 => engine.migrate(pfn).is_ok(),
+        1 if v.below(4) == 0 => engine.memory_failure(pfn).is_ok(),
+        2 => engine.soft_offline(pfn).is_ok(),
+        3 => engine.entries_of(pfn) > 0,
+        4 => engine.try_to_unmap(pfn).is_ok(),
+        5 => engine.mkclean(pfn).is_ok(),
+        _ => engine.referenced(pfn).is_ok(),
+    }
+}
+
+fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    let size = v.of(&HugePageSize::ALL);
+    let node = match v.below(4) {
+        0 => Some(v.wild() as usize),
+        1 => Some(v.below(3) as usize),
+        _ => None,
+    };
+    let pool = stage.engine.huge_pool(size);
+    match v.below(4) {
+        0 => stage.engine.resize_huge_pool(size, v.pages(), node) > 0,
+        1 => {
+            pool.set_overcommit(if v.bit() { v.wild() } else { 2 });
+            true
+        }
+        _ => pool.counts(node).total > 0 && pool.page_bytes() > 0,
+    }
+}
+
+fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
+    if v.bit() {
+        let made = Segment::new(&stage.engine, v.wild() as u32, v.offset());
+        return made.map(|made| stage.segments = vec![made]).is_ok();
+    }
+    let Some(segment) = stage.segments.first() else { return false };
+    if v.bit() {
+        segment.remove();
+    }
+    let _ = (segment.key(), segment.attached(), segment.mapping().size());
+    segment.is_removed() && segment.is_destroyed()
+}

@@ -1,0 +1,275 @@
+//! What wild calls can name.
+
+use super::values::{BASE, Values};
+use crate::op::PAGE;
+use freehold::{
+    access::Pins,
+    counted::Counted,
+    engine::{Config, Engine, HugePages},
+    hugetlb::HugePageSize,
+    nommu::{NoMmuSpace, Regions},
+    object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
+    platform::Platform,
+    rmap::FileRmap,
+    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Prot, SpaceConfig, Unmap},
+    uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+use freehold_pagetable::{Pfn, X86_4};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+/// A file with a number in each page.
+struct Disk;
+
+impl Pager<Machine> for Disk {
+    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        platform.write_frame(frame, 0, &index.to_le_bytes());
+        Ok(())
+    }
+}
+
+type Uffd = Arc<Userfaultfd<Machine>>;
+
+/// A machine and what is on it.
+pub struct Stage {
+    pub(super) machine: Machine,
+    pub(super) engine: Counted<Engine<Machine>>,
+    pub(super) cpu: Cpu<X86_4>,
+    pub(super) spaces: Vec<Process>,
+    pub(super) files: Vec<Counted<File<Machine>>>,
+    pub(super) segments: Vec<Counted<Segment<Machine>>>,
+    pub(super) special: Counted<Special<Machine>>,
+    pub(super) uffds: Vec<Uffd>,
+    pub(super) pins: Vec<Pins<Machine>>,
+    pub(super) regions: Counted<Regions<Machine>>,
+    pub(super) flat: Vec<Counted<NoMmuSpace<Machine>>>,
+    pager: Watcher,
+}
+
+/// The thread that serves userfaultfds.
+struct Watcher {
+    watched: Arc<(AtomicBool, Mutex<Vec<Uffd>>)>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+fn config(values: &mut Values<'_>) -> Config {
+    let tame = Config { huge_pages: HugePages::Madvise, ..Config::default() };
+    let wild = values.below(4) == 0;
+    Config {
+        max_map_count: if values.bit() { 65_530 } else { values.wild() },
+        mmap_min_addr: if wild { values.wild() } else { tame.mmap_min_addr },
+        stack_gap: if values.bit() { tame.stack_gap } else { values.wild() },
+        commit_pages: if values.bit() { tame.commit_pages } else { values.wild() },
+        huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
+        file_rmap: values.of(&[FileRmap::Exclusive, FileRmap::Shared]),
+        lock_stats: values.bit(),
+    }
+}
+
+pub(super) fn limits(values: &mut Values<'_>) -> Limits {
+    let mut limit = |tame: u64| if values.below(4) == 0 { values.wild() } else { tame };
+    let tame = Limits::default();
+    Limits {
+        address_space: limit(tame.address_space),
+        data: limit(tame.data),
+        data_hard: limit(tame.data_hard),
+        memlock: limit(tame.memlock),
+        stack: limit(tame.stack),
+        may_lock: values.bit(),
+        may_map_low: values.bit(),
+        may_break_memory: values.bit(),
+    }
+}
+
+pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
+    let tame = SpaceConfig::default();
+    let wild = values.below(2) == 0;
+    let sections = if values.bit() { 2 << 20 } else { values.wild() };
+    let unmap = values.of(&[
+        Unmap::Exclusive,
+        Unmap::Sectioned { bytes: sections },
+        Unmap::Downgraded,
+        Unmap::Released,
+    ]);
+    SpaceConfig {
+        mmap_base: if wild { values.wild() } else { tame.mmap_base },
+        brk: if values.bit() { values.wild() } else { tame.brk },
+        data: if values.below(4) == 0 { values.range() } else { tame.data },
+        limits: limits(values),
+        locking: Locking {
+            unmap,
+            fault: values.of(&[FaultLock::MmapLock, FaultLock::VmaLock]),
+            hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
+        },
+        lock_stats: values.bit(),
+    }
+}
+
+impl Stage {
+    /// A machine with little memory. `None`: the engine refuses its settings.
+    pub(super) fn new(values: &mut Values<'_>) -> Option<Self> {
+        let config_of_machine = MachineConfig::backed(24 << 20).tables(1 << 20).pkeys();
+        let machine = Machine::new(config_of_machine).expect("a machine");
+        let engine = Engine::new(machine.clone(), config(values)).ok()?;
+        let mut stage = Stage {
+            cpu: machine.cpu(0),
+            spaces: Vec::new(),
+            files: Vec::new(),
+            segments: Vec::new(),
+            special: Special::new(&engine, Frames::new("[it]", &[]).ok()?).ok()?,
+            uffds: Vec::new(),
+            pins: Vec::new(),
+            regions: Regions::new(&engine).ok()?,
+            flat: Vec::new(),
+            pager: Watcher::new(),
+            machine,
+            engine,
+        };
+        stage.engine.resize_huge_pool(HugePageSize::Mib2, 3, None);
+        stage.make_files();
+        for _ in 0..2 {
+            let config = space_config(values);
+            let made = Process::new(&stage.engine, &config)
+                .or_else(|_| Process::new(&stage.engine, &SpaceConfig::default()));
+            stage.spaces.push(made.ok()?);
+        }
+        stage.flat.push(NoMmuSpace::new(&stage.regions).ok()?);
+        stage.map_something();
+        Some(stage)
+    }
+
+    fn make_files(&mut self) {
+        let engine = &self.engine;
+        let mappings = [
+            Mapping::new(engine, Disk, 12 * PAGE + 5, false).ok(),
+            Mapping::new(engine, Zeroes, 12 * PAGE, true).ok(),
+            Mapping::memfd(engine, 12 * PAGE).ok(),
+            Mapping::of_huge_pages(engine, HugePageSize::Mib2, 4 << 20, true).ok(),
+        ];
+        for mapping in mappings.into_iter().flatten() {
+            self.files.extend(File::new(&mapping, FileAccess::READ_WRITE, "/a/file"));
+        }
+        self.segments.extend(Segment::new(engine, 5, 3 * PAGE));
+    }
+
+    /// So that not every call meets a hole.
+    fn map_something(&self) {
+        let both = Prot::READ | Prot::WRITE;
+        let fixed = MapFlags::FIXED | MapFlags::PRIVATE;
+        for space in &self.spaces {
+            let _ = space.mmap(BASE, 24 * PAGE, both, fixed | MapFlags::ANONYMOUS, None, 0);
+            let _ = space.mmap(BASE + 24 * PAGE, 8 * PAGE, both, fixed, self.files.first(), 0);
+        }
+    }
+
+    pub(super) fn space(&self, values: &mut Values<'_>) -> Process {
+        self.spaces[values.below(self.spaces.len() as u64) as usize].clone()
+    }
+
+    pub(super) fn file(&self, values: &mut Values<'_>) -> Counted<File<Machine>> {
+        self.files[values.below(self.files.len() as u64) as usize].clone()
+    }
+
+    /// Keeps at most so many of what calls make.
+    pub(super) fn add_space(&mut self, space: Process) {
+        if self.spaces.len() >= 4 {
+            self.spaces.remove(1);
+        }
+        self.spaces.push(space);
+    }
+
+    pub(super) fn add_file(&mut self, file: Counted<File<Machine>>) {
+        if self.files.len() >= 8 {
+            self.files.remove(4);
+        }
+        self.files.push(file);
+    }
+
+    pub(super) fn add_uffd(&mut self, space: &Process, features: u64, user_mode_only: bool) -> bool {
+        let config = UffdConfig { features: Features::from_bits_retain(features), user_mode_only };
+        let Ok(uffd) = Userfaultfd::new(space.space(), config) else { return false };
+        let uffd = Arc::new(uffd);
+        if self.uffds.len() >= 4 {
+            let old = self.uffds.remove(0);
+            old.close();
+            self.pager.watched.1.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &old));
+        }
+        self.pager.watched.1.lock().unwrap().push(uffd.clone());
+        self.uffds.push(uffd);
+        true
+    }
+
+    pub(super) fn check(&self) {
+        self.spaces.iter().for_each(|space| space.check());
+        self.files.iter().for_each(|file| file.mapping().check());
+        self.flat.iter().for_each(|space| space.check());
+        self.regions.check();
+    }
+
+    /// Everything goes, and must all come back.
+    pub(super) fn end(mut self) {
+        self.check();
+        self.uffds.iter().for_each(|uffd| uffd.close());
+        self.pager.end();
+        let failed = self.engine.failed_frames();
+        let Stage {
+            machine, engine, cpu, spaces, files, segments, special, uffds, pins, regions, flat, ..
+        } = self;
+        drop((pins, spaces, flat, regions, files, segments, special, uffds, cpu, engine));
+        let left = machine.accounting();
+        assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "leaked: {left}");
+    }
+}
+
+impl Watcher {
+    fn new() -> Self {
+        let watched: Arc<(AtomicBool, Mutex<Vec<Uffd>>)> = Arc::default();
+        let theirs = watched.clone();
+        let thread = std::thread::spawn(move || {
+            while !theirs.0.load(SeqCst) {
+                let uffds = theirs.1.lock().unwrap().clone();
+                uffds.iter().for_each(serve);
+                drop(uffds);
+                std::thread::yield_now();
+            }
+        });
+        Watcher { watched, thread: Some(thread) }
+    }
+
+    fn end(&mut self) {
+        self.watched.0.store(true, SeqCst);
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        if let Ok(mut uffds) = self.watched.1.lock() {
+            uffds.clear();
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Nobody shall wait: what cannot be served is not served any more at all.
+fn serve(uffd: &Uffd) {
+    let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else { return };
+    let page = addr & !(PAGE - 1);
+    let served = match reason {
+        FaultReason::Missing => uffd.zeropage(page, PAGE, FillMode::empty()).is_ok(),
+        FaultReason::Minor => uffd.continue_with(page, PAGE, FillMode::empty()).is_ok(),
+        FaultReason::WriteProtect => uffd.write_protect(page, PAGE, ProtectMode::empty()).is_ok(),
+    };
+    if !served {
+        uffd.close();
+    }
+}

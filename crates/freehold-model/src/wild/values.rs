@@ -1,0 +1,157 @@
+//! Numbers from bytes.
+
+use freehold::{PAGE_SIZE, space::TASK_SIZE};
+
+/// Where most calls meet.
+pub(super) const BASE: u64 = 0x10_0000_0000;
+const HUGE: u64 = 2 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What overflows, or nearly does, somewhere.
+const WILD: &[u64] = &[
+    0,
+    1,
+    PAGE_SIZE - 1,
+    PAGE_SIZE,
+    PAGE_SIZE + 1,
+    HUGE - PAGE_SIZE,
+    HUGE,
+    GIB,
+    1 << 32,
+    (1 << 32) - 1,
+    TASK_SIZE / 3,
+    TASK_SIZE - HUGE,
+    TASK_SIZE - PAGE_SIZE,
+    TASK_SIZE - 1,
+    TASK_SIZE,
+    TASK_SIZE + 1,
+    TASK_SIZE + PAGE_SIZE,
+    (1 << 47) - 1,
+    1 << 47,
+    1 << 48,
+    1 << 51,
+    1 << 52,
+    (1 << 52) - 1,
+    1 << 62,
+    i64::MAX as u64 - PAGE_SIZE,
+    i64::MAX as u64 - (PAGE_SIZE - 1),
+    i64::MAX as u64,
+    1 << 63,
+    (1 << 63) + PAGE_SIZE,
+    u64::MAX << 47,
+    u64::MAX - GIB + 1,
+    u64::MAX - HUGE + 1,
+    u64::MAX - 2 * PAGE_SIZE + 1,
+    u64::MAX - PAGE_SIZE,
+    u64::MAX - PAGE_SIZE + 1,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+/// A string of bytes, used up from the front.
+pub(super) struct Values<'b> {
+    bytes: &'b [u8],
+}
+
+impl<'b> Values<'b> {
+    pub fn new(bytes: &'b [u8]) -> Self {
+        Values { bytes }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Zero when there are no more.
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.bytes.split_first() else { return 0 };
+        self.bytes = rest;
+        *first
+    }
+
+    pub fn bit(&mut self) -> bool {
+        self.byte() % 2 == 1
+    }
+
+    /// Less than `limit`, which is 256 at most.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        u64::from(self.byte()) % limit
+    }
+
+    /// Any bits.
+    pub fn word(&mut self) -> u64 {
+        let bytes: [u8; 8] = core::array::from_fn(|_| self.byte());
+        u64::from_le_bytes(bytes)
+    }
+
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len().min(256) as u64) as usize]
+    }
+
+    /// Anything.
+    pub fn wild(&mut self) -> u64 {
+        match self.below(8) {
+            0 => self.word(),
+            1 => self.of(WILD).wrapping_neg(),
+            2 => self.of(WILD).wrapping_add(self.of(WILD)),
+            _ => self.of(WILD),
+        }
+    }
+
+    /// Mostly one near what is mapped.
+    pub fn addr(&mut self) -> u64 {
+        match self.below(8) {
+            0 | 1 => self.wild(),
+            2 => BASE + self.word() % (64 * PAGE_SIZE),
+            3 => BASE + self.below(8) * HUGE,
+            _ => BASE + self.below(64) * PAGE_SIZE,
+        }
+    }
+
+    /// Mostly a few pages.
+    pub fn len(&mut self) -> u64 {
+        match self.below(8) {
+            0 | 1 => self.wild(),
+            2 => self.word() % (16 * PAGE_SIZE),
+            3 => self.below(4) * HUGE,
+            _ => self.below(16) * PAGE_SIZE,
+        }
+    }
+
+    /// Two numbers in any order.
+    pub fn range(&mut self) -> core::ops::Range<u64> {
+        let start = self.addr();
+        if self.bit() { start..start.wrapping_add(self.len()) } else { start..self.addr() }
+    }
+
+    /// A number of pages, or of a page, of a file.
+    pub fn pages(&mut self) -> u64 {
+        if self.below(4) == 0 { self.wild() } else { self.below(16) }
+    }
+
+    /// A place in a file.
+    pub fn offset(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.wild(),
+            1 => self.word() % (16 * PAGE_SIZE),
+            _ => self.below(16) * PAGE_SIZE,
+        }
+    }
+
+    /// Flags: mostly some of those that there are.
+    pub fn flags(&mut self, known: u64) -> u64 {
+        match self.below(8) {
+            0 => self.word(),
+            1 => 1 << self.below(64),
+            2 => 0,
+            3 => known,
+            4 => self.word() & self.word() & known,
+            _ => self.word() & self.word() & self.word() & known,
+        }
+    }
+
+    /// Bytes to be written or a place for some: a few, or more than a page.
+    pub fn size(&mut self) -> usize {
+        self.of(&[0, 1, 8, 16, 100, 4096, 4097, 9000])
+    }
+}

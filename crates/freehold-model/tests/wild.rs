@@ -1,0 +1,104 @@
+//! Every public call of the engine with wild arguments, from seeds: nothing panics, overflow checks and assertions on.
+//!
+//! `fuzz/fuzz_targets/wild.rs` plays the same lives on what a fuzzer invents. What fails prints its seed: `FREEHOLD_SEED` plays one alone.
+
+#[path = "../../freehold/tests/support/public_calls.rs"]
+mod public_calls;
+
+use freehold_model::wild::{self, Life};
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+use std::{fs, path::Path};
+
+/// Bytes of a life; a call takes a dozen.
+const BYTES: usize = 3000;
+
+fn life(seed: u64) -> Life {
+    // Shown if it fails.
+    println!("life {seed}");
+    let mut bytes = vec![0; BYTES];
+    Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
+    wild::run(&bytes)
+}
+
+fn lives(share: u64) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or(1));
+    if let Some(seed) = number("FREEHOLD_SEED") {
+        life(seed);
+        return;
+    }
+    let count = if number("FREEHOLD_LONG").is_some() { 5000 } else { 100 };
+    let mut all = Life::default();
+    for n in 0..count {
+        let life = life(2 * n + share);
+        all.calls += life.calls;
+        all.done += life.done;
+    }
+    println!("{all:?}");
+    // Calls that are all refused find nothing.
+    assert!(all.calls > 100 * count && all.done > all.calls / 8, "{all:?}");
+}
+
+#[test]
+fn wild_calls_do_not_panic() {
+    lives(0);
+}
+
+#[test]
+fn more_wild_calls_do_not_panic() {
+    lives(1);
+}
+
+/// Calls that wild lives make without naming them, or not at all, and why.
+const EXEMPT: &[(&str, &str)] = &[
+    ("AddressSpace::new", "by `Process::new`"),
+    ("AddressSpace::write", "named so by a process's own call: as `space().write()`"),
+    ("HugePool::resize", "by `Engine::resize_huge_pool`"),
+    ("Engine::platform", "a reference"),
+    ("Engine::file_lock_stats", "numbers"),
+    ("Engine::hugetlb_lock_stats", "numbers"),
+    ("File::access", "a value"),
+    ("File::name", "a reference"),
+    ("File::segment", "a reference"),
+    ("File::with_driver", "hooks are the embedder's"),
+    ("Frames::frame", "a value"),
+    ("NoMmuSpace::regions", "a reference"),
+    ("Special::ops", "a reference"),
+];
+
+/// Types whose public calls they make.
+const WILD: &[&str] = &[
+    "AddressSpace",
+    "Userfaultfd",
+    "Mapping",
+    "File",
+    "Segment",
+    "Special",
+    "Frames",
+    "Engine",
+    "HugePool",
+    "Pins",
+    "NoMmuSpace",
+    "Regions",
+    "LiveLimits",
+];
+
+#[test]
+fn every_public_call_is_made() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    for entry in fs::read_dir(here.join("src/wild")).unwrap() {
+        text += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    let mut found = public_calls::public_calls(&here.join("../freehold/src"));
+    found.retain(|call, _| {
+        let (of, name) = call.split_once("::").unwrap();
+        let made = text.contains(&format!(".{name}(")) || text.contains(&format!("{of}::{name}("));
+        let generic = text.contains(&format!("{of}::<Machine>::{name}"));
+        let exempt = EXEMPT.iter().any(|(exempt, _)| exempt == call);
+        WILD.contains(&of) && !made && !generic && !exempt
+    });
+    assert!(found.is_empty(), "not made by wild lives: {found:#?}");
+}

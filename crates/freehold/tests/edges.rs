@@ -1,0 +1,163 @@
+//! Arguments and settings at the edges: what nothing could keep to is refused, with an error that says what it was; nothing
+//! panics.
+
+mod support;
+
+use freehold::{
+    engine::HugePages,
+    error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
+    hugetlb::HugePageSize,
+    object::{FillError, Frames, Segment, Special, Zeroes},
+    rmap::{MigrateError, OfflineError, PageError},
+    space::{RemapFlags, TASK_SIZE},
+    vma::flags::VmFlags,
+};
+use support::*;
+
+/// The largest size of a file.
+const LARGEST: u64 = i64::MAX as u64;
+
+#[test]
+fn settings_of_an_address_space() {
+    let world = World::new();
+    let make = |config: &SpaceConfig| Process::new(world.engine(), config).map(drop);
+    let tame = SpaceConfig::default;
+    for mmap_base in [u64::MAX, TASK_SIZE + PAGE, TASK_SIZE - 1, 1, 1 << 63] {
+        assert_eq!(make(&SpaceConfig { mmap_base, ..tame() }), Err(SpaceError::MmapBase), "{mmap_base:#x}");
+    }
+    for brk in [u64::MAX, TASK_SIZE + 1, 1 << 63] {
+        assert_eq!(make(&SpaceConfig { brk, ..tame() }), Err(SpaceError::Heap), "{brk:#x}");
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
+    for data in [9999..3, 0..u64::MAX, TASK_SIZE..TASK_SIZE + 1, u64::MAX..0] {
+        assert_eq!(make(&SpaceConfig { data, ..tame() }), Err(SpaceError::Data));
+    }
+    // What can be is, and serves a fault, however little room there is.
+    for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
+        let config = SpaceConfig { mmap_base, brk, data: TASK_SIZE..TASK_SIZE, ..tame() };
+        let process = Process::new(world.engine(), &config).unwrap();
+        let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+        process.store(&mut world.machine.cpu(0), at, 1u64).unwrap();
+        assert_eq!(process.brk(u64::MAX), Ok(brk));
+        assert_eq!(process.set_heap(u64::MAX), Err(HeapError::Invalid));
+        assert_eq!(process.set_heap(TASK_SIZE), Ok(()));
+        process.check();
+    }
+    world.end();
+}
+
+#[test]
+fn settings_of_an_engine() {
+    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    for mmap_min_addr in [TASK_SIZE + 1, u64::MAX] {
+        let made = Engine::new(machine.clone(), Config { mmap_min_addr, ..Config::default() });
+        assert_eq!(made.map(drop), Err(EngineError::LowestAddress));
+    }
+    machine.accounting().assert_clean();
+    let wild = Config {
+        max_map_count: u64::MAX,
+        mmap_min_addr: TASK_SIZE,
+        stack_gap: u64::MAX,
+        commit_pages: 0,
+        huge_pages: HugePages::Always,
+        ..Config::default()
+    };
+    let world = World::with(16 << 20, wild);
+    let process = world.process(Locking::default());
+    // No address is high enough.
+    assert_eq!(process.mmap(0, PAGE, R, ANON, None, 0), Err(MmapError::NoSpace));
+    drop(process);
+    world.end();
+}
+
+#[test]
+fn special_mappings_have_no_properties_of_other_memory() {
+    World::new().live(Locking::default(), |world, process, _| {
+        let special = Special::new(world.engine(), Frames::new("[it]", &[]).unwrap()).unwrap();
+        let wrong =
+            VmFlags::UFFD | VmFlags::HUGETLB | VmFlags::GROWSDOWN | VmFlags::DROPPABLE | VmFlags::WIPEONFORK;
+        for flag in wrong.iter().chain([VmFlags::PKEY, VmFlags::from_bits_retain(1 << 63)]) {
+            let installed = process.install_special(0, PAGE, VmFlags::READ | flag, &special);
+            assert_eq!(installed, Err(MmapError::Invalid), "{flag:?}");
+        }
+    });
+}
+
+#[test]
+fn files_are_not_larger_than_they_can_be() {
+    let world = World::new();
+    let engine = world.engine();
+    let size = |mapping: Counted<Mapping<Machine>>| {
+        assert_eq!(mapping.fill(u64::MAX), Err(FillError::BeyondEnd));
+        mapping.size()
+    };
+    assert_eq!(size(Mapping::new(engine, Zeroes, u64::MAX, true).unwrap()), LARGEST);
+    assert_eq!(size(Mapping::memfd(engine, LARGEST + 1).unwrap()), LARGEST);
+    assert_eq!(Segment::new(engine, 1, u64::MAX).unwrap().mapping().size(), LARGEST);
+    let page = HugePageSize::Mib2;
+    let huge = Mapping::of_huge_pages(engine, page, 0u64.wrapping_sub(page.bytes()), false).unwrap();
+    assert_eq!(size(huge), LARGEST + 1 - page.bytes());
+    world.end();
+}
+
+#[test]
+fn a_file_of_huge_pages_is_not_laid_out_in_small_ones() {
+    let world = World::new();
+    let file = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 4 << 20, false).unwrap();
+    file.lay_out().unwrap();
+    assert!(!file.has_page(0), "a small page in the place of a huge one");
+    drop(file);
+    world.end();
+}
+
+#[test]
+fn reports_of_parts_of_pages() {
+    World::new().live(Locking::default(), |_, process, cpu| {
+        anon(process, BASE, 4);
+        fill(process, cpu, BASE, 4, 1);
+        let mut pages = 0;
+        process
+            .pagemap(BASE + 1..BASE + PAGE + 1, |part| pages += (part.range.end - part.range.start) / PAGE);
+        assert_eq!(pages, 2);
+        process.pagemap(BASE + 3 * PAGE + 5..u64::MAX, |part| {
+            assert_eq!(part.range, BASE + 3 * PAGE..BASE + 4 * PAGE)
+        });
+        assert_eq!(process.smaps(BASE + PAGE + 7).next().unwrap().usage.rss, 3 * PAGE);
+        assert_eq!(process.mincore(BASE, 4 * PAGE, &mut [0; 3]), Err(MincoreError::Invalid));
+        assert_eq!(process.mincore(BASE, 1 << 46, &mut []), Err(MincoreError::Invalid));
+    });
+}
+
+#[test]
+fn nodes_and_frames_that_do_not_exist() {
+    let world = World::new();
+    let (engine, size) = (world.engine(), HugePageSize::Mib2);
+    for node in [1, 7, usize::MAX] {
+        assert_eq!(engine.resize_huge_pool(size, 1, Some(node)), 0);
+        assert_eq!(engine.huge_pool(size).counts(Some(node)).total, 0);
+    }
+    for pfn in [u64::MAX, 1 << 52, 1 << 63].map(Pfn::new) {
+        assert_eq!(engine.migrate(pfn), Err(MigrateError::NoPage));
+        assert_eq!(engine.memory_failure(pfn), Err(OfflineError::Busy));
+        assert_eq!(engine.soft_offline(pfn), Err(OfflineError::Busy));
+        assert_eq!(engine.try_to_unmap(pfn), Err(PageError::NoPage));
+        assert_eq!(engine.mkclean(pfn), Err(PageError::NoPage));
+        assert_eq!(engine.referenced(pfn), Err(PageError::NoPage));
+        assert_eq!(engine.entries_of(pfn), 0);
+    }
+    world.end();
+}
+
+#[test]
+fn a_length_that_overflows_when_it_is_rounded() {
+    let world = World::with(24 << 20, Config::default());
+    world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
+    let process = world.process(Locking::default());
+    let at = process.mmap(0, 4 << 20, RW, ANON | MapFlags::HUGETLB, None, 0).unwrap();
+    for len in [u64::MAX - PAGE + 1, u64::MAX - (1 << 20)] {
+        let moved = process.mremap(at, len & !(PAGE - 1), 2 << 20, RemapFlags::empty(), 0);
+        assert_eq!(moved, Err(MremapError::Invalid), "{len:#x}");
+    }
+    drop(process);
+    world.end();
+}

@@ -1,0 +1,54 @@
+//! The public methods of the engine, as its sources say: for tests that no call is forgotten.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+/// `Type::call` of every public method in the sources, and the file.
+pub fn public_calls(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    read_folder(folder, &mut found);
+    found
+}
+
+fn read_folder(folder: &Path, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_folder(&path, found);
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let mut of = None;
+        for line in text.lines() {
+            if line.starts_with("impl") {
+                of = implemented(line);
+            } else if line.starts_with('}') {
+                of = None;
+            } else if let (Some(of), Some(name)) = (&of, public_name(line)) {
+                found.insert(format!("{of}::{name}"), path.display().to_string());
+            }
+        }
+    }
+}
+
+/// The type that a line such as `impl<P: Platform> AddressSpace<P> {` opens, unless it implements a trait.
+fn implemented(line: &str) -> Option<String> {
+    let mut depth = 0;
+    let rest = line.strip_prefix("impl")?;
+    let start = rest.find(|c| {
+        depth += i32::from(c == '<') - i32::from(c == '>');
+        depth == 0 && c == ' '
+    })?;
+    let rest = &rest[start + 1..];
+    if rest.contains(" for ") {
+        return None;
+    }
+    Some(rest.split(['<', ' ']).next()?.to_owned())
+}
+
+fn public_name(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("    pub ")?;
+    let rest = rest.strip_prefix("const ").unwrap_or(rest);
+    let rest = rest.strip_prefix("unsafe ").unwrap_or(rest).strip_prefix("fn ")?;
+    rest.split(['(', '<']).next()
+}
