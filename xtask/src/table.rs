@@ -37,12 +37,6 @@ pub fn put(document: &str, table: &str) -> Result<String, String> {
     Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
 }
 
-/// Whether `document` has a table at all, and not just the place for one.
-#[must_use]
-pub fn is_written(document: &str) -> bool {
-    document.split_once(BEGIN).is_some_and(|(_, rest)| !rest.starts_with(END))
-}
-
 /// Writes the table of the repository's mutations.
 ///
 /// # Errors
@@ -67,6 +61,5 @@ mod tests {
         assert_eq!(once, format!("before\n{BEGIN}\n| new |\n\n{END}after\n"));
         assert_eq!(put(&once, "| new |\n"), Ok(once.clone()));
         assert!(put("no marks", "").is_err());
-        assert!(is_written(&once) && !is_written(&format!("{BEGIN}{END}")));
     }
 }
