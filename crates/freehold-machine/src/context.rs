@@ -38,6 +38,8 @@ pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
 /// For read sections; and for flushes, which wait for other processors: these may want a page table, and nothing else of ours.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
+/// For reading what a frame holds: a probe is compared with its page under the lock of the page's table.
+pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// For taking a CPU's number, which does not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// For spin locks.

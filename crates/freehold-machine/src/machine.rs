@@ -126,7 +126,7 @@ unsafe impl<F: Format> Host for Machine<F> {
     }
 
     fn now_ns() -> u64 {
-        context::check("now_ns", context::SHORT);
+        context::check("now_ns", context::NOWHERE);
         host::now_ns()
     }
 
@@ -286,7 +286,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
-        context::check("read_frame", context::SHORT);
+        context::check("read_frame", context::READS);
         // Between the one who found the frame and what it reads there.
         host::take_time();
         match self.inner.page(pfn) {

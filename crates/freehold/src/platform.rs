@@ -62,7 +62,7 @@
 //! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
 //! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
 //! | `relax` | L, T, S, R | no; may give the processor to others in L and R | no | what this processor owes to others who wait for it, flushes say |
-//! | `now_ns` | L, R | no | no | |
+//! | `now_ns` | everywhere | no | no | |
 //! | `lock_context` | everywhere | no | no | only with debug assertions |
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
 //! | `rcu_defer` | L, R, D | no | no | |
@@ -71,7 +71,8 @@
 //! | `space_created`, `space_ending` | nothing, not L | yes | yes | |
 //! | `free_table`, `free_frames` | L | yes, likewise | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
-//! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, R | no | no | |
+//! | `read_frame` | L, T, R | no | no | |
+//! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `write_frame` | L, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
 //! | `runs_elsewhere`, `set_pkey_rights`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | nothing, not L | no | no | its function tries for T, and looks |

@@ -160,7 +160,8 @@ fn a_long_walk_lets_others_have_the_lock() {
     touched.iter().for_each(|n| process.store(&mut cpu, at + n * PAGE, 7u64).unwrap());
     let before = holds();
     file.mapping().write_back(0..1 << 20).unwrap();
-    assert!(holds() - before > 100, "{} holds", holds() - before);
+    // A part for each group of pages in the cache, however much is mapped.
+    assert!((3..20).contains(&(holds() - before)), "{} holds", holds() - before);
     assert!(touched.iter().all(|n| process.load(&mut cpu, at + n * PAGE) == Ok(7u64)));
     let before = holds();
     file.mapping().truncate(PAGE).unwrap();

@@ -119,7 +119,7 @@ fn but_not_because_of_a_section() {
         process.munmap(BASE + PAGE, 2000 * PAGE).unwrap();
         assert_eq!(layout(&process), [(0, 1), (2001, 2026)]);
         process.check();
-        drop(process);
+        drop((process, vdso));
         world.end();
     }
 }

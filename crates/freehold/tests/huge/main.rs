@@ -86,7 +86,8 @@ fn all(_: u64) -> bool {
 
 /// What is present from `at` on: first page, pages, kind, and whether it is a huge page.
 fn present(process: &Process, at: u64, huge: u64) -> Vec<(u64, u64, PageKind, bool)> {
-    let mut found = Vec::new();
+    // Room for all: it is filled under the locks of page tables.
+    let mut found = Vec::with_capacity(1024);
     process.pagemap(at..at + huge * HUGE, |Present { range, kind, huge }| {
         found.push(((range.start - at) / PAGE, (range.end - range.start) / PAGE, kind, huge));
     });
