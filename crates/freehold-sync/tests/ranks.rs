@@ -36,8 +36,8 @@ fn the_right_order_passes_and_is_forgotten() {
     let f = second.lock::<StdHost>(Rank::PageTableNested);
     let g = slab.lock::<StdHost>();
     assert_eq!(innermost(), Some(Rank::Slab));
-    // Releasing needs no order.
-    drop((d, a, f, b, g, e));
+    // Releasing needs no order but that whoever may wake somebody holds no spin lock.
+    drop((d, f, g, e, a, b));
     assert_eq!(innermost(), Some(Rank::IMmap));
     let c = c.downgrade();
     assert_eq!(held(Rank::IMmap), 1);

@@ -60,7 +60,7 @@ impl<P: Platform> Mapping<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, object::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(Machine::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
     /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap();
     /// file.write_at(PAGE_SIZE, b"new").unwrap();
