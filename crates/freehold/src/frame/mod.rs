@@ -5,8 +5,8 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on ([`MOST`]): an entry that maps the
-//! frame ([`try_map`](Frame::try_map), [`share`](Frame::share)), a pin, a run. `maps` is never more than `refs`. The other half is for
+//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on (`MOST`): an entry that maps the
+//! frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The other half is for
 //! references that a task has for the length of one step, as the reverse map's and a gather's.
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or

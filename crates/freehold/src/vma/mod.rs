@@ -1,6 +1,6 @@
 //! The VMA: one run of addresses with the same rights on the same object.
 //!
-//! A VMA lives in a [slab](slab): its memory stays a `Vma` as long as any read section (RCU) in which it could be found, so a
+//! A VMA lives in a [slab]: its memory stays a `Vma` as long as any read section (RCU) in which it could be found, so a
 //! reader that lost a race may still touch it there and find out. What a VMA *means* is kept still only by the guards of
 //! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
 //! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.

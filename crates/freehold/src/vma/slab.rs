@@ -10,7 +10,7 @@
 //! | --- | --- | --- | --- |
 //! | in use | each in use, or free in a CPU's cache | no list | partial: one comes to the depot |
 //! | partial | some free in the depot | `partial` | in use: the last of those is taken; idle: the last one comes |
-//! | idle | all free in the depot | `idle` | partial: one is taken; leaving: more than [`IDLE`] are idle, or `trim` |
+//! | idle | all free in the depot | `idle` | partial: one is taken; leaving: more than `IDLE` are idle, or `trim` |
 //! | leaving | all free, for nobody to take | the host's list of what is deferred | freed, after a grace period |
 //!
 //! All of a chunk's own words (the list of its free objects, their number, its neighbours) change under the
