@@ -2,4 +2,5 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod model;
+#[cfg(not(loom))]
 pub mod pair;
