@@ -5,8 +5,11 @@
 //! nothing is counted, and every check is empty.
 
 use crate::host;
-use freehold_sync::Rank;
+use freehold_sync::{Rank, atomic::CHECKED};
 use std::cell::Cell;
+
+/// Whether anything is checked: not under the checkers of schedules, whose runs take long enough.
+const ON: bool = cfg!(debug_assertions) && !CHECKED;
 
 /// What a thread can be inside of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
 /// For read sections; and for flushes, which wait for other processors: these may want a page table, and nothing else of ours.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// For reading what a frame holds: a probe is compared with its page under the lock of the page's table.
+/// For what frames hold: a probe is compared with its page, and put into a copy, under the lock of the page's table.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// For taking a CPU's number, which does not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
@@ -57,11 +60,18 @@ pub(crate) struct Context {
     heap: Cell<u32>,
     /// The lowest address of the stack at a call since it was last asked, and the call.
     deepest: Cell<(usize, &'static str)>,
+    /// See [`unchecked`].
+    off: Cell<bool>,
 }
 
 impl Context {
     pub(crate) const fn new() -> Self {
-        Context { inside: [const { Cell::new(0) }; KINDS], heap: Cell::new(0), deepest: Cell::new((0, "")) }
+        Context {
+            inside: [const { Cell::new(0) }; KINDS],
+            heap: Cell::new(0),
+            deepest: Cell::new((0, "")),
+            off: Cell::new(false),
+        }
     }
 
     fn is_inside(&self, what: Inside) -> bool {
@@ -94,6 +104,7 @@ impl Context {
             self.deepest.set((here, call));
         }
         if let Some(what) = banned.iter().find(|what| self.is_inside(**what))
+            && !self.off.get()
             && !std::thread::panicking()
         {
             panic!("{call} inside of {what:?}: see the table in `freehold::platform`");
@@ -108,7 +119,7 @@ fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
 /// Checks the place of a call.
 #[inline(always)]
 pub(crate) fn check(call: &'static str, banned: Banned) {
-    if cfg!(debug_assertions) {
+    if ON {
         context(|context| context.check(call, banned));
     }
 }
@@ -126,7 +137,7 @@ struct Section(Inside);
 impl Section {
     #[inline(always)]
     fn new(what: Inside) -> Self {
-        if cfg!(debug_assertions) {
+        if ON {
             context(|context| context.enter(what));
         }
         Section(what)
@@ -136,7 +147,7 @@ impl Section {
 impl Drop for Section {
     #[inline(always)]
     fn drop(&mut self) {
-        if cfg!(debug_assertions) {
+        if ON {
             context(|context| context.leave(self.0));
         }
     }
@@ -151,7 +162,7 @@ fn lock_of(rank: Rank) -> Inside {
 
 #[inline(always)]
 pub(crate) fn spin_enter(rank: Rank) {
-    if cfg!(debug_assertions) {
+    if ON {
         assert!(rank.spins(), "{rank:?} is no rank of spin locks");
         check("spin_enter", SPINS);
         context(|context| context.enter(lock_of(rank)));
@@ -160,7 +171,7 @@ pub(crate) fn spin_enter(rank: Rank) {
 
 #[inline(always)]
 pub(crate) fn spin_exit(rank: Rank) {
-    if cfg!(debug_assertions) {
+    if ON {
         context(|context| context.leave(lock_of(rank)));
     }
 }
@@ -180,7 +191,7 @@ impl Drop for ReadSection {
     #[inline(always)]
     fn drop(&mut self) {
         check("the end of a read section", FLUSHES);
-        if cfg!(debug_assertions) {
+        if ON {
             context(|context| context.leave(Read));
         }
     }
@@ -191,7 +202,7 @@ pub(crate) fn rcu_read() -> RcuGuard {
     check("rcu_read", FLUSHES);
     // What the host does for itself, deferred functions among it, uses the heap as it likes.
     let guard = crate::inject::exempt(host::rcu_read);
-    if cfg!(debug_assertions) {
+    if ON {
         context(|context| context.enter(Read));
     }
     RcuGuard { _inside: ReadSection, _guard: guard }
@@ -199,13 +210,22 @@ pub(crate) fn rcu_read() -> RcuGuard {
 
 /// The heap is used, by a part of the program that is none of the host's.
 pub(crate) fn heap_used() {
-    if cfg!(debug_assertions) {
+    if ON {
         context(|context| {
-            if context.bars_heap() && !std::thread::panicking() {
+            if context.bars_heap() && !context.off.get() && !std::thread::panicking() {
                 context.heap.set(context.heap.get() + 1);
             }
         });
     }
+}
+
+/// Runs `f` without the checks: what a test does in the middle of a section of the engine's, to hold it there, is not the engine's
+/// doing.
+pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
+    let before = context(|context| context.off.replace(true));
+    let result = f();
+    context(|context| context.off.set(before));
+    result
 }
 
 /// Runs `f`, and tells how deep the stack was at the deepest of its calls to the machine, in bytes from here, and which call

@@ -70,7 +70,7 @@ mod tlb;
 
 pub use config::{MachineConfig, Memory};
 pub use contents::Word;
-pub use context::{RcuGuard, deepest_call};
+pub use context::{RcuGuard, deepest_call, unchecked};
 pub use cpu::{Cpu, Entered};
 pub use host::Task;
 pub use inject::{

@@ -258,28 +258,28 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     #[inline]
     fn zero_frame(&self, pfn: Pfn) {
-        context::check("zero_frame", context::SHORT);
+        context::check("zero_frame", context::READS);
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
         }
     }
 
     fn zero_frames(&self, first: Pfn, frames: u64) {
-        context::check("zero_frames", context::SHORT);
+        context::check("zero_frames", context::READS);
         if self.inner.has_contents() {
             (0..frames).for_each(|n| self.zero_frame(first.add(n)));
         }
     }
 
     fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
-        context::check("copy_frames", context::SHORT);
+        context::check("copy_frames", context::READS);
         if self.inner.has_contents() {
             (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
         }
     }
 
     fn copy_frame(&self, to: Pfn, from: Pfn) {
-        context::check("copy_frame", context::SHORT);
+        context::check("copy_frame", context::READS);
         if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
             to.copy_from(from);
         }
@@ -296,7 +296,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     }
 
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
-        context::check("write_frame", context::SHORT);
+        context::check("write_frame", context::READS);
         if let Some(page) = self.inner.page(pfn) {
             page.write(offset, data);
         }

@@ -71,8 +71,7 @@
 //! | `space_created`, `space_ending` | nothing, not L | yes | yes | |
 //! | `free_table`, `free_frames` | L | yes, likewise | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
-//! | `read_frame` | L, T, R | no | no | |
-//! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `write_frame` | L, R | no | no | |
+//! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
 //! | `runs_elsewhere`, `set_pkey_rights`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | nothing, not L | no | no | its function tries for T, and looks |

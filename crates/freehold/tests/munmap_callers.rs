@@ -82,7 +82,7 @@ fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
                 }
                 held(process)
             };
-            cpu.call(|| machine.walk_tables(process.mmu(), watch)).unwrap()
+            cpu.call(|| machine.walk_tables(process.mmu(), || freehold_machine::unchecked(watch))).unwrap()
         });
         begin.wait();
         let called = catch_unwind(AssertUnwindSafe(call));

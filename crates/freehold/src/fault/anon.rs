@@ -37,7 +37,9 @@ impl<P: Platform> AddressSpace<P> {
         }
         let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return Step::OUT_OF_MEMORY };
         let pte = Pte::page(frame, rights | written(vma.flags()));
-        match table.lock().install(address, pte) {
+        // The lock ends here: nothing is freed under it.
+        let installed = table.lock().install(address, pte);
+        match installed {
             Ok(()) => self.counters.count_page(RssKind::Anon, 1),
             Err(_) => self.engine.discard_anon(frame),
         }
