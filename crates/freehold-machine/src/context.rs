@@ -5,11 +5,11 @@
 //! nothing is counted, and every check is empty.
 
 use crate::host;
-use freehold_sync::{Rank, atomic::CHECKED};
+use freehold_sync::Rank;
 use std::cell::Cell;
 
-/// Whether anything is checked: not under the checkers of schedules, whose runs take long enough.
-const ON: bool = cfg!(debug_assertions) && !CHECKED;
+/// Whether anything is checked.
+const ON: bool = cfg!(debug_assertions);
 
 /// What a thread can be inside of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,8 @@ use freehold::{
     space::{AddressSpace, Locking, MapFlags, Prot, RemapFlags, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process, fail_heap_once, stop_failing_heap};
+// The engine on this machine is compiled with that crate, once for all test programs.
+use freehold_model as _;
 
 #[global_allocator]
 static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;

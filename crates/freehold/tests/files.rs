@@ -13,6 +13,8 @@ use freehold::{
     vma::flags::VmFlags,
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process, fail_memory_once, stop_failing_memory};
+// The engine on this machine is compiled with that crate, once for all test programs.
+use freehold_model as _;
 use freehold_pagetable::{Pfn, X86_4};
 use std::{
     collections::HashMap,

@@ -11,6 +11,8 @@ use freehold::{
     space::{MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process};
+// The engine on this machine is compiled with that crate, once for all test programs.
+use freehold_model as _;
 use freehold_pagetable::Pfn;
 use std::{
     alloc::{GlobalAlloc, Layout, System},

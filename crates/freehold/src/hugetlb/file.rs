@@ -15,18 +15,23 @@ use crate::{
 use core::ops::Range;
 use freehold_sync::{
     Killed, RwSemReadGuard, RwSemWriteGuard,
-    atomic::Ordering::{Relaxed, Release},
+    atomic::{
+        AtomicU32,
+        Ordering::{Relaxed, Release},
+    },
 };
 
 /// What a file of huge pages has besides.
 pub(crate) struct HugeFile {
     pub(super) size: HugePageSize,
     pub(super) reserves: FileReserves,
+    /// How many walks need VMAs without shared tables: no VMA shares another while there is one. Changed under i_mmap exclusively.
+    pub(super) apart: AtomicU32,
 }
 
 impl HugeFile {
     fn new(size: HugePageSize) -> Self {
-        HugeFile { size, reserves: FileReserves::new() }
+        HugeFile { size, reserves: FileReserves::new(), apart: AtomicU32::new(0) }
     }
 
     /// Bytes of a page.

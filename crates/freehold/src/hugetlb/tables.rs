@@ -189,9 +189,9 @@ impl<P: Platform> AddressSpace<P> {
         let whole = vma.start() <= span && span + SPAN <= vma.end();
         if whole && vma.shares(&(span..span + SPAN)) {
             match kept {
-                Kept::File(lookups) => self.share_table(vma, span, lookups)?,
+                Kept::File(lookups) => self.share_table(vma, file, span, lookups)?,
                 // It hangs before this is let go of, or is one of ours that others find.
-                Kept::Vma(_) | Kept::Own => self.share_table(vma, span, &file.mapping().mappers())?,
+                Kept::Vma(_) | Kept::Own => self.share_table(vma, file, span, &file.mapping().mappers())?,
             }
         }
         self.table.pmd_table_alloc(platform, address)
@@ -201,11 +201,14 @@ impl<P: Platform> AddressSpace<P> {
     fn share_table(
         &self,
         vma: &Vma<P>,
+        file: &File<P>,
         span: u64,
         lookups: &Lookups<'_, P, ByFile>,
     ) -> Result<(), TableError> {
         let open = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.open.load(Acquire));
-        if !open(vma) {
+        // Relaxed: changed with the lock that we hold.
+        let apart = file.mapping().huge.as_ref().is_some_and(|huge| huge.apart.load(Relaxed) != 0);
+        if apart || !open(vma) {
             return Ok(());
         }
         let first = vma.pgoff_of(span);
@@ -312,7 +315,8 @@ impl<P: Platform> Mapping<P> {
     /// that VMA's own, and nobody shares meanwhile. What `f` removes is flushed when it returns.
     ///
     /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a VMA's lock. Where
-    /// it fails it lets go of i_mmap, waits for that one lock, and does this part of the file again with the lock in hand.
+    /// it fails it lets go of i_mmap, waits for that one lock, and does this part of the file again with the lock in hand. From
+    /// then on no VMA of the file shares a table until all is done: each is waited for once, however much it faults.
     ///
     /// # Locks
     ///
@@ -322,14 +326,19 @@ impl<P: Platform> Mapping<P> {
         pages: Range<u64>,
         mut f: impl FnMut(&AddressSpace<P>, &Vma<P>, Range<u64>),
     ) {
-        let Some(size) = self.huge_page_size() else { return };
-        let unit = size.level().frames();
+        let Some(huge) = &self.huge else { return };
+        let unit = huge.size.level().frames();
         let mut at = pages.start;
+        let mut apart = false;
         let mut awaited: Option<Counted<HugetlbVma<P>>> = None;
         loop {
             let lock = awaited.as_ref().map(|own| own.lock.write());
             let edit = self.edit();
-            let Some(first) = edit.mappers(at..pages.end).next() else { return };
+            let Some(first) = edit.mappers(at..pages.end).next() else {
+                // Relaxed, here and below: who looks has the lock that we hold.
+                huge.apart.fetch_sub(u32::from(apart), Relaxed);
+                return;
+            };
             at = at.max(first.vma.pgoff());
             let end = edit.part_end(at..pages.end, unit);
             let busy = edit.mappers(at..end).find_map(|mapper| {
@@ -346,11 +355,16 @@ impl<P: Platform> Mapping<P> {
                 f(space, vma, range);
                 None
             });
+            match busy {
+                None => at = end,
+                Some(_) if apart => {}
+                Some(_) => {
+                    apart = true;
+                    huge.apart.fetch_add(1, Relaxed);
+                }
+            }
             drop(edit);
             drop(lock);
-            if busy.is_none() {
-                at = end;
-            }
             awaited = busy;
         }
     }

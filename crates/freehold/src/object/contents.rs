@@ -3,7 +3,7 @@
 use super::IoError;
 use super::mapping::{CachedPage, FillError, Mapping};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr, platform::Platform, rmap::tree::Mapper, space::zap::SpaceTlb,
+    PAGE_SIZE, Pfn, VirtAddr, platform::Platform, rmap::tree::Mapper, rounds::Rounds, space::zap::SpaceTlb,
     vma::flags::VmFlags,
 };
 use core::ops::{ControlFlow, Range};
@@ -18,11 +18,13 @@ const TOGETHER: u64 = 1 << 13;
 impl<P: Platform> Mapping<P> {
     /// A page inside the file, brought into the cache if need be.
     pub(super) fn page(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
+        let mut rounds = Rounds::new();
         loop {
             match self.get_page(index) {
                 Some(page) => return Ok(page),
                 None => self.fill(index)?,
             }
+            rounds.again::<P>()?;
         }
     }
 

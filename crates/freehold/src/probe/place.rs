@@ -72,22 +72,30 @@ impl<P: Platform> AddressSpace<P> {
         let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
         let Some(table) = self.table.pte_table(self.platform(), address) else { return Ok(()) };
         let mut spare = Spare { engine: &self.engine, frame: None };
+        let tlb = SpaceTlb { space: self };
         loop {
-            let rcu = P::rcu_read();
-            let Some(list) = mapping.probes().read::<P>(&rcu) else { return Ok(()) };
-            let page = Page {
-                space: self,
-                address,
-                probes: list.on_page(index),
-                put: are_put(vma.flags()),
-                original: mapping.lookup(&rcu, index),
+            // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the table's lock
+            // is let go of; what has left the entry goes back after the guard.
+            let mut gather = Gather::<_, 1>::new(&tlb, &self.gathers);
+            let outcome = {
+                let rcu = P::rcu_read();
+                mapping.probes().read::<P>(&rcu).map_or(Outcome::Settled, |list| {
+                    let page = Page {
+                        space: self,
+                        address,
+                        probes: list.on_page(index),
+                        put: are_put(vma.flags()),
+                        original: mapping.lookup(&rcu, index),
+                    };
+                    page.settle(table.lock(), &mut gather, &mut spare)
+                })
             };
-            match page.settle(table.lock(), &mut spare) {
+            gather.finish();
+            match outcome {
                 Outcome::Settled => return Ok(()),
                 Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
                 Outcome::NeedsFrame => {}
             }
-            drop(rcu);
             let frame = self.engine.frames.alloc(self.platform());
             spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
         }
@@ -152,22 +160,20 @@ struct Page<'a, P: Platform> {
 }
 
 impl<P: Platform> Page<'_, P> {
-    fn settle(&self, mut guard: PteGuard<'_, P::Format, P>, spare: &mut Spare<'_, P>) -> Outcome {
-        let tlb = SpaceTlb { space: self.space };
-        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the lock is let
-        // go of.
-        let mut gather = Gather::<_, 1>::new(&tlb, &self.space.gathers);
-        let outcome = match guard.get(self.address).kind(Level::Pte) {
+    fn settle(
+        &self,
+        mut guard: PteGuard<'_, P::Format, P>,
+        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+        spare: &mut Spare<'_, P>,
+    ) -> Outcome {
+        match guard.get(self.address).kind(Level::Pte) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) && self.is_wrong(pfn) => {
-                self.change(pfn, &mut guard, &mut gather, spare)
+                self.change(pfn, &mut guard, gather, spare)
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => Outcome::Moving(Moving::of(payload).pfn),
             // Right, or whatever a fault puts there will be.
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Outcome::Settled,
-        };
-        drop(guard);
-        gather.finish();
-        outcome
+        }
     }
 
     /// The entry maps `pfn`, which shows something else than it is to show.

@@ -2,6 +2,7 @@
 
 use super::{AddressSpace, TASK_SIZE};
 use crate::{PAGE_SIZE, Pfn, VirtAddr, engine::Engine, platform::Platform};
+use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Large, LeafGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
 
@@ -29,27 +30,31 @@ pub struct Present {
     pub huge: bool,
 }
 
+/// As many runs as are kept while locks are held, before `sink` sees them: 24 bytes each of a kernel's stack.
+const RUNS: usize = 32;
+
 impl<P: Platform> AddressSpace<P> {
     /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a table. Pages of which only a
     /// part lies in the range count.
     ///
     /// # Locks
     ///
-    /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at and `sink`
-    /// runs: `sink` must not call the address space, sleep, wake anybody or use the heap.
+    /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at. None while `sink` runs.
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
         let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(TASK_SIZE);
         let mut at = range.start & !(PAGE_SIZE - 1);
+        let mut runs = ArrayVec::new();
         while at < end {
             let next = self.with_next_vma(at, |_, part| {
                 let part = part.start.max(at)..part.end.min(end);
+                let mut scan = Scan { engine: &self.engine, runs: &mut runs, next: part.end };
                 if part.start < part.end {
-                    let mut scan = Scan { engine: &self.engine, sink: &mut sink };
                     // The scan makes no table and splits no leaf, so it cannot run out of memory.
                     let _ = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut scan);
                 }
-                part.end.max(at)
+                scan.next.max(at)
             });
+            runs.drain(..).for_each(&mut sink);
             match next {
                 Some(next) if next > at => at = next,
                 _ => return,
@@ -83,12 +88,14 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-struct Scan<'p, P: Platform, S> {
+struct Scan<'p, P: Platform> {
     engine: &'p Engine<P>,
-    sink: S,
+    runs: &'p mut ArrayVec<Present, RUNS>,
+    /// Where to go on: after the range, or at the first page that there was no room for.
+    next: u64,
 }
 
-impl<P: Platform, S> Scan<'_, P, S> {
+impl<P: Platform> Scan<'_, P> {
     fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
         match flags.contains(PteFlags::SPECIAL) {
             true if self.engine.is_zero(pfn) => PageKind::Zero,
@@ -97,37 +104,44 @@ impl<P: Platform, S> Scan<'_, P, S> {
             false => PageKind::File,
         }
     }
+
+    fn push(&mut self, run: Present) -> ControlFlow<()> {
+        let start = run.range.start;
+        match self.runs.try_push(run) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => {
+                self.next = start;
+                ControlFlow::Break(())
+            }
+        }
+    }
 }
 
-impl<P: Platform, S: FnMut(Present)> Visitor<P::Format, P> for Scan<'_, P, S> {
+impl<P: Platform> Visitor<P::Format, P> for Scan<'_, P> {
     const LARGE: Large = Large::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let mut run: Option<Present> = None;
-        let walked = table.for_each(range, |address, pte| {
-            if let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) {
-                let (at, kind) = (address.get(), self.kind(pfn, flags));
-                match &mut run {
-                    Some(run) if run.range.end == at && run.kind == kind => run.range.end += PAGE_SIZE,
-                    _ => {
-                        let next = Present { range: at..at + PAGE_SIZE, kind, huge: false };
-                        run.replace(next).into_iter().for_each(&mut self.sink);
-                    }
-                }
+        let first = self.runs.len();
+        table.for_each(range, |address, pte| {
+            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
+                return ControlFlow::Continue(());
+            };
+            let (at, kind) = (address.get(), self.kind(pfn, flags));
+            match self.runs[first..].last_mut() {
+                Some(run) if run.range.end == at && run.kind == kind => run.range.end += PAGE_SIZE,
+                _ => return self.push(Present { range: at..at + PAGE_SIZE, kind, huge: false }),
             }
             ControlFlow::Continue(())
-        });
-        run.into_iter().for_each(&mut self.sink);
-        walked
+        })
     }
 
     fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        if let Kind::Leaf { pfn, flags } = leaf.kind() {
-            let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
-            let range = range.start().get()..range.start().get() + range.len();
-            let kind = self.kind(first, flags);
-            (self.sink)(Present { range, kind, huge: true });
-        }
-        ControlFlow::Continue(())
+        let Kind::Leaf { pfn, flags } = leaf.kind() else {
+            return ControlFlow::Continue(());
+        };
+        let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
+        let range = range.start().get()..range.start().get() + range.len();
+        let kind = self.kind(first, flags);
+        self.push(Present { range, kind, huge: true })
     }
 }

@@ -67,8 +67,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// None where nobody changes the address space; else those of [`find_vma`](Self::find_vma).
     pub fn vma_info(&self, addr: u64) -> Option<VmaInfo> {
-        match self.speculate(&P::rcu_read(), addr) {
-            Ok(seen) => seen.map(|seen| seen.info),
+        // Over before a lock is waited for.
+        let looked = self.speculate(&P::rcu_read(), addr).map(|seen| seen.map(|seen| seen.info));
+        match looked {
+            Ok(info) => info,
             Err(_) => self.find_vma(addr).map(|vma| VmaInfo::of(&vma)),
         }
     }
