@@ -64,12 +64,20 @@ pub struct Suite {
 }
 
 /// Every crate without a checker.
-pub const PLAIN: &[Suite] = &[Suite {
-    name: "tests of every crate: units, documentation, properties, scenarios, the model, Linux",
-    build: Build::Plain,
-    args: &["test", "--workspace", "--quiet"],
-    passed_on: &[],
-}];
+pub const PLAIN: &[Suite] = &[
+    Suite {
+        name: "tests of every crate: units, documentation, properties, scenarios, the model, Linux",
+        build: Build::Plain,
+        args: &["test", "--workspace", "--quiet"],
+        passed_on: &[],
+    },
+    Suite {
+        name: "how much stack a build without optimisation needs",
+        build: Build::Plain,
+        args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
+        passed_on: &[],
+    },
+];
 
 /// What loom checks.
 pub const LOOM: &[Suite] = &[

@@ -82,6 +82,10 @@
 //! Spin locks are held for the entries of one page table, at most 512, and a flush; for the length of a pool's list or of a file's set of
 //! promises where pages of pools are concerned; for those who wait for one userfaultfd. The machine of `freehold-machine` checks
 //! all of this at every call, in every build with debug assertions.
+//!
+//! Of stack the engine needs, from its caller to the deepest call of the platform, at most 15 KiB in a build without optimisation (munmap
+//! 10.2 KB, fork 6.3 KB, most faults below 6 KB; the most is msync's 14.1 KB), and 8.4 KB in an optimised one with assertions: `tests/stack_depth.rs`
+//! goes through the entries. What the platform's own functions need comes on top.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::frame::Frame;
