@@ -68,7 +68,8 @@ pub const PLAIN: &[Suite] = &[
     Suite {
         name: "tests of every crate: units, documentation, properties, scenarios, the model, Linux",
         build: Build::Plain,
-        args: &["test", "--workspace", "--quiet"],
+        // Benchmarks have no tests, but dependencies that take a while.
+        args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
     },
     Suite {

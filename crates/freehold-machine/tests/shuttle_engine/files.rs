@@ -104,3 +104,44 @@ fn c26_two_processes_see_one_page() {
         scene.end();
     });
 }
+
+/// Nodes of the page index go, and come again, beside lookups and writes that need them.
+#[test]
+fn the_index_shrinks_and_grows_beside_faults() {
+    const FAR: u64 = 20;
+    explore("holes that shrink the index of pages beside faults and writes", 60, |locking| {
+        let scene = Scene::new(locking);
+        let mapping = Mapping::new(&scene.engine, Zeroes, 64 * PAGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        assert_eq!(scene.process.mmap(page(0), 64 * PAGE, RW, flags, Some(&file), 0), Ok(page(0)));
+        for at in [0, FAR] {
+            mapping.write_at(at * PAGE, &7u64.to_le_bytes()).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                mapping.punch(16 * PAGE..32 * PAGE).unwrap();
+                mapping.punch(16 * PAGE..32 * PAGE).unwrap();
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                for _ in 0..2 {
+                    let found: u64 = scene.process.load(&mut cpu, page(FAR)).unwrap();
+                    assert!([0, 7].contains(&found), "{found}");
+                    assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(7u64));
+                }
+            });
+            scope.spawn(|| {
+                assert_eq!(mapping.write_at((FAR - 3) * PAGE, &8u64.to_le_bytes()), Ok(8));
+                let found = contents(&file, (FAR - 3) * PAGE);
+                assert!([0, 8].contains(&found), "{found}");
+            });
+        });
+        mapping.punch(0..64 * PAGE).unwrap();
+        assert!((0..64).all(|index| !mapping.has_page(index)));
+        unmap(&scene.process, 0..64);
+        drop((file, mapping));
+        scene.assert_empty();
+        scene.end();
+    });
+}

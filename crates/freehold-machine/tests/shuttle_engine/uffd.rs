@@ -12,7 +12,7 @@ use freehold::{
     space::Advice,
     uffd::{Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
-use freehold_machine::{Machine, Process};
+use freehold_machine::{Machine, Process, Task};
 
 type Uffd = Userfaultfd<Machine>;
 
@@ -163,6 +163,37 @@ fn a_fill_beside_dontneed() {
                 let again = uffd.copy(page(0), &CONTENTS, WAKE);
                 assert!([Ok(PAGE), Err(UffdError::Present)].contains(&again), "{again:?} after the message");
             });
+        });
+        end(scene, uffd);
+    });
+}
+
+/// C-54, C-72: faults that sleep on one word of the queue, two pagers, and one who is killed while he waits.
+#[test]
+fn c54_sleepers_on_one_turn() {
+    explore("faults that share a word to sleep on, two pagers, a fatal signal", 60, |locking| {
+        let scene = Scene::new(locking);
+        let uffd = registered(&scene, 5, RegisterMode::MISSING, Features::empty());
+        let load = |cpu, number| scene.process.load::<u64>(&mut scene.machine.cpu(cpu), page(number));
+        thread::scope(|scope| {
+            let pagers = [scope.spawn(|| serve(&uffd)), scope.spawn(|| serve(&uffd))];
+            let programs = [
+                scope.spawn(|| assert_eq!(load(0, 0), Ok(COPIED))),
+                scope.spawn(|| assert_eq!(load(1, 2), Ok(COPIED))),
+                scope.spawn(|| {
+                    Task::current().interrupt_wait(1);
+                    let found = load(2, 4);
+                    assert!([Ok(COPIED), Err(FaultError::Killed)].contains(&found), "{found:?}");
+                    Task::current().revive();
+                }),
+            ];
+            for program in programs {
+                program.join().unwrap();
+            }
+            uffd.close();
+            for pager in pagers {
+                pager.join().unwrap();
+            }
         });
         end(scene, uffd);
     });
