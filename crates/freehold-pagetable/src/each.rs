@@ -48,7 +48,7 @@ impl<F: Format> Slot<'_, F> {
     }
 }
 
-impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
+impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     /// Calls `f` with the address of every non-empty entry of `range`, ascending, to clear it or keep it.
     /// `f` gets `stale` back to hand frames to it. Empty entries cost next to nothing.
     ///
@@ -129,11 +129,9 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
             let group = groups.trailing_zeros() as usize;
             groups &= groups - 1;
             for index in clip(group, &indices) {
-                if self.slot(index).is_none() {
-                    continue;
-                }
+                let Some(slot) = self.slot(index) else { continue };
                 let address = self.address(index);
-                let (old, new) = self.modify(address, |pte| f(address, pte));
+                let (old, new) = self.modify_from(slot.entry, slot.pte, |pte| f(address, pte));
                 if old != new && old.is_cached() {
                     dirty.add(index);
                 }
@@ -190,7 +188,7 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
     }
 
     #[inline]
-    fn slot(&self, index: usize) -> Option<Slot<'_, F>> {
+    fn slot(&self, index: usize) -> Option<Slot<'a, F>> {
         let entry = self.table.table.entry(index);
         // Relaxed: written under the lock that we hold, but for accessed and dirty bits.
         let raw = entry.load(Ordering::Relaxed);

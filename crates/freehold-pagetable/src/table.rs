@@ -245,16 +245,21 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     }
 
     #[inline]
-    pub(crate) fn modify(
-        &mut self,
-        address: VirtAddr,
-        mut f: impl FnMut(Pte<F>) -> Pte<F>,
-    ) -> (Pte<F>, Pte<F>) {
+    fn modify(&mut self, address: VirtAddr, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
-        let mut raw = entry.load(Ordering::Relaxed);
+        self.modify_from(entry, Pte::from_raw(entry.load(Ordering::Relaxed)), f)
+    }
+
+    /// Changes an entry of this table, which was read as `old`.
+    #[inline]
+    pub(crate) fn modify_from(
+        &mut self,
+        entry: &AtomicU64,
+        mut old: Pte<F>,
+        mut f: impl FnMut(Pte<F>) -> Pte<F>,
+    ) -> (Pte<F>, Pte<F>) {
         loop {
-            let old = Pte::from_raw(raw);
             let new = f(old);
             debug_assert!(!old.is_none() && !new.is_none(), "a change in place from or to an empty slot");
             if new == old {
@@ -263,9 +268,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
             Self::refuse_table(new);
             // Release on success, pairs with the acquire of the hardware's walk: a new frame behind the
             // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
-            match entry.compare_exchange(raw, new.raw(), Ordering::Release, Ordering::Relaxed) {
+            match entry.compare_exchange(old.raw(), new.raw(), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return (old, new),
-                Err(now) => raw = now,
+                Err(now) => old = Pte::from_raw(now),
             }
         }
     }

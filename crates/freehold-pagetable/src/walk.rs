@@ -163,6 +163,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         stop_at(part, visitor.table(table.lock(), part))
     }
 
+    // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk would have.
+    #[inline(never)]
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), Stop> {
         match PageTable::<F, M>::fill(self.memory, entry, level) {
             Err(TableError::OutOfTables) => Err(Stop::OutOfTables),
@@ -173,6 +175,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
 
     /// A leaf or marker was seen above the lowest level. Returns whether the part is done; otherwise the
     /// entry has changed.
+    // Not inlined: see `make`.
+    #[inline(never)]
     fn large<V: Visitor<F, M>>(&self, level: Level, part: VaRange, visitor: &mut V) -> Result<bool, Stop> {
         if V::LARGE == Large::Skip {
             return Ok(true);

@@ -269,7 +269,7 @@ impl VmaLock<'_> {
     }
 
     /// Becomes a reader, perhaps in passing.
-    #[inline]
+    #[inline(always)]
     fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<Place<'l>, ReadFail> {
         // Relaxed: the exchange decides.
         let word = self.count.word.load(Ordering::Relaxed);
@@ -277,6 +277,17 @@ impl VmaLock<'_> {
         if plain && self.raise(word, word + READER) {
             return Ok(Place(None));
         }
+        self.enter_otherwise(lock, word, plain)
+    }
+
+    /// As [`enter`](Self::enter), of a VMA that is not `plain`, or whose count was no longer `word`.
+    #[inline(never)]
+    fn enter_otherwise<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+        word: u32,
+        plain: bool,
+    ) -> Result<Place<'l>, ReadFail> {
         if word & (SPREAD | DRAINING) == SPREAD
             && let Some(place) = self.stand(lock)
         {

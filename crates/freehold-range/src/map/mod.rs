@@ -184,7 +184,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// The entry that contains `key`. Takes no lock, writes nothing, never waits.
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&self, rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.next(rcu, key) {
             Lookup::Found(entry) if entry.start > key => Lookup::Hole,

@@ -39,9 +39,10 @@ impl<'s, P: Platform> Leftovers<'s, P> {
     /// Step 5 of all, and what is to be said in between.
     #[inline]
     pub fn retire(self) {
-        // Nearly always there is nothing.
-        if self.before.is_some() || self.moved.is_some() || self.after.is_some() {
-            self.retire_all();
+        // Nearly always there is nothing, and so nothing to drop.
+        match &self {
+            Leftovers { before: None, moved: None, after: None } => core::mem::forget(self),
+            _ => self.retire_all(),
         }
     }
 

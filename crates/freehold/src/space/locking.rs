@@ -267,7 +267,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Takes the mmap lock for writing unless a fatal signal arrives first.
-    #[inline]
+    // Inlined, since every change begins with it, and the guard is large for a return value.
+    #[inline(always)]
     pub fn write_killable(&self) -> Result<WriteGuard<'_, P>, Killed> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }

@@ -80,11 +80,25 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
-        let file = request.file_to_promise().cloned();
-        let promising = match &file {
-            Some(file) => file.mapping().promising()?,
-            None => None,
-        };
+        match request.file_to_promise().cloned() {
+            None => self.map_request(request, None),
+            Some(file) => self.map_promised(request, &file),
+        }
+    }
+
+    /// The rest of [`mmap`](Self::mmap) where `file` is to promise its pages.
+    #[cold]
+    fn map_promised(&self, request: Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
+        let promising = file.mapping().promising()?;
+        self.map_request(request, promising)
+    }
+
+    /// Takes the mmap lock, for steps 2 to 5.
+    fn map_request(
+        &self,
+        request: Request<P>,
+        promising: Option<Promising<'_, P>>,
+    ) -> Result<u64, MmapError> {
         let fixed = request
             .flags
             .contains(MapFlags::FIXED)

@@ -303,6 +303,8 @@ fn is_own<P: Platform>(platform: &P, flags: VmFlags, pfn: Pfn, entry: PteFlags) 
 impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
     const LARGE: Large = Large::Visit;
 
+    // Apart from the walk, whose variables would take registers away from what is done for each page.
+    #[inline(never)]
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, flags) = (self.platform, self.flags);
         table.change_each(range, self.stale, |_, pte| with_rights(platform, flags, Level::Pte, pte));

@@ -152,7 +152,15 @@ impl<P: Platform> Notices<P> {
     /// # Locks
     ///
     /// The caller holds none.
+    #[inline]
     pub fn send(self) {
+        if self.last.is_some() {
+            self.send_all();
+        }
+    }
+
+    #[inline(never)]
+    fn send_all(self) {
         let mut all = self.reversed();
         while let Some(link) = all.pop() {
             Box::into_inner(link).notice.send();
@@ -168,6 +176,12 @@ impl<P: Platform> Notices<P> {
         reversed
     }
 
+    /// One by one: a long list does not need a deep stack.
+    #[cold]
+    fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+
     fn pop(&mut self) -> Option<Box<Link<P>>> {
         let mut link = self.last.take()?;
         self.last = link.before.take();
@@ -176,8 +190,10 @@ impl<P: Platform> Notices<P> {
 }
 
 impl<P: Platform> Drop for Notices<P> {
-    /// One by one: a long list does not need a deep stack.
+    #[inline]
     fn drop(&mut self) {
-        while self.pop().is_some() {}
+        if self.last.is_some() {
+            self.clear();
+        }
     }
 }

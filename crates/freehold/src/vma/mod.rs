@@ -176,6 +176,8 @@ impl<P: Platform> Vma<P> {
     /// # Safety
     ///
     /// The VMA is detached and the caller's alone.
+    // Inlined: for an anonymous VMA hardly anything of it is left.
+    #[inline(always)]
     unsafe fn set_object(&self, object: Object<P>, hugetlb: Option<Counted<HugetlbVma<P>>>) {
         let home =
             object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());
