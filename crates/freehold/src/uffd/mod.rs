@@ -61,6 +61,7 @@ use queue::Queue;
 
 bitflags! {
     /// What a context does beyond serving faults, with Linux's numbers. Those that only say what there is are accepted and mean nothing.
+    /// A program's word goes through `from_bits`, which refuses what has no name here (EINVAL).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Features: u64 {
         /// UFFD_FEATURE_PAGEFAULT_FLAG_WP: there is write protection.
