@@ -1,4 +1,5 @@
-//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back.
+//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back, and what is left when a
+//! test program ends.
 //!
 //! It needs a nightly toolchain; nothing else does but the fuzzer. The standard library is the one that comes with it, without
 //! the sanitizer: what its own code does to freed memory is not seen, and what the engine's does is.
@@ -8,6 +9,9 @@ use std::{env, process::Command};
 /// What runs under it: all that has unsafe code, and the machine that it runs on.
 const PACKAGES: &[&str] =
     &["freehold-sync", "freehold-range", "freehold-pagetable", "freehold", "freehold-machine"];
+
+/// What may be left: a file for the sanitizer, from the repository's root.
+const LEAKS: &str = "xtask/leaks.supp";
 
 /// The target, named because build scripts and macros must not be built with the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -24,13 +28,17 @@ pub fn run(words: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     let mut cargo = nightly();
-    cargo.args(["test", "--quiet", "--target", TARGET, "--target-dir", "target/asan"]);
+    cargo.args(["test", "--quiet", "--no-fail-fast", "--target", TARGET, "--target-dir", "target/asan"]);
     if words.is_empty() {
         cargo.arg("--tests").args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     }
     let status = cargo
         .args(words)
         .env("RUSTFLAGS", flags("address"))
+        .env(
+            "LSAN_OPTIONS",
+            format!("suppressions={}:print_suppressions=0", crate::root().join(LEAKS).display()),
+        )
         .status()
         .map_err(|error| format!("cargo could not be started: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("AddressSanitizer: failed ({status})")) }
