@@ -26,7 +26,9 @@ mod checker {
     use std::{env, io::Write, sync::Arc};
 
     /// Schedules for each design by each scheduler.
-    const SCHEDULES: usize = 120;
+    const SCHEDULES: usize = 80;
+    /// The same in a long run.
+    const LONG: usize = 3000;
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
@@ -34,8 +36,8 @@ mod checker {
     /// few places: what one thread does has to fit into a narrow gap of another's.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         let scenario = Arc::new(scenario);
-        let long = if env::var_os("FREEHOLD_LONG").is_some() { 25 } else { 1 };
-        let schedules = (SCHEDULES * share * long / 100).max(1);
+        let usual = if env::var_os("FREEHOLD_LONG").is_some() { LONG } else { SCHEDULES };
+        let schedules = (usual * share / 100).max(1);
         let seed =
             env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
         let mut total = 0;

@@ -367,7 +367,7 @@ static CONTENDED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn use_is_asked_for_beside_munmap_and_fork() {
-    explore("referenced beside munmap, fork and a store", 150, |locking| {
+    explore("referenced beside munmap, fork and a store", 250, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let child = Process::of(scene.process.fork().unwrap());
