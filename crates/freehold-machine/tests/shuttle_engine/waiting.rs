@@ -11,7 +11,7 @@ use freehold::{
     fault::FaultError,
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
-    space::MapFlags,
+    space::{Locking, MapFlags},
 };
 use freehold_machine::{Machine, Process, Task};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -67,14 +67,19 @@ fn map_file(process: &Process, file: &Opened, at: u64, flags: MapFlags) {
     assert_eq!(mapped, Ok(page(at)));
 }
 
+/// A scene, and a slow file that its process has mapped at page 0.
+fn mapped(locking: Locking, kind: MapFlags) -> (Scene, Slow, Opened) {
+    let (scene, slow) = (Scene::new(locking), Slow::new());
+    let file = slow.file(&scene);
+    map_file(&scene.process, &file, 0, kind);
+    (scene, slow, file)
+}
+
 #[test]
 fn the_space_and_the_tree_of_the_file_change_meanwhile() {
     explore("a fault that waits for a file until its space was changed", 30, |locking| {
         for kind in [MapFlags::SHARED, MapFlags::PRIVATE] {
-            let scene = Scene::new(locking);
-            let slow = Slow::new();
-            let file = slow.file(&scene);
-            map_file(&scene.process, &file, 0, kind);
+            let (scene, slow, file) = mapped(locking, kind);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(0);
@@ -104,10 +109,7 @@ fn the_space_and_the_tree_of_the_file_change_meanwhile() {
 #[test]
 fn the_mapping_goes_meanwhile() {
     explore("a fault that waits for a file that is not mapped there any more", 30, |locking| {
-        let scene = Scene::new(locking);
-        let slow = Slow::new();
-        let file = slow.file(&scene);
-        map_file(&scene.process, &file, 0, MapFlags::SHARED);
+        let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
         thread::scope(|scope| {
             scope.spawn(|| {
                 // Something else lies at page 1 by now, and nothing at page 0.
@@ -136,10 +138,7 @@ fn c72_killed_while_the_store_hangs() {
     let ended = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = ended.clone();
     explore("a fault that is killed while another waits for the store", 60, move |locking| {
-        let scene = Scene::new(locking);
-        let slow = Slow::new();
-        let file = slow.file(&scene);
-        map_file(&scene.process, &file, 0, MapFlags::SHARED);
+        let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(0));
@@ -176,10 +175,7 @@ fn c72_killed_while_the_store_hangs() {
 fn c26_truncation_waits_for_a_page_that_is_coming() {
     for answer in [OPEN, BROKEN] {
         explore("truncation beside a page that is coming, or fails to", 30, move |locking| {
-            let scene = Scene::new(locking);
-            let slow = Slow::new();
-            let file = slow.file(&scene);
-            map_file(&scene.process, &file, 0, MapFlags::SHARED);
+            let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
             let cut = AtomicU64::new(0);
             thread::scope(|scope| {
                 scope.spawn(|| {

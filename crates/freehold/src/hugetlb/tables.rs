@@ -10,7 +10,8 @@
 //!
 //! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes one away
 //! and flushes its own processors alone, unshares first, and must then stay alone until done ([`Alone`]). As long as a VMA is
-//! [`open`](HugetlbVma) others may share its tables, and it theirs.
+//! [`open`](HugetlbVma) others may share its tables, and it theirs; but in no VMA of a file while somebody who walks over all of them
+//! waits for one that is busy ([`apart`](super::file::HugeFile)).
 //!
 //! | who | is alone because |
 //! | --- | --- |
