@@ -54,7 +54,7 @@ unsafe impl Blank for Table {
         let entries = table.as_mut_ptr().cast::<Entry>();
         for index in 0..ENTRIES {
             // SAFETY: a table is an array of so many entries and nothing else.
-            unsafe { entries.add(index).write(Entry::new(0)) };
+            unsafe { entries.add(index).write(const { Entry::new(0) }) };
         }
         // SAFETY: every entry was written.
         unsafe { table.assume_init() }

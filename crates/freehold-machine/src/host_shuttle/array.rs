@@ -1,20 +1,35 @@
 //! Arrays whose values are made when first asked for: the checker's atomics are not their bytes.
 
 use crate::blank::Blank;
+use std::array;
 use std::io;
 use std::sync::OnceLock;
 
+/// Values that get their places together: an array is made and dropped in every schedule, and most of it is never used.
+const TOGETHER: usize = 64;
+
+type Places<T> = Box<[OnceLock<Box<T>>; TOGETHER]>;
+
 /// `len` blank values of `T`, each made on first use. Making one is no switch of threads.
 #[derive(Debug)]
-pub(crate) struct LazyArray<T>(Box<[OnceLock<Box<T>>]>);
+pub(crate) struct LazyArray<T> {
+    len: usize,
+    places: Box<[OnceLock<Places<T>>]>,
+}
 
 impl<T: Blank> LazyArray<T> {
     /// No value yet.
     pub(crate) fn new(len: usize, _dense: bool) -> io::Result<Self> {
-        Ok(LazyArray((0..len).map(|_| OnceLock::new()).collect()))
+        let places = (0..len.div_ceil(TOGETHER)).map(|_| OnceLock::new()).collect();
+        Ok(LazyArray { len, places })
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        Some(self.0.get(index)?.get_or_init(T::boxed))
+        if index >= self.len {
+            return None;
+        }
+        let places =
+            self.places[index / TOGETHER].get_or_init(|| Box::new(array::from_fn(|_| OnceLock::new())));
+        Some(places[index % TOGETHER].get_or_init(T::boxed))
     }
 }

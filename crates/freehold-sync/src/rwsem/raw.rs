@@ -1,7 +1,7 @@
 //! The protocol of the reader/writer lock: the steps of the [module's description](super), without guards.
 
 use super::word::{READER, Word};
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom};
+use crate::atomic::{AtomicU32, AtomicU64, Order, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom};
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
@@ -466,12 +466,12 @@ impl<H: Host> RawRwSem<H> {
     // ---- the word ----
 
     #[inline]
-    pub(super) fn load(&self, order: Ordering) -> Word {
+    pub(super) fn load(&self, order: Order) -> Word {
         Word(self.state.load(order))
     }
 
     #[inline]
-    fn exchange(&self, from: Word, to: Word, success: Ordering, failure: Ordering) -> Result<(), Word> {
+    fn exchange(&self, from: Word, to: Word, success: Order, failure: Order) -> Result<(), Word> {
         match self.state.compare_exchange(from.0, to.0, success, failure) {
             Ok(_) => Ok(()),
             Err(now) => Err(Word(now)),
