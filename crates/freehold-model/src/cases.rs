@@ -2,7 +2,8 @@
 //!
 //! A case file holds lines of calls, each followed by ` -> ` and its outcome, and lines `maps p0:` followed
 //! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment. A line
-//! `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are treated so.
+//! `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are treated so, a line
+//! `needs seals` that it is only for kernels that have mseal.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};
@@ -27,6 +28,12 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
                 "kept" | "cured" => continue,
                 other => return Err(format!("line {}: no such treatment: {other}", n + 1)),
             }
+        }
+        if line == "needs seals" {
+            if !w.seals {
+                return Ok(());
+            }
+            continue;
         }
         let at = |what: String| format!("line {}: {what}", n + 1);
         if let Some(proc) = line.strip_prefix("maps p").and_then(|s| s.strip_suffix(':')) {

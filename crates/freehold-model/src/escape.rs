@@ -22,6 +22,10 @@ pub fn escapes(w: &World, call: &Call) -> bool {
         }
         Call::Mlock { addr, len } | Call::Munlock { addr, len } => lock_escapes(w, addr, len),
         Call::Mlock2 { addr, len, flags } => flags as u32 <= 1 && lock_escapes(w, addr, len),
+        Call::Mseal { addr, len, flags } => {
+            let refused = odd(addr) || flags != 0 || empty_or_wraps(addr, len);
+            !refused && outside(w, addr, len)
+        }
         Call::Msync { addr, len, flags } => {
             let flags = flags as u32;
             let refused = odd(addr) || flags > 7 || flags & 5 == 5 || empty_or_wraps(addr, len);

@@ -21,6 +21,7 @@ struct Mix {
     locks: bool,
     stacks: bool,
     guards: bool,
+    seals: bool,
     heap: bool,
     /// Few calls unmap.
     dense: bool,
@@ -64,6 +65,7 @@ impl Generator {
             locks: coin(2),
             stacks: coin(3),
             guards: coin(2),
+            seals: world.seals && coin(4),
             heap: coin(3),
             odd: if coin(2) { 2 } else { 10 },
             free: coin(2),
@@ -368,6 +370,10 @@ impl Generator {
             80 if self.mix.limits => self.limit(),
             81 if self.mix.forks && self.one_in(2) => Call::Fork,
             81 if self.mix.forks && self.one_in(4) => Call::Exit,
+            82 if self.mix.seals && self.one_in(3) => match self.below(12) {
+                0 => Call::SetMdwe { bits: self.pick(&[0, 1, 1, 1, 3, 3, 2, 5, 1 << 32]) },
+                _ => Call::Mseal { addr, len, flags: u64::from(self.one_in(12)) },
+            },
             _ => self.touch(proc),
         }
     }

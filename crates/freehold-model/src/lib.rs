@@ -30,8 +30,8 @@
 //!
 //! Known differences between model and kernel: none in the calls that the generator draws, apart from what
 //! [`compare`] lists as free; between engine and kernel, what [`world::Quirks`] lists. Not drawn, and not modelled: overcommit, transparent huge pages (switched off),
-//! `MAP_32BIT`, huge pages, swap, `MADV_COLLAPSE` and the memory-failure advice, protection keys, `mseal`,
-//! userfaultfd, instruction fetches, faults by the kernel on a process's behalf, and files whose page cache
+//! `MAP_32BIT`, huge pages, swap, `MADV_COLLAPSE` and the memory-failure advice, protection keys, userfaultfd,
+//! instruction fetches, faults by the kernel on a process's behalf, and files whose page cache
 //! drops pages (only memory files are used).
 #![deny(unsafe_code)]
 

@@ -69,6 +69,15 @@ pub enum Call {
         flags: u64,
     },
     Munlockall,
+    Mseal {
+        addr: u64,
+        len: u64,
+        flags: u64,
+    },
+    /// `prctl(PR_SET_MDWE)`: nothing becomes executable that could be written.
+    SetMdwe {
+        bits: u64,
+    },
     Brk {
         addr: u64,
     },
@@ -254,14 +263,15 @@ pub mod vmflag {
     pub const NOHUGEPAGE: u32 = 0x20_0000;
     pub const DROPPABLE: u32 = 0x40_0000;
     pub const MAYBE_GUARD: u32 = 0x80_0000;
+    pub const SEALED: u32 = 0x100_0000;
     /// Read, write and execute.
     pub const ACCESS: u32 = READ | WRITE | EXEC;
     /// Both lock bits.
     pub const LOCK_MASK: u32 = LOCKED | LOCKONFAULT;
     /// Names in order of the bits.
-    pub const NAMES: [&str; 24] = [
+    pub const NAMES: [&str; 25] = [
         "rd", "wr", "ex", "sh", "mr", "mw", "me", "ms", "gd", "lo", "lf", "sr", "rr", "dc", "de", "ac", "nr",
-        "wf", "dd", "mg", "hg", "nh", "dp", "gu",
+        "wf", "dd", "mg", "hg", "nh", "dp", "gu", "sl",
     ];
     /// The bit of a two-letter name.
     pub fn parse(name: &str) -> Option<u32> {

@@ -68,6 +68,8 @@ fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
         Call::Munlock { addr, len } => ("munlock", vec![("addr", addr), ("len", len)]),
         Call::Mlockall { flags } => ("mlockall", vec![("flags", flags)]),
         Call::Munlockall => ("munlockall", vec![]),
+        Call::Mseal { addr, len, flags } => ("mseal", vec![("addr", addr), ("len", len), ("flags", flags)]),
+        Call::SetMdwe { bits } => ("set_mdwe", vec![("bits", bits)]),
         Call::Brk { addr } => ("brk", vec![("addr", addr)]),
         Call::Msync { addr, len, flags } => ("msync", vec![("addr", addr), ("len", len), ("flags", flags)]),
         Call::Mincore { addr, len } => ("mincore", vec![("addr", addr), ("len", len)]),
@@ -110,6 +112,8 @@ fn build(name: &str, a: &[u64]) -> Option<Call> {
         "munlock" => Call::Munlock { addr: n(0)?, len: n(1)? },
         "mlockall" => Call::Mlockall { flags: n(0)? },
         "munlockall" => Call::Munlockall,
+        "mseal" => Call::Mseal { addr: n(0)?, len: n(1)?, flags: n(2)? },
+        "set_mdwe" => Call::SetMdwe { bits: n(0)? },
         "brk" => Call::Brk { addr: n(0)? },
         "msync" => Call::Msync { addr: n(0)?, len: n(1)?, flags: n(2)? },
         "mincore" => Call::Mincore { addr: n(0)?, len: n(1)? },
@@ -174,7 +178,8 @@ pub fn outcome(w: &World, o: &Outcome) -> String {
 
 /// `A+0x0 A+0x1000 rd,wr,mr,mw,me off=0x0 none`
 pub fn map_line(w: &World, m: &MapLine) -> String {
-    let names: Vec<&str> = (0..24).filter(|i| m.flags >> i & 1 != 0).map(|i| vmflag::NAMES[i]).collect();
+    let names = vmflag::NAMES.iter().enumerate().filter(|(bit, _)| m.flags >> bit & 1 != 0);
+    let names: Vec<&str> = names.map(|(_, name)| *name).collect();
     let file = match m.file {
         None => "none".into(),
         Some(MapFile::Inode(n)) => format!("inode{n}"),

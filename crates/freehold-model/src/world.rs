@@ -57,6 +57,8 @@ pub struct World {
     pub may_lock: bool,
     /// How guards mark their VMA.
     pub guards: GuardMark,
+    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10; `PR_SET_MDWE`).
+    pub seals: bool,
     /// How the kernel's slips are treated.
     pub quirks: Quirks,
 }
@@ -109,6 +111,7 @@ impl World {
             outside_lockable: 0,
             may_lock: false,
             guards: GuardMark::Flag,
+            seals: true,
             quirks: Quirks::Kept,
         }
     }

@@ -109,7 +109,7 @@ mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
-pub use settings::{EngineError, HeapError, SpaceError};
+pub use settings::{EngineError, HeapError, MdweError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 
 impl FillError {

@@ -148,15 +148,15 @@ fn a_seal_stops_what_takes_away_or_changes() {
         anon(process, BASE, 6);
         fill(process, cpu, BASE, 6, 1);
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
-        assert_eq!(process.mseal(BASE + 1, PAGE), Err(MsealError::Invalid));
+        assert_eq!(process.mseal(BASE + 1, PAGE, 0), Err(MsealError::Invalid));
         assert_eq!(
-            process.mseal(BASE + PAGE, 8 * PAGE),
+            process.mseal(BASE + PAGE, 8 * PAGE, 0),
             Err(MsealError::NotMapped),
             "nothing is sealed then"
         );
         process.mprotect(BASE + PAGE, PAGE, RW).unwrap();
         for _ in 0..2 {
-            process.mseal(BASE + PAGE, 3 * PAGE).unwrap();
+            process.mseal(BASE + PAGE, 3 * PAGE, 0).unwrap();
         }
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let (at, to) = (BASE + 2 * PAGE, BASE + 32 * PAGE);

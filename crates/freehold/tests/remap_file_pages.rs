@@ -86,7 +86,7 @@ fn what_it_refuses() {
         }
         // Sealed: what is there stays.
         let before = layout_of(process);
-        process.mseal(BASE, PAGE).unwrap();
+        process.mseal(BASE, PAGE, 0).unwrap();
         assert_eq!(remap(BASE, PAGE, 1), Err(E::NotPermitted));
         assert_eq!(layout_of(process), before);
     });

@@ -130,7 +130,7 @@ fn shmdt_takes_what_is_left_of_one_attach() {
         assert_eq!((segment.attached(), other.attached()), (1, 1));
         assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "the others lie elsewhere");
         // A sealed part stays, and nobody is told.
-        process.mseal(BASE + 8 * PAGE, PAGE).unwrap();
+        process.mseal(BASE + 8 * PAGE, PAGE, 0).unwrap();
         assert_eq!(shmdt(BASE + 8 * PAGE), Ok(()));
         assert_eq!(layout(process), [(2, 3), (3, 4), (8, 9)]);
     });

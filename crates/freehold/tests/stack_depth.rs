@@ -75,7 +75,7 @@ fn anonymous(depths: &mut Depths) {
     depths.of("mincore", || process.mincore(BASE, PAGE, &mut [0])).unwrap();
     depths.of("munmap", || process.munmap(BASE + 40 * PAGE, 2 * PAGE)).unwrap();
     depths.of("munmap_atomic", || process.munmap_atomic(BASE + 44 * PAGE, 2 * PAGE)).unwrap();
-    depths.of("mseal", || process.mseal(BASE, PAGE)).unwrap();
+    depths.of("mseal", || process.mseal(BASE, PAGE, 0)).unwrap();
     depths.of("exit", || drop(process));
     drop(cpu);
     world.end();

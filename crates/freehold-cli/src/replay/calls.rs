@@ -2,14 +2,17 @@
 
 use super::world::{Mapped, World};
 use freehold::error::{Errno, MmapError};
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold::space::{
+    Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, ShmFlags, SyncFlags,
+};
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
 const PROT_WRITE: u64 = 2;
-const SHM_RDONLY: u64 = 0o10000;
+const PR_SET_MDWE: u64 = 65;
+const PR_GET_MDWE: u64 = 66;
 /// Pages that a mincore is asked about, at most.
 const MOST_PAGES: u64 = 1 << 22;
 
@@ -60,9 +63,11 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
             let mut out = vec![0; pages as usize];
             done(process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno()))
         }
-        CallName::Mseal => done(process.mseal(args[0], args[1]).map_err(|error| error.errno())),
+        CallName::Mseal => done(process.mseal(args[0], args[1], args[2]).map_err(|error| error.errno())),
         CallName::Shmat => returned(shmat(world, process, planned)),
-        CallName::Shmdt => done(shmdt(process, args[0])),
+        CallName::Shmdt => done(process.shmdt(args[0]).map_err(|error| error.errno())),
+        CallName::Prctl if args[0] == PR_SET_MDWE => done(set_mdwe(process, &args)),
+        CallName::Prctl if args[0] == PR_GET_MDWE => returned(mdwe(process, &args)),
         _ => return None,
     })
 }
@@ -135,23 +140,27 @@ fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlag
 }
 
 fn shmat(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
-    let Some(Mapped::File(file)) = planned.file.and_then(|id| world.mapped(id)) else {
+    let Some(Mapped::Segment(segment)) = planned.file.and_then(|id| world.mapped(id)) else {
         return Err(Errno::EINVAL);
     };
     let [_, addr, how, ..] = planned.call.args;
-    let prot = if how & SHM_RDONLY != 0 { Prot::READ } else { Prot::READ | Prot::WRITE };
+    let mut flags = ShmFlags::from_bits_retain(how as u32);
+    // Where Linux put it.
     let addr = planned.call.returned.value().unwrap_or(addr);
-    process
-        .mmap(addr, planned.segment, prot, MapFlags::SHARED, Some(file.file(true, true)), 0)
-        .map_err(MmapError::errno)
+    flags.set(ShmFlags::RND, flags.contains(ShmFlags::RND) && planned.call.returned.value().is_none());
+    process.shmat(segment, addr, flags).map_err(|error| error.errno())
 }
 
-fn shmdt(process: &Process, at: u64) -> Result<(), Errno> {
-    let range = match process.find_vma(at) {
-        Some(vma) if vma.start() == at => vma.range(),
-        _ => return Err(Errno::EINVAL),
-    };
-    process.munmap(range.start, range.end - range.start).map_err(|error| error.errno())
+fn set_mdwe(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
+    let bits = u32::try_from(args[1]).map_err(|_| Errno::EINVAL)?;
+    match args[2..5] {
+        [0, 0, 0] => process.set_mdwe(Mdwe::from_bits_retain(bits)).map_err(|error| error.errno()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn mdwe(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
+    if args[1..5] == [0; 4] { Ok(process.mdwe().bits().into()) } else { Err(Errno::EINVAL) }
 }
 
 /// One number for a memory policy; the plan's model has the same.

@@ -15,7 +15,10 @@ use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
+/// Bits of a page's category.
 pub(super) const FILE_PAGE: u32 = 4;
+const PRESENT: u32 = 8;
+const SWAPPED: u32 = 16;
 /// Which of a VMA's sizes is that of its anonymous huge pages.
 const HUGE_KB: usize = 7;
 /// Differences of one snapshot that are shown.
@@ -24,6 +27,9 @@ const SHOWN: usize = 4;
 /// What snapshots say that is not compared.
 const HOW_OPENED: &str =
     "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
+
+const DROPPED: &str =
+    "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 
 /// One thing in which a snapshot and the engine differ.
 pub(super) struct Finding {
@@ -37,6 +43,8 @@ pub(super) struct Finding {
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
+    /// Pages of droppable memory that Linux has dropped.
+    dropped: u64,
     pub(super) resident: Resident,
 }
 
@@ -49,8 +57,8 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
     compare_areas(process, &ours, &theirs, findings);
     if findings.is_empty() {
-        compare_pages(process, &theirs, snapshot, findings);
-        compare_sizes(process, snapshot, findings);
+        compared.dropped = compare_pages(process, &theirs, snapshot, findings);
+        compare_sizes(process, compared.dropped, snapshot, findings);
         compare_huge(process, &theirs, findings);
         compared.resident = resident::compare(world, image, &theirs, snapshot, findings);
     }
@@ -69,7 +77,8 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, resident } = compared;
+    let Compared { findings, dropped, resident } = compared;
+    found.set_aside(DROPPED, dropped);
     resident.count(found);
     let unwritten =
         snapshot.areas.iter().filter(|area| area.shared && area.prot & 2 == 0 && area.flags.is_some());
@@ -185,19 +194,30 @@ fn is_private_page(area: &Area, file_page: bool) -> bool {
     !area.shared && (matches!(shown_name(&area.name), "" | "[heap]") || !file_page)
 }
 
-fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+/// Compares private pages. How many of those Linux has dropped that it may drop when it likes.
+fn compare_pages(
+    process: &Process,
+    areas: &[&Area],
+    snapshot: &Snapshot,
+    findings: &mut Vec<Finding>,
+) -> u64 {
     // A snapshot taken in haste has none.
     if snapshot.pages.is_empty() {
-        return;
+        return 0;
     }
-    let (mut ours, mut theirs) = (Runs::default(), Runs::default());
+    let (mut ours, mut theirs, mut may_go) = (Runs::default(), Runs::default(), Runs::default());
     let mut runs = snapshot.pages.iter().peekable();
     for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
         let pages = area.start / PAGE..area.end / PAGE;
+        let has = |code| area.flags.as_ref().is_some_and(|flags| flags.contains(code));
+        // What is swapped out has contents as well. But so does the kernel call guards.
+        let counts = PRESENT | if has(b"gu") { 0 } else { SWAPPED };
         while let Some(run) = runs.peek().filter(|run| run.first < pages.end) {
             let end = run.first.saturating_add(run.count);
             let part = run.first.max(pages.start)..end.min(pages.end);
-            if part.start < part.end && is_private_page(area, run.categories & FILE_PAGE != 0) {
+            let private =
+                run.categories & counts != 0 && is_private_page(area, run.categories & FILE_PAGE != 0);
+            if part.start < part.end && private {
                 theirs.push(part);
             }
             if end > pages.end {
@@ -208,13 +228,18 @@ fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findin
         process.pagemap(area.start..area.end, |present| {
             let file_page = !matches!(present.kind, PageKind::Anon);
             if present.kind != PageKind::Special && is_private_page(area, file_page) {
-                ours.push(present.range.start / PAGE..present.range.end / PAGE);
+                let pages = present.range.start / PAGE..present.range.end / PAGE;
+                if has(b"dp") {
+                    may_go.push(pages.clone());
+                }
+                ours.push(pages);
             }
         });
     }
+    let lost = |page: &u64| may_go.contains(*page);
     for (at, linux, freehold) in [
         theirs.not_in(&ours).next().map(|page| (page, "present", "absent")),
-        ours.not_in(&theirs).next().map(|page| (page, "absent", "present")),
+        ours.not_in(&theirs).find(|page| !lost(page)).map(|page| (page, "absent", "present")),
     ]
     .into_iter()
     .flatten()
@@ -226,11 +251,12 @@ fn compare_pages(process: &Process, areas: &[&Area], snapshot: &Snapshot, findin
             maps: maps_around(process, at * PAGE),
         });
     }
+    ours.not_in(&theirs).filter(lost).count() as u64
 }
 
-/// The resident set, as far as it does not depend on what files happened to be in memory.
-fn compare_sizes(process: &Process, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
-    let ours = process.rss().anon as u64 * (PAGE / 1024);
+/// The resident set, as far as it does not depend on what files happened to be in memory, nor on which pages were `dropped`.
+fn compare_sizes(process: &Process, dropped: u64, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let ours = (process.rss().anon as u64).saturating_sub(dropped) * (PAGE / 1024);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
     if let Some(theirs) = theirs.filter(|theirs| *theirs != ours && !snapshot.pages.is_empty()) {
         findings.push(Finding {

@@ -11,7 +11,7 @@ use super::start;
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
-use freehold::space::TASK_SIZE;
+use freehold::space::{Mdwe, TASK_SIZE};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
@@ -277,9 +277,10 @@ impl<'w, 'c> Performer<'w, 'c> {
     fn exec(&mut self, task: &mut Task<'_>, line: u32, start: &Start) {
         self.cpu.idle();
         let old = task.image.take();
+        let mdwe = old.as_ref().map_or(Mdwe::empty(), |old| old.process().mdwe().inherited());
         let made = self.cpu.call(|| {
             drop(old);
-            start::start(self.world, start)
+            start::start(self.world, start, mdwe)
         });
         match made {
             Ok((process, present)) => {

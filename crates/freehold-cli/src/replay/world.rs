@@ -6,7 +6,7 @@ use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::error::NoMemory;
-use freehold::object::{File, FileAccess, ForeignFrames, Frames, Mapping, Special, Zeroes};
+use freehold::object::{File, FileAccess, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
@@ -48,6 +48,7 @@ pub(super) struct World {
 /// What stands behind a mapping.
 pub(super) enum Mapped {
     File(Opened),
+    Segment(Counted<Segment<Machine>>),
     Special(Counted<Special<Machine>>),
 }
 
@@ -118,6 +119,11 @@ impl World {
     /// No memory.
     pub(super) fn open(&mut self, files: &[PlanFile]) -> Result<(), NoMemory> {
         for file in files {
+            if file.segment {
+                let segment = Segment::new(&self.engine, key(&file.path), file.size.unwrap_or(PAGE))?;
+                self.files.insert(file.id, Mapped::Segment(segment));
+                continue;
+            }
             let mapped = match special_name(&file.path) {
                 Some(name) => Mapped::Special(self.special(name)?),
                 None => {
@@ -178,6 +184,12 @@ impl World {
         let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
         images.insert(task, Arc::downgrade(image));
     }
+}
+
+/// The key of the segment that lists call by this name.
+fn key(name: &str) -> u32 {
+    let digits = plain_name(name).strip_prefix("/SYSV");
+    digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
 /// Memory with contents, in bytes: no more than half of what the host has left, since a recording may fill it.

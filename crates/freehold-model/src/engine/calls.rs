@@ -1,8 +1,8 @@
 //! Calls on the engine: what a kernel's system call layer does around it.
 
-use freehold::error::{Errno, MmapError};
+use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, SyncFlags};
 use freehold_machine::Process;
 
 use super::{CPUS, Engine};
@@ -69,6 +69,12 @@ impl Engine {
             Call::Munlock { addr, len } => errno!(p.munlock(addr, len))?,
             Call::Mlockall { flags } => errno!(p.mlockall(LockAllFlags::from_bits_retain(flags as u32)))?,
             Call::Munlockall => errno!(p.munlockall())?,
+            Call::Mseal { addr, len, flags } => errno!(p.mseal(addr, len, flags))?,
+            Call::SetMdwe { bits } => errno!(
+                u32::try_from(bits)
+                    .map_err(|_| MdweError::Invalid)
+                    .and_then(|bits| p.set_mdwe(Mdwe::from_bits_retain(bits)))
+            )?,
             Call::Brk { addr } => p.brk(addr).map_err(|_| libc::EINTR)?,
             Call::Msync { addr, len, flags } => {
                 errno!(p.msync(addr, len, SyncFlags::from_bits_retain(flags as u32)))?

@@ -4,7 +4,7 @@ use freehold::vma::flags::VmFlags;
 
 use crate::op::vmflag;
 
-const TABLE: [(VmFlags, u32); 24] = [
+const TABLE: [(VmFlags, u32); 25] = [
     (VmFlags::READ, vmflag::READ),
     (VmFlags::WRITE, vmflag::WRITE),
     (VmFlags::EXEC, vmflag::EXEC),
@@ -29,6 +29,7 @@ const TABLE: [(VmFlags, u32); 24] = [
     (VmFlags::NOHUGEPAGE, vmflag::NOHUGEPAGE),
     (VmFlags::DROPPABLE, vmflag::DROPPABLE),
     (VmFlags::MAYBE_GUARD, vmflag::MAYBE_GUARD),
+    (VmFlags::SEALED, vmflag::SEALED),
 ];
 
 /// The [`vmflag`] bits. A VMA's being new or written (soft-dirty) is not among what is compared.

@@ -105,6 +105,7 @@ impl Linux {
         self.world.outside = count;
         self.world.outside_lockable = lockable;
         self.probe_guards();
+        self.probe_seals();
         self.start()
     }
 
@@ -149,6 +150,13 @@ impl Linux {
             return;
         }
         self.world.guards = GuardMark::AnonVma;
+    }
+
+    /// Seals nothing, which a kernel that can seal does gladly, and denies nothing.
+    fn probe_seals(&mut self) {
+        let (addr, len) = (self.world.start, 0);
+        let calls = [Call::Mseal { addr, len, flags: 0 }, Call::SetMdwe { bits: 0 }];
+        self.world.seals = calls.into_iter().all(|call| self.apply(&Op { proc: 0, call }) == Outcome::Ok(0));
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -296,6 +304,9 @@ impl Drop for Linux {
     }
 }
 
+/// The option of prctl.
+const PR_SET_MDWE: u64 = 65;
+
 /// A call as a command; `None` for those the parent has a hand in.
 fn command(call: &Call) -> Option<Cmd> {
     let fd = |file: FileId| child::FIRST_FD + u64::from(file);
@@ -314,6 +325,8 @@ fn command(call: &Call) -> Option<Cmd> {
         Call::Munlock { addr, len } => (libc::SYS_munlock, [addr, len, 0, 0, 0, 0]),
         Call::Mlockall { flags } => (libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]),
         Call::Munlockall => (libc::SYS_munlockall, [0; 6]),
+        Call::Mseal { addr, len, flags } => (libc::SYS_mseal, [addr, len, flags, 0, 0, 0]),
+        Call::SetMdwe { bits } => (libc::SYS_prctl, [PR_SET_MDWE, bits, 0, 0, 0, 0]),
         Call::Brk { addr } => (libc::SYS_brk, [addr, 0, 0, 0, 0, 0]),
         Call::Msync { addr, len, flags } => (libc::SYS_msync, [addr, len, flags, 0, 0, 0]),
         Call::Ftruncate { file, len } => (libc::SYS_ftruncate, [fd(file), len, 0, 0, 0, 0]),

@@ -43,6 +43,9 @@ impl Model {
     /// One VMA's share.
     fn advise_part(&mut self, p: usize, i: usize, start: u64, end: u64, advice: u64) -> Res<()> {
         let v = self.proc(p).vmas[i].clone();
+        if v.resists(advice) {
+            return Err(libc::EPERM);
+        }
         match advice {
             3 => Ok(()),
             4 | DONTNEED_LOCKED => {

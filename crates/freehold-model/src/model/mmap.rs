@@ -108,6 +108,9 @@ impl Model {
         if map & MAP_NORESERVE != 0 {
             flags |= vmflag::NORESERVE;
         }
+        if pr.denies_exec(flags, flags) {
+            return Err(libc::EACCES);
+        }
         self.region(p, addr, len, flags, pgoff, file)?;
         if flags & vmflag::LOCKED != 0 || map & (MAP_POPULATE | MAP_NONBLOCK) == MAP_POPULATE {
             let _ = self.populate(p, addr, addr + len, true);

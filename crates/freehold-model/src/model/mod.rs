@@ -25,6 +25,7 @@ mod mprotect;
 mod mremap;
 mod munmap;
 mod place;
+mod seal;
 mod sync;
 
 use std::collections::BTreeMap;
@@ -107,6 +108,8 @@ struct Process {
     brk: u64,
     /// Lock flags of future mappings.
     def_flags: u32,
+    /// What it denies itself of executable memory.
+    mdwe: u64,
     limits: Limits,
     /// As the world's.
     quirks: Quirks,
@@ -163,6 +166,7 @@ impl Model {
             count: w.outside,
             brk: w.heap,
             def_flags: 0,
+            mdwe: 0,
             limits,
             quirks: w.quirks,
             met_quirk: false,
@@ -195,6 +199,8 @@ impl Model {
             Call::Munlock { addr, len } => ok(self.munlock(p, addr, len)),
             Call::Mlockall { flags } => ok(self.mlockall(p, flags)),
             Call::Munlockall => ok(self.set_lock_all(p, 0)),
+            Call::Mseal { addr, len, flags } => ok(self.mseal(p, addr, len, flags)),
+            Call::SetMdwe { bits } => ok(self.set_mdwe(p, bits)),
             Call::Brk { addr } => ok(self.brk(p, addr)),
             Call::Msync { addr, len, flags } => ok(self.msync(p, addr, len, flags)),
             Call::Mincore { addr, len } => self.mincore(p, addr, len).map(Outcome::Bytes),

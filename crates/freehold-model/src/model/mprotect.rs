@@ -46,7 +46,7 @@ impl Model {
             let v = &pr.vmas[i];
             let stop = v.end.min(end);
             let flags = v.flags & !vmflag::ACCESS | (prot & 7) as u32;
-            if flags & !(flags >> vmflag::MAY_SHIFT) & vmflag::ACCESS != 0 {
+            if flags & !(flags >> vmflag::MAY_SHIFT) & vmflag::ACCESS != 0 || pr.denies_exec(v.flags, flags) {
                 return Err(libc::EACCES);
             }
             self.protect_part(p, i, pos, stop, flags)?;
@@ -61,6 +61,9 @@ impl Model {
         let v = &pr.vmas[i];
         let old = v.flags;
         let pages = ((end - start) / PAGE) as i64;
+        if v.has(vmflag::SEALED) {
+            return Err(libc::EPERM);
+        }
         if flags == old {
             return Ok(());
         }

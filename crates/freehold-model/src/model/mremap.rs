@@ -114,6 +114,9 @@ impl Model {
         let w = self.world.clone();
         let pr = self.proc(p);
         let v = &pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?];
+        if v.has(vmflag::SEALED) {
+            return Err(libc::EPERM);
+        }
         if !r.grows() && !r.to() {
             return Ok(false);
         }

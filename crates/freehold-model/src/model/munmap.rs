@@ -27,18 +27,24 @@ impl Process {
         inside.map(|v| (v.end.min(end) - v.start.max(start)) / PAGE).sum()
     }
 
-    /// Splits so that no VMA straddles the range. The one refusal: a hole cut into one VMA makes two of it,
-    /// which the limit may forbid.
+    /// Splits so that no VMA straddles the range. Refused if a hole cut into one VMA makes two of it, which the limit may forbid,
+    /// and where something is sealed; what was split until then stays so.
     pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
         let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(()) };
         if start > self.vmas[i].start {
             if end < self.vmas[i].end && self.count.map_count as u64 >= max {
                 return Err(libc::ENOMEM);
             }
+            if self.vmas[i].has(vmflag::SEALED) {
+                return Err(libc::EPERM);
+            }
             self.split(i, start);
             i += 1;
         }
         while i < self.vmas.len() && self.vmas[i].start < end {
+            if self.vmas[i].has(vmflag::SEALED) {
+                return Err(libc::EPERM);
+            }
             if end < self.vmas[i].end {
                 self.split(i, end);
             }

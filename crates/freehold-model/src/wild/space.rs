@@ -9,7 +9,7 @@ use freehold::{
     fault::Access,
     platform::PkeyRights,
     space::{
-        Advice, Arguments, LockAllFlags, LockFlags, MapFlags, Prot, QueryFlags, RemapFlags, ShmFlags,
+        Advice, Arguments, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, QueryFlags, RemapFlags, ShmFlags,
         SpecialPart, SyncFlags,
     },
     vma::flags::VmFlags,
@@ -86,7 +86,7 @@ fn mapped(stage: &mut Stage, v: &mut Values<'_>) -> bool {
 fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
-    match v.below(14) {
+    match v.below(15) {
         0 | 1 => space.mprotect(addr, len, prot(v)).is_ok(),
         2 => space.pkey_mprotect(addr, len, prot(v), v.below(256) as u8).is_ok(),
         3 => space.pkey_alloc(PkeyRights::from_bits_retain(v.flags(3) as u32)).is_ok(),
@@ -96,11 +96,15 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         7 => space.munlock(addr, len).is_ok(),
         8 if v.below(8) == 0 => space.mlockall(LockAllFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         9 => space.munlockall().is_ok(),
-        10 if v.bit() => space.mseal(addr, len).is_ok(),
+        10 if v.bit() => space.mseal(addr, len, v.below(9).saturating_sub(7)).is_ok(),
         11 => space.set_policy(v.range(), v.wild()).is_ok(),
         12 => space
             .brk(if v.bit() { v.wild() } else { space.brk(0).unwrap_or(0).wrapping_add(v.len()) })
             .is_ok(),
+        13 if v.bit() => {
+            let wanted = Mdwe::from_bits_retain(v.below(5) as u32);
+            space.set_mdwe(wanted).is_ok() && space.mdwe() == wanted
+        }
         _ => space.move_stack(addr, len).is_ok(),
     }
 }

@@ -11,7 +11,7 @@ use freehold::{
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
     platform::Platform,
     rmap::FileRmap,
-    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Prot, SpaceConfig, Unmap},
+    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, Unmap},
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
@@ -100,6 +100,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         brk: if values.bit() { values.wild() } else { tame.brk },
         data: if values.below(4) == 0 { values.range() } else { tame.data },
         limits: limits(values),
+        mdwe: Mdwe::from_bits_retain(values.below(5) as u32),
         locking: Locking {
             unmap,
             fault: values.of(&[FaultLock::MmapLock, FaultLock::VmaLock]),

@@ -54,6 +54,8 @@ pub(crate) mod flag {
     }
     /// The locks of mlock.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
+    /// A segment of System V shared memory, which smaps does not say.
+    pub(crate) const SEGMENT: u32 = 1 << 31;
     /// What never merges.
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
@@ -118,6 +120,17 @@ impl Areas {
     pub(crate) fn find(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(..=at).next_back()?;
         (at < area.end).then_some((*start, area))
+    }
+
+    /// What is left of a segment that was attached at `at`, ascending.
+    pub(crate) fn attached(&self, at: u64) -> Vec<Range<u64>> {
+        let mut file = None;
+        let of_it = |(start, area): &(&u64, &Area)| {
+            area.flags & flag::SEGMENT != 0
+                && **start - at == area.offset
+                && *file.get_or_insert(area.file) == area.file
+        };
+        self.by_start.range(at..).filter(of_it).map(|(start, area)| *start..area.end).collect()
     }
 
     /// The first area that starts above `at`.

@@ -90,7 +90,8 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
         CallName::Msync | CallName::Mincore => Reach::Pages(span(args[0], args[1])),
         CallName::Shmat => one(call.returned.value().map_or(0..0, |at| span(at, segment))),
         CallName::Shmdt => {
-            one(space.areas.find(args[0]).map_or(span(args[0], PAGE), |(start, area)| start..area.end))
+            let parts = space.areas.attached(args[0]);
+            one(parts.last().map_or(span(args[0], PAGE), |last| args[0]..last.end))
         }
         _ => Reach::Whole,
     }
@@ -160,10 +161,8 @@ impl Space {
             CallName::Mlockall | CallName::Munlockall => self.mlockall(doing),
             CallName::Shmat => self.shmat(doing),
             CallName::Shmdt => {
-                if let Some((start, area)) = self.areas.find(args[0]) {
-                    let range = start..area.end;
-                    self.areas.unmap(&range);
-                }
+                let parts = self.areas.attached(args[0]);
+                parts.iter().for_each(|part| self.areas.unmap(part));
             }
             _ => {}
         }
@@ -398,7 +397,7 @@ impl Space {
             shared: true,
             file: doing.file,
             offset: 0,
-            flags: 0,
+            flags: flag::SEGMENT,
             tag: 0,
             family: 0,
             alone: true,

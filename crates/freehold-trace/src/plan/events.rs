@@ -14,6 +14,10 @@ const CLONE_VM: u64 = 0x100;
 const EPERM: u16 = 1;
 const EINVAL: u16 = 22;
 const ESRCH: u16 = 3;
+const EACCES: u16 = 13;
+const EIDRM: u16 = 43;
+const PR_SET_MDWE: u64 = 65;
+const PR_GET_MDWE: u64 = 66;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
@@ -148,7 +152,24 @@ impl Planner {
         let id = self.names.len() as u32 + 1;
         self.names.insert(name.to_owned(), id);
         let size = self.size_of(name);
-        self.segment.files.push(PlanFile { id, path: name.to_owned(), size });
+        self.segment.files.push(PlanFile { id, path: name.to_owned(), size, segment: false });
+        Some(id)
+    }
+
+    /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
+    fn attached(&mut self, call: &Call) -> Option<u32> {
+        // Made before the recording began, of a size that is not known.
+        let unknown = call.returned.value().map(|_| PAGE);
+        let size = self.segments.get(&call.args[0]).copied().or(unknown)?;
+        let key = format!("segment {}", call.args[0]);
+        if let Some(&id) = self.names.get(&key) {
+            return Some(id);
+        }
+        let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
+        let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
+        let id = self.names.len() as u32 + 1;
+        self.names.insert(key, id);
+        self.segment.files.push(PlanFile { id, path, size: Some(size), segment: true });
         Some(id)
     }
 
@@ -330,17 +351,15 @@ impl Planner {
             }
             // There was no such descriptor.
             CallName::Mmap if call.returned == Returned::Error(9) => None,
-            CallName::Mmap | CallName::Shmat => {
-                let anonymous = call.name == CallName::Mmap && call.args[3] & 0x20 != 0;
+            CallName::Shmat => self.attached(call),
+            CallName::Mmap => {
+                let anonymous = call.args[3] & 0x20 != 0;
                 let shared = matches!(call.args[3] & 0xf, 1 | 3);
                 let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
                 match (path, anonymous, shared) {
                     (_, true, false) => None,
                     (Some(path), ..) => self.file_of(&path),
                     (None, true, true) => self.file_of("/dev/zero"),
-                    (None, ..) if call.name == CallName::Shmat => {
-                        self.file_of(&format!("/SYSV{}", call.args[0]))
-                    }
                     (None, ..) => self.file_of(&format!("descriptor {}", call.args[4] as i64)),
                 }
             }
@@ -352,6 +371,7 @@ impl Planner {
     fn is_elsewhere(&mut self, call: &Call) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == 0x5356_4d41 => aside::NAMES,
+            CallName::Prctl if matches!(call.args[0], PR_SET_MDWE | PR_GET_MDWE) => return None,
             CallName::Prctl => aside::PRCTL,
             // Of a kernel that does, no such call fails so but for arguments that the plan can do without.
             CallName::Madvise
@@ -367,6 +387,8 @@ impl Planner {
                 let _ = self.mapped_file(call);
                 aside::SHM
             }
+            // Who may attach a segment, and that it was removed, is not followed.
+            CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork => aside::TASKS,
             CallName::Execve | CallName::Execveat => aside::TASKS,
             CallName::ProcessMadvise | CallName::ProcessMrelease | CallName::Userfaultfd => aside::OTHERS,

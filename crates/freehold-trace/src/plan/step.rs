@@ -53,6 +53,8 @@ pub struct PlanFile {
     pub path: String,
     /// Its size in bytes, where known.
     pub size: Option<u64>,
+    /// It is a segment of System V shared memory, for shmat alone.
+    pub segment: bool,
 }
 
 /// One thing that a task does.

@@ -23,8 +23,20 @@ unkillable_error! {
         Heap => EINVAL,
         /// [`SpaceConfig::data`](crate::space::SpaceConfig::data) ends before it begins, or beyond user space.
         Data => EINVAL,
+        /// [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe) could not be asked for.
+        Mdwe => EINVAL,
         /// No memory for records or the root table.
         OutOfMemory => ENOMEM,
+    }
+}
+
+plain_error! {
+    /// Why an address space did not deny itself what it was to.
+    MdweError {
+        /// Unknown bits, or only that nobody inherits it.
+        Invalid => EINVAL,
+        /// Something else was denied before, and for good.
+        NotPermitted => EPERM,
     }
 }
 

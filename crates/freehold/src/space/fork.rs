@@ -76,6 +76,7 @@ impl<P: Platform> AddressSpace<P> {
             brk: self.start_brk.load(Relaxed),
             data: self.data.clone(),
             limits: self.limits.get(),
+            mdwe: self.mdwe().inherited(),
             locking: self.locking,
             lock_stats: self.mmap_lock.stats().is_some() && self.engine.lock_stats.is_none(),
         };

@@ -263,6 +263,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         request.vm_flags = request.vm_flags.with_pkey(pkey);
         self.check_lock(&request)?;
         self.settle_kind(&mut request, range.start)?;
+        if space.denies_exec(request.vm_flags, request.vm_flags) {
+            return Err(MmapError::AccessDenied);
+        }
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
         let populate = match file {
             None => self.store_mapping(&request, range.clone(), promising, replaced)?,

@@ -20,6 +20,7 @@ mod madvise;
 mod map_flags;
 pub mod maps;
 mod mbind;
+mod mdwe;
 mod mincore;
 mod mlock;
 mod mmap;
@@ -52,6 +53,7 @@ pub use counters::{Counts, Faults, Rss, RssKind};
 pub use limits::Limits;
 pub use madvise::Advice;
 pub use map_flags::{MapFlags, Prot};
+pub use mdwe::Mdwe;
 pub use mlock::{LockAllFlags, LockFlags};
 pub use mremap::RemapFlags;
 pub use msync::SyncFlags;
@@ -73,7 +75,7 @@ use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
-    atomic::AtomicU64,
+    atomic::{AtomicU32, AtomicU64},
     stats::{LockSnapshot, LockStats},
 };
 use limits::LiveLimits;
@@ -177,6 +179,8 @@ pub struct SpaceConfig {
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
+    /// What an exec has [inherited](Mdwe::inherited).
+    pub mdwe: Mdwe,
     /// The designs in use.
     pub locking: Locking,
     /// Keep statistics of its own mmap lock, instead of [those of all](crate::engine::Config::lock_stats).
@@ -190,6 +194,7 @@ impl Default for SpaceConfig {
             brk: 0x5555_5555_6000,
             data: 0..0,
             limits: Limits::default(),
+            mdwe: Mdwe::empty(),
             locking: Locking::default(),
             lock_stats: false,
         }
@@ -207,6 +212,9 @@ impl SpaceConfig {
         }
         if self.data.start > self.data.end || self.data.end > TASK_SIZE {
             return Err(SpaceError::Data);
+        }
+        if !self.mdwe.is_sound() {
+            return Err(SpaceError::Mdwe);
         }
         Ok(())
     }
@@ -233,6 +241,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
     pub(crate) limits: LiveLimits,
+    /// See [`mdwe`]; one word, read and written alone.
+    pub(crate) mdwe: AtomicU32,
     /// The designs in use; fixed.
     pub(crate) locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
@@ -293,6 +303,7 @@ impl<P: Platform> AddressSpace<P> {
             closings: Closings::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
+            mdwe: AtomicU32::new(config.mdwe.bits()),
             locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
             data: config.data.clone(),

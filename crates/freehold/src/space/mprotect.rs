@@ -159,7 +159,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let (old, policy) = (vma.flags(), vma.policy());
         let pkey = self.guard.key_for(old, self.access, self.pkey);
         let wanted = ((old - VmFlags::ACCESS) | self.access).with_pkey(pkey);
-        if !wanted.allows_its_rights() {
+        if !wanted.allows_its_rights() || self.guard.space.denies_exec(old, wanted) {
             return Err(MprotectError::AccessDenied);
         }
         if old.contains(VmFlags::SEALED) {

@@ -19,7 +19,7 @@ impl From<ReshapeError> for MsealError {
 
 impl<P: Platform> AddressSpace<P> {
     /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights, nor emptied
-    /// where they cannot be written. Sealing again is fine.
+    /// where they cannot be written. Sealing again is fine. `flags` are none so far: it must be 0.
     ///
     /// # Errors
     ///
@@ -28,9 +28,10 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
-    pub fn mseal(&self, addr: u64, len: u64) -> Result<(), MsealError> {
+    pub fn mseal(&self, addr: u64, len: u64, flags: u64) -> Result<(), MsealError> {
         let whole = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
-        let end = whole.filter(|_| addr.is_multiple_of(PAGE_SIZE)).ok_or(MsealError::Invalid)?;
+        let sound = flags == 0 && addr.is_multiple_of(PAGE_SIZE);
+        let end = whole.filter(|_| sound).ok_or(MsealError::Invalid)?;
         let range = addr..end;
         if range.is_empty() {
             return Ok(());

@@ -548,6 +548,10 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), MunmapError> {
         let Range { mut start, end } = range.range();
         if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
+            // As far as the other designs come.
+            if let Some(vma) = guard.find(start) {
+                guard.clip(vma, &range.range())?;
+            }
             return Err(MunmapError::Sealed);
         }
         for edge in [start, end - 1] {

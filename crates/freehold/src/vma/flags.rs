@@ -141,7 +141,7 @@ impl VmFlags {
     }
 }
 
-const SMAPS: [(VmFlags, &str); 30] = [
+const SMAPS: [(VmFlags, &str); 33] = [
     (VmFlags::READ, "rd"),
     (VmFlags::WRITE, "wr"),
     (VmFlags::EXEC, "ex"),
@@ -153,6 +153,7 @@ const SMAPS: [(VmFlags, &str); 30] = [
     (VmFlags::GROWSDOWN, "gd"),
     (VmFlags::UFFD_MISSING, "um"),
     (VmFlags::PFNMAP, "pf"),
+    (VmFlags::MAYBE_GUARD, "gu"),
     (VmFlags::UFFD_WP, "uw"),
     (VmFlags::LOCKED, "lo"),
     (VmFlags::IO, "io"),
@@ -171,5 +172,7 @@ const SMAPS: [(VmFlags, &str); 30] = [
     (VmFlags::HUGEPAGE, "hg"),
     (VmFlags::NOHUGEPAGE, "nh"),
     (VmFlags::MERGEABLE, "mg"),
+    (VmFlags::DROPPABLE, "dp"),
     (VmFlags::UFFD_MINOR, "ui"),
+    (VmFlags::SEALED, "sl"),
 ];

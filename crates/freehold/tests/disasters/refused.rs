@@ -59,7 +59,7 @@ fn because_the_last_vma_is_sealed() {
     for locking in designs() {
         let sealed = |process: &Process| {
             anon(process, BASE + 1536 * PAGE, 4);
-            process.mseal(BASE + 1536 * PAGE, 4 * PAGE).unwrap();
+            process.mseal(BASE + 1536 * PAGE, 4 * PAGE, 0).unwrap();
         };
         refused(locking, sealed, MunmapError::Sealed);
     }

@@ -263,7 +263,7 @@ fn what_must_not_be_cut_is_not() {
             let (at, len) = (BASE + first * PAGE, pages * PAGE);
             assert!(process.munmap(at, len).is_err());
             assert!(process.mprotect(at, len, R).is_err());
-            assert!(process.mseal(at, len).is_err());
+            assert!(process.mseal(at, len, 0).is_err());
             assert!(process.madvise(at, len, Advice::DontFork).is_err());
             assert!(process.set_policy(at..at + len, 3).is_err());
             assert!(process.mmap(at, len, RW, ANON | MapFlags::FIXED, None, 0).is_err());

@@ -25,6 +25,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::mmu", "a reference"),
     ("AddressSpace::locking", "a value"),
     ("AddressSpace::limits", "a reference"),
+    ("AddressSpace::mdwe", "a value"),
+    ("AddressSpace::set_mdwe", "a word, which needs no memory"),
     ("AddressSpace::counts", "numbers"),
     ("AddressSpace::rss", "numbers"),
     ("AddressSpace::faults", "numbers"),

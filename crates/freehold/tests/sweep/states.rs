@@ -132,7 +132,7 @@ pub const STATES: &[State] = &[
     }),
     state("sealed memory", |s| {
         memory(s);
-        s.process.mseal(s.at(0), UNITS * s.unit).unwrap();
+        s.process.mseal(s.at(0), UNITS * s.unit, 0).unwrap();
     }),
     state("guards", |s| {
         memory(s);

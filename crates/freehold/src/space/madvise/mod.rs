@@ -163,13 +163,13 @@ fn decode(addr: u64, len: u64) -> Result<Range<u64>, MadviseError> {
     Ok(addr..end)
 }
 
-/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where stores went to a file.
+/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a file to read again.
 fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
     use Advice::*;
     let discards =
         matches!(advice, DontNeed | DontNeedLocked | Free | Remove | DontFork | WipeOnFork | GuardInstall);
     let flags = vma.flags();
-    let refused = flags.contains(VmFlags::SEALED) && !flags.intersects(VmFlags::SHARED | VmFlags::WRITE);
+    let refused = flags.contains(VmFlags::SEALED) && !flags.contains(VmFlags::WRITE) && vma.is_anonymous();
     if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
 }
 

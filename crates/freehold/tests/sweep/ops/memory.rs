@@ -155,7 +155,8 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::munlockall", "munlockall", |s| told!(s.process.munlockall()))
         .needs_nothing()
         .leaves(Left::Layout),
-    op("AddressSpace::mseal", "mseal", |s| told!(s.process.mseal(s.at(2), 3 * s.unit))).leaves(Left::Layout),
+    op("AddressSpace::mseal", "mseal", |s| told!(s.process.mseal(s.at(2), 3 * s.unit, 0)))
+        .leaves(Left::Layout),
     op("AddressSpace::set_policy", "mbind", |s| told!(s.process.set_policy(s.at(2)..s.at(6), 7)))
         .leaves(Left::Layout),
     op("AddressSpace::brk", "brk up", |s| brk(s, 3)).needs_nothing(),

@@ -1,0 +1,67 @@
+//! mseal, and prctl's PR_SET_MDWE.
+
+use super::madvise::DONTNEED_LOCKED;
+use super::*;
+
+const REFUSE_EXEC_GAIN: u64 = 1;
+const NO_INHERIT: u64 = 2;
+
+impl Model {
+    pub(super) fn mseal(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
+        let end = addr.wrapping_add(page_up(len));
+        if flags != 0 || !aligned(addr) || (len != 0 && page_up(len) == 0) || end < addr {
+            return Err(libc::EINVAL);
+        }
+        let max = self.world.max_map_count;
+        let pr = self.proc(p);
+        // A hole: nothing is sealed.
+        if pr.pages_in(addr, end) != (end - addr) / PAGE {
+            return Err(libc::ENOMEM);
+        }
+        let mut pos = addr;
+        while pos < end {
+            let i = pr.at(pos).expect("without holes");
+            let (stop, flags) = (pr.vmas[i].end.min(end), pr.vmas[i].flags);
+            if flags & vmflag::SEALED == 0 {
+                pr.modify(i, pos, stop, flags | vmflag::SEALED, max)?;
+            }
+            pos = stop;
+        }
+        Ok(0)
+    }
+
+    /// Once something is denied, it stays just so.
+    pub(super) fn set_mdwe(&mut self, p: usize, bits: u64) -> Res {
+        let known = REFUSE_EXEC_GAIN | NO_INHERIT;
+        if bits & !known != 0 || bits == NO_INHERIT {
+            return Err(libc::EINVAL);
+        }
+        let mdwe = &mut self.proc(p).mdwe;
+        if *mdwe != 0 && *mdwe != bits {
+            return Err(libc::EPERM);
+        }
+        *mdwe = bits;
+        Ok(0)
+    }
+}
+
+impl Process {
+    /// Whether memory with the flags `old` may not get the flags `new`; a new mapping has had them already.
+    pub(super) fn denies_exec(&self, old: u32, new: u32) -> bool {
+        let gains = new & vmflag::WRITE != 0 || old & vmflag::EXEC == 0;
+        self.mdwe & REFUSE_EXEC_GAIN != 0 && new & vmflag::EXEC != 0 && gains
+    }
+
+    /// What a fork's child denies itself.
+    pub(super) fn inherited_mdwe(&self) -> u64 {
+        if self.mdwe & NO_INHERIT != 0 { 0 } else { self.mdwe }
+    }
+}
+
+impl Vma {
+    /// Sealed, and the advice would take contents away that nobody could write nor find in a file.
+    pub(super) fn resists(&self, advice: u64) -> bool {
+        let discards = matches!(advice, 4 | 8 | 9 | 10 | 18 | DONTNEED_LOCKED | 102);
+        discards && self.has(vmflag::SEALED) && !self.has(vmflag::WRITE) && self.back == Backing::Anon
+    }
+}

@@ -1,0 +1,70 @@
+//! MDWE: memory that was written is never executed (prctl's `PR_SET_MDWE`).
+//!
+//! ```text
+//! mmap        refuses WRITE with EXEC
+//! mprotect    refuses EXEC with WRITE, and EXEC where it was not; what is executable may stay so
+//! ```
+
+use super::AddressSpace;
+use crate::{error::MdweError, platform::Platform, vma::flags::VmFlags};
+use bitflags::bitflags;
+use freehold_sync::atomic::Ordering::Relaxed;
+
+bitflags! {
+    /// What a program denies itself for good, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Mdwe: u32 {
+        /// PR_MDWE_REFUSE_EXEC_GAIN: nothing becomes executable that could be written.
+        const REFUSE_EXEC_GAIN = 1;
+        /// PR_MDWE_NO_INHERIT: not so in forked children, nor after an exec. Only with the other.
+        const NO_INHERIT = 2;
+    }
+}
+
+impl Mdwe {
+    /// What a forked child has, and an address space that an exec makes.
+    #[must_use]
+    pub fn inherited(self) -> Self {
+        if self.contains(Self::NO_INHERIT) { Self::empty() } else { self }
+    }
+
+    /// Whether it can be asked for.
+    pub(crate) fn is_sound(self) -> bool {
+        Self::all().contains(self) && self != Self::NO_INHERIT
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// What it denies itself.
+    pub fn mdwe(&self) -> Mdwe {
+        // Relaxed, here and below: one word, of which nothing else depends; who changes rights meanwhile comes before or after.
+        Mdwe::from_bits_retain(self.mdwe.load(Relaxed))
+    }
+
+    /// Denies it, from now on. What is mapped already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// See [`MdweError`].
+    ///
+    /// # Locks
+    ///
+    /// None.
+    pub fn set_mdwe(&self, mdwe: Mdwe) -> Result<(), MdweError> {
+        if !mdwe.is_sound() {
+            return Err(MdweError::Invalid);
+        }
+        match self.mdwe.compare_exchange(0, mdwe.bits(), Relaxed, Relaxed) {
+            Err(now) if now != mdwe.bits() => Err(MdweError::NotPermitted),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether memory with the rights `old` may not get the rights `new`; `old` are `new` for what is only being mapped.
+    #[inline]
+    pub(super) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
+        new.contains(VmFlags::EXEC)
+            && (new.contains(VmFlags::WRITE) || !old.contains(VmFlags::EXEC))
+            && self.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN)
+    }
+}
