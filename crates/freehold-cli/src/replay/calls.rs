@@ -10,7 +10,6 @@ use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
-const PROT_WRITE: u64 = 2;
 const PR_SET_MDWE: u64 = 65;
 const PR_GET_MDWE: u64 = 66;
 /// Pages that a mincore is asked about, at most.
@@ -85,10 +84,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, 
     // Shared memory without a name is a file of its own each time, which the engine makes.
     let named = planned.file.filter(|_| !flags.contains(MapFlags::ANONYMOUS));
     let file = named.and_then(|id| match world.mapped(id) {
-        Some(Mapped::File(file)) => {
-            let shared = flags.contains(MapFlags::SHARED);
-            Some(file.file(shared, prot & PROT_WRITE != 0))
-        }
+        Some(Mapped::File(file)) => Some(file.file(true)),
         _ => None,
     });
     // Where Linux put it; the engine agrees if that is free.

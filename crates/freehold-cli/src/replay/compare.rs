@@ -19,6 +19,7 @@ const PAGE: u64 = 4096;
 pub(super) const FILE_PAGE: u32 = 4;
 const PRESENT: u32 = 8;
 const SWAPPED: u32 = 16;
+const ZERO: u32 = 32;
 /// Which of a VMA's sizes is that of its anonymous huge pages.
 const HUGE_KB: usize = 7;
 /// Differences of one snapshot that are shown.
@@ -205,7 +206,9 @@ fn compare_pages(
     if snapshot.pages.is_empty() {
         return 0;
     }
-    let (mut ours, mut theirs, mut may_go) = (Runs::default(), Runs::default(), Runs::default());
+    let (mut ours, mut theirs) = (Runs::default(), Runs::default());
+    // Anonymous pages of droppable memory; on Linux those that have been dropped may be there again, as zeroes.
+    let (mut may_go, mut kept) = (Runs::default(), Runs::default());
     let mut runs = snapshot.pages.iter().peekable();
     for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
         let pages = area.start / PAGE..area.end / PAGE;
@@ -218,6 +221,9 @@ fn compare_pages(
             let private =
                 run.categories & counts != 0 && is_private_page(area, run.categories & FILE_PAGE != 0);
             if part.start < part.end && private {
+                if has(b"dp") && run.categories & ZERO == 0 {
+                    kept.push(part.clone());
+                }
                 theirs.push(part);
             }
             if end > pages.end {
@@ -229,7 +235,7 @@ fn compare_pages(
             let file_page = !matches!(present.kind, PageKind::Anon);
             if present.kind != PageKind::Special && is_private_page(area, file_page) {
                 let pages = present.range.start / PAGE..present.range.end / PAGE;
-                if has(b"dp") {
+                if has(b"dp") && present.kind == PageKind::Anon {
                     may_go.push(pages.clone());
                 }
                 ours.push(pages);
@@ -251,7 +257,7 @@ fn compare_pages(
             maps: maps_around(process, at * PAGE),
         });
     }
-    ours.not_in(&theirs).filter(lost).count() as u64
+    may_go.not_in(&kept).count() as u64
 }
 
 /// The resident set, as far as it does not depend on what files happened to be in memory, nor on which pages were `dropped`.

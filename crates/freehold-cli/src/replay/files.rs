@@ -38,6 +38,9 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let page = at & !(PAGE - 1);
     let vma = process.find_vma(page)?;
     let file = vma.object().file()?.clone();
+    if file.mapping().huge_page_size().is_some() {
+        return None;
+    }
     let maps = !access.write || vma.flags().contains(freehold::vma::flags::VmFlags::SHARED);
     let start = (page & !(AROUND - 1)).max(vma.start());
     let table_end = (page & !(TABLE - 1)) + TABLE;

@@ -16,6 +16,7 @@ mod found;
 mod image;
 pub mod outcome;
 mod perform;
+mod refused;
 mod resident;
 mod run;
 mod runs;

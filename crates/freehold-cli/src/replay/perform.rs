@@ -7,6 +7,7 @@ use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
+use super::refused::{self, Refused, UNTOLD};
 use super::start;
 use super::transfer::{self, Moved};
 use super::world::World;
@@ -27,6 +28,9 @@ const NO_SUCH_CALL: &str =
 /// Why some bytes are not compared.
 const OWN_BYTES: &str =
     "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
+/// Why some faults are not repeated.
+const POOL: &str =
+    "SIGBUS in a mapping of huge pages: neither how many the pool had nor how long its file was is recorded";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -75,16 +79,35 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
+                if *ends == Ends::Signal(SIGBUS, 2) && is_of_huge_pages(image.process(), *address) {
+                    self.found.set_aside(POOL, 1);
+                    return None;
+                }
                 let ended = self.fault(image, task.number, step.line, *address, *code);
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
             }
             What::Call(planned) => {
                 let image = task.image.clone()?;
+                let refused = refused::refused(image.process(), &planned.call);
+                if matches!(refused, Some(Refused::Leave)) {
+                    self.found.set_aside(UNTOLD, 1);
+                    return None;
+                }
+                self.lap();
                 let answer = self.call(image.process(), planned);
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
                 image.reached.called(image.process(), &planned.call);
                 self.lap();
+                if let (Some(Refused::Undo(before)), Some(Moved { returned, .. })) = (refused, &answer)
+                    && let Some(value) = returned.value().filter(|_| *returned != planned.call.returned)
+                {
+                    let call = &planned.call;
+                    self.cpu.call(|| before.restore(image.process(), call, value));
+                    self.lap();
+                    self.found.set_aside(UNTOLD, 1);
+                    return None;
+                }
                 self.check_call(task, step.line, planned, answer);
             }
             What::Clone { child, shares } => {
@@ -306,6 +329,11 @@ impl<'w, 'c> Performer<'w, 'c> {
         let ns = self.lap();
         self.found.time_other(Other::Exec, ns);
     }
+}
+
+/// Whether a huge page of a pool is mapped at `address`, or would be by a fault.
+fn is_of_huge_pages(process: &Process, address: u64) -> bool {
+    process.find_vma(address).is_some_and(|vma| vma.huge_page_size().is_some())
 }
 
 fn show_end(ends: Ends) -> String {

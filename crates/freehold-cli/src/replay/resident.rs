@@ -140,7 +140,8 @@ impl Mapped {
     /// What `area` maps, if it is a file.
     fn at(world: &World, process: &Process, area: &Area) -> Option<Mapped> {
         let vma = process.find_vma(area.start)?;
-        let file = vma.object().file()?.clone();
+        // Huge pages of a pool are not counted among what is resident.
+        let file = vma.object().file().filter(|file| file.mapping().huge_page_size().is_none())?.clone();
         let shape = Shape {
             index: vma.pgoff_of(area.start),
             length: world.length(file.name()),

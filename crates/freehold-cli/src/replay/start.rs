@@ -51,7 +51,7 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
             process.mmap(area.start, len, prot, flags, None, 0)?
         }
         Some(Mapped::File(file)) => {
-            let file = file.file(area.shared, has(b"mw"));
+            let file = file.file(!area.shared || has(b"mw"));
             process.mmap(area.start, len, prot, flags, Some(file), area.offset)?
         }
         Some(Mapped::Segment(_)) => bail!("a segment stayed attached through an exec"),

@@ -6,6 +6,7 @@ use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::error::NoMemory;
+use freehold::hugetlb::HugePageSize;
 use freehold::object::{File, FileAccess, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
@@ -59,10 +60,10 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// The open file behind a mapping. How it was opened is not recorded; a shared mapping that does not write is taken for
-    /// one of a file opened for reading, which shows in the VMA's flags.
-    pub(super) fn file(&self, shared: bool, writes: bool) -> &Counted<File<Machine>> {
-        if shared && !writes { &self.for_reading } else { &self.for_writing }
+    /// The open file behind a mapping. How it was opened is recorded of what an exec maps alone, by the flags of its VMAs; others
+    /// are taken to be opened for writing as well.
+    pub(super) fn file(&self, for_writing: bool) -> &Counted<File<Machine>> {
+        if for_writing { &self.for_writing } else { &self.for_reading }
     }
 }
 
@@ -85,6 +86,10 @@ impl World {
             Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
         )
         .map_err(io::Error::other)?;
+        // How many there were is not recorded.
+        for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
+            engine.huge_pool(size).set_overcommit(u64::MAX);
+        }
         Ok(World {
             machine,
             engine,
@@ -120,7 +125,14 @@ impl World {
     pub(super) fn open(&mut self, files: &[PlanFile]) -> Result<(), NoMemory> {
         for file in files {
             if file.segment {
-                let segment = Segment::new(&self.engine, key(&file.path), file.size.unwrap_or(PAGE))?;
+                let (key, size) = (key(&file.path), file.size.unwrap_or(PAGE));
+                let segment = match file.huge.and_then(HugePageSize::from_bytes) {
+                    None => Segment::new(&self.engine, key, size)?,
+                    Some(page) => {
+                        let size = size.next_multiple_of(page.bytes());
+                        Segment::of_huge_pages(&self.engine, key, page, size).map_err(|_| NoMemory)?
+                    }
+                };
                 self.files.insert(file.id, Mapped::Segment(segment));
                 continue;
             }
@@ -129,7 +141,11 @@ impl World {
                 None => {
                     let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
                     let shmem = shmem.iter().any(|start| file.path.starts_with(start));
-                    let mapping = Mapping::new(&self.engine, Zeroes, UNKNOWN_SIZE, shmem)?;
+                    let mapping = match file.huge.and_then(HugePageSize::from_bytes) {
+                        None => Mapping::new(&self.engine, Zeroes, UNKNOWN_SIZE, shmem)?,
+                        Some(page) => Mapping::of_huge_pages(&self.engine, page, UNKNOWN_SIZE, true)
+                            .map_err(|_| NoMemory)?,
+                    };
                     let open = |access| File::new(&mapping, access, &file.path);
                     Mapped::File(Opened {
                         for_reading: open(FileAccess::READ)?,

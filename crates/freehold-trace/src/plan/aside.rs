@@ -6,6 +6,8 @@ pub(super) const FIXED_UP: &str = "kernel-mode faults that were not handled: tak
 pub(super) const NO_END: &str = "faults that were interrupted: neither resolved nor a signal";
 pub(super) const FILES: &str =
     "calls on files (ftruncate, fallocate, memfd_create): the file is not recorded";
+pub(super) const POOL: &str =
+    "mmap of huge pages refused for want of them: how many the pool had is not recorded";
 pub(super) const NAMES: &str = "prctl(PR_SET_VMA): the recorded kernel has no names for anonymous memory";
 pub(super) const FAILURE: &str =
     "madvise(MADV_HWPOISON, MADV_SOFT_OFFLINE): the recorded kernel does not handle failing memory";

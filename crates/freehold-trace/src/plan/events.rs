@@ -6,7 +6,7 @@ use super::calls::{self, Doing, Reach, Space};
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlanFile, PlannedCall, Start, What};
 use super::told::Told;
-use super::{Planner, Task};
+use super::{Planner, SystemV, Task};
 use crate::{Call, CallName, FaultCode, Format, Returned, Snapshot, Why};
 use std::ops::Range;
 
@@ -14,10 +14,16 @@ const CLONE_VM: u64 = 0x100;
 const EPERM: u16 = 1;
 const EINVAL: u16 = 22;
 const ESRCH: u16 = 3;
+const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
 const EIDRM: u16 = 43;
 const PR_SET_MDWE: u64 = 65;
 const PR_GET_MDWE: u64 = 66;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_HUGETLB: u64 = 0x4_0000;
+const SHM_HUGETLB: u64 = 0o4000;
+/// Bytes of a huge page, where nothing else is said.
+const HUGE: u64 = 2 << 20;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
@@ -152,15 +158,19 @@ impl Planner {
         let id = self.names.len() as u32 + 1;
         self.names.insert(name.to_owned(), id);
         let size = self.size_of(name);
-        self.segment.files.push(PlanFile { id, path: name.to_owned(), size, segment: false });
+        let huge = is_of_huge_pages(name).then_some(HUGE);
+        if huge.is_some() {
+            self.huge.insert(id);
+        }
+        self.segment.files.push(PlanFile { id, path: name.to_owned(), size, segment: false, huge });
         Some(id)
     }
 
     /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
     fn attached(&mut self, call: &Call) -> Option<u32> {
         // Made before the recording began, of a size that is not known.
-        let unknown = call.returned.value().map(|_| PAGE);
-        let size = self.segments.get(&call.args[0]).copied().or(unknown)?;
+        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, huge: None });
+        let SystemV { bytes, huge } = self.segments.get(&call.args[0]).copied().or(unknown)?;
         let key = format!("segment {}", call.args[0]);
         if let Some(&id) = self.names.get(&key) {
             return Some(id);
@@ -169,7 +179,7 @@ impl Planner {
         let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
         let id = self.names.len() as u32 + 1;
         self.names.insert(key, id);
-        self.segment.files.push(PlanFile { id, path, size: Some(size), segment: true });
+        self.segment.files.push(PlanFile { id, path, size: Some(bytes), segment: true, huge });
         Some(id)
     }
 
@@ -257,7 +267,13 @@ impl Planner {
         }
         let Some(number) = self.space_of(task) else { return self.aside(aside::NO_SPACE) };
         let file = self.mapped_file(&call);
-        let bytes = self.segments.get(&call.args[0]).copied().unwrap_or(PAGE);
+        let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
+        // What is mapped counts in whole pages of its own size.
+        let call = match call.name == CallName::Mmap && self.maps_huge_pages(&call, file) {
+            true if call.returned == Returned::Error(ENOMEM) => return self.aside(aside::POOL),
+            true => in_whole_pages(call),
+            false => call,
+        };
         let stamp = self.stamp(task);
         self.gather_target(&call, number, task);
         let Some(space) = self.spaces.get(&number) else { return };
@@ -282,6 +298,13 @@ impl Planner {
         let (assumed, written) = self.moved(&call);
         let planned = PlannedCall { call, file, segment: bytes, heap, assumed, written, unsure: unsure.0 };
         self.push(task, line, What::Call(Box::new(planned)));
+    }
+
+    fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> bool {
+        match call.args[3] & MAP_ANONYMOUS != 0 {
+            true => call.args[3] & MAP_HUGETLB != 0,
+            false => file.is_some_and(|file| self.huge.contains(&file)),
+        }
     }
 
     /// A call that reads or writes another address space waits for all that was done there, and is waited for.
@@ -344,8 +367,12 @@ impl Planner {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    let size = self.segments.entry(id).or_default();
-                    *size = (*size).max(call.args[1]);
+                    // Who only asks for the identifier may say any size up to the true one.
+                    let segment = self.segments.entry(id).or_default();
+                    segment.bytes = segment.bytes.max(call.args[1]);
+                    if call.args[2] & SHM_HUGETLB != 0 {
+                        segment.huge = Some(page_bytes(call.args[2]));
+                    }
                 }
                 None
             }
@@ -404,4 +431,26 @@ impl Planner {
             _ => return None,
         })
     }
+}
+
+/// Bytes of the huge pages that flags of mmap or shmget ask for: the logarithm stands at bit 26.
+fn page_bytes(flags: u64) -> u64 {
+    match flags >> 26 & 0x3f {
+        0 => HUGE,
+        shift => 1 << shift,
+    }
+}
+
+/// Whether the file at `path` is one of huge pages. No recording says of what kind a file system is: those of huge pages are taken
+/// to be mounted where they usually are.
+fn is_of_huge_pages(path: &str) -> bool {
+    path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
+}
+
+/// The same mmap of as many bytes as it maps.
+fn in_whole_pages(call: Call) -> Call {
+    let mut call = call;
+    let page = if call.args[3] & MAP_ANONYMOUS != 0 { page_bytes(call.args[3]) } else { HUGE };
+    call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
+    call
 }

@@ -38,8 +38,8 @@ pub use step::{Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSt
 use crate::{Event, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;
 use rustc_hash::FxHashMap as HashMap;
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
@@ -69,8 +69,10 @@ pub struct Planner {
     /// Files of the recording, by path, and how many of them are in here.
     paths: HashMap<String, usize>,
     paths_known: usize,
-    /// Bytes of System V segments, by number.
-    segments: HashMap<u64, u64>,
+    /// System V segments, by number.
+    segments: HashMap<u64, SystemV>,
+    /// Which of `names` are files of huge pages.
+    huge: HashSet<u32>,
     families: u32,
     recorded: Recorded,
     set_aside: BTreeMap<&'static str, u64>,
@@ -85,6 +87,14 @@ pub struct Planner {
     /// Tasks with steps in this segment.
     active: Vec<u32>,
     scratch: Vec<Stamp>,
+}
+
+/// A segment of System V shared memory.
+#[derive(Clone, Copy, Default)]
+struct SystemV {
+    bytes: u64,
+    /// Bytes of its pages, if those are huge.
+    huge: Option<u64>,
 }
 
 /// What the planner knows of a task.
@@ -121,6 +131,7 @@ impl Planner {
             paths: HashMap::default(),
             paths_known: 0,
             segments: HashMap::default(),
+            huge: HashSet::default(),
             families: 0,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),

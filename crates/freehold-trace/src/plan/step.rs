@@ -55,6 +55,8 @@ pub struct PlanFile {
     pub size: Option<u64>,
     /// It is a segment of System V shared memory, for shmat alone.
     pub segment: bool,
+    /// Bytes of its pages, if those are huge ones from a pool.
+    pub huge: Option<u64>,
 }
 
 /// One thing that a task does.

@@ -10,11 +10,12 @@
 //! | n attached, marked | as before; it may still be attached by who has the identifier | another n; destroyed, by whoever counts down to 0 |
 //! | 0 attached, marked | destroyed; nothing attaches it any more | |
 
-use super::{File, FileAccess, Mapping, Zeroes};
+use super::{File, FileAccess, FillError, Mapping, Zeroes};
 use crate::{
     counted::{Counted, Shared},
     engine::Engine,
     error::NoMemory,
+    hugetlb::HugePageSize,
     platform::Platform,
 };
 use freehold_sync::atomic::{
@@ -55,6 +56,21 @@ impl<P: Platform> Segment<P> {
     pub fn new(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
         let memory = Mapping::new(engine, Zeroes, bytes, true)?;
         Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
+    }
+
+    /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as they are touched.
+    ///
+    /// # Errors
+    ///
+    /// `bytes` is not a multiple of the page's; or no memory.
+    pub fn of_huge_pages(
+        engine: &Counted<Engine<P>>,
+        key: u32,
+        page: HugePageSize,
+        bytes: u64,
+    ) -> Result<Counted<Self>, FillError> {
+        let memory = Mapping::of_huge_pages(engine, page, bytes, false)?;
+        Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) }).map_err(NoMemory::from)?)
     }
 
     /// Its pages.
