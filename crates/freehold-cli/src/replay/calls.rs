@@ -5,6 +5,7 @@ use freehold::error::{Errno, MmapError};
 use freehold::space::{
     Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, ShmFlags, SyncFlags,
 };
+use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
@@ -60,7 +61,10 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
                 return None;
             }
             let mut out = vec![0; pages as usize];
-            done(process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno()))
+            let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
+            // Texts show what the vector got, and not where it is.
+            let refused = planned.call.returned == Returned::Error(Errno::EFAULT.0 as u16);
+            done(found.and_then(|()| if refused { may_write(process, args[2], pages) } else { Ok(()) }))
         }
         CallName::Mseal => done(process.mseal(args[0], args[1], args[2]).map_err(|error| error.errno())),
         CallName::Shmat => returned(shmat(world, process, planned)),
@@ -69,6 +73,16 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         CallName::Prctl if args[0] == PR_GET_MDWE => returned(mdwe(process, &args)),
         _ => return None,
     })
+}
+
+/// Whether the kernel could put `len` bytes at `at`, for the program.
+fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
+    let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
+    while at < end {
+        let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::WRITE));
+        at = vma.ok_or(Errno::EFAULT)?.end();
+    }
+    Ok(())
 }
 
 pub(super) fn returned(result: Result<u64, Errno>) -> Returned {

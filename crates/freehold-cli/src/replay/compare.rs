@@ -6,7 +6,8 @@ use super::image::{Image, maps_around};
 use super::outcome::Difference;
 use super::resident::{self, Resident};
 use super::runs::Runs;
-use super::world::{World, plain_name, special_name};
+use super::touched::Of;
+use super::world::{UNNAMED, World, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
@@ -32,6 +33,18 @@ const HOW_OPENED: &str =
 const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 
+const NAMES: &str = "names of mapped files that are not recorded";
+pub(super) const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
+
+/// Private pages that one side has alone, for a known reason.
+#[derive(Default)]
+struct PrivatePages {
+    /// Linux has dropped them, as it may.
+    dropped: u64,
+    /// Nothing recorded has touched them.
+    untold: u64,
+}
+
 /// One thing in which a snapshot and the engine differ.
 pub(super) struct Finding {
     pub(super) what: &'static str,
@@ -44,8 +57,9 @@ pub(super) struct Finding {
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
-    /// Pages of droppable memory that Linux has dropped.
-    dropped: u64,
+    pages: PrivatePages,
+    /// VMAs of files of which the recording does not tell the name.
+    unnamed: u64,
     pub(super) resident: Resident,
 }
 
@@ -56,10 +70,11 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     let findings = &mut compared.findings;
     let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
-    compare_areas(process, &ours, &theirs, findings);
+    compared.unnamed = compare_areas(process, &ours, &theirs, findings);
     if findings.is_empty() {
-        compared.dropped = compare_pages(process, &theirs, snapshot, findings);
-        compare_sizes(process, compared.dropped, snapshot, findings);
+        let pages = compare_pages(image, &theirs, snapshot, findings);
+        compare_sizes(process, &pages, snapshot, findings);
+        compared.pages = pages;
         compare_huge(process, &theirs, findings);
         compared.resident = resident::compare(world, image, &theirs, snapshot, findings);
     }
@@ -78,8 +93,10 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, dropped, resident } = compared;
-    found.set_aside(DROPPED, dropped);
+    let Compared { findings, pages, unnamed, resident } = compared;
+    found.set_aside(NAMES, unnamed);
+    found.set_aside(DROPPED, pages.dropped);
+    found.set_aside(KERNEL, pages.untold);
     resident.count(found);
     let unwritten =
         snapshot.areas.iter().filter(|area| area.shared && area.prot & 2 == 0 && area.flags.is_some());
@@ -99,16 +116,18 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.difference_count += more as u64;
 }
 
+/// Compares the VMAs. Of how many the name is not recorded.
 fn compare_areas(
     process: &Process,
     ours: &[MapLine<Machine>],
     theirs: &[&Area],
     findings: &mut Vec<Finding>,
-) {
+) -> u64 {
+    let mut unnamed = 0;
     let (mut our, mut their) = (ours.iter().peekable(), theirs.iter().peekable());
     loop {
         let at = match (our.peek(), their.peek()) {
-            (None, None) => return,
+            (None, None) => return unnamed,
             (our, their) => {
                 let start = our.map_or(u64::MAX, |line| line.start);
                 start.min(their.map_or(u64::MAX, |area| area.start))
@@ -116,6 +135,7 @@ fn compare_areas(
         };
         let line = our.next_if(|line| line.start == at);
         let area = their.next_if(|area| area.start == at);
+        unnamed += u64::from(area.is_some() && line.is_some_and(is_unnamed));
         let (linux, freehold) =
             (area.map(|area| show_area(area)), line.map(|line| show_line(line, area.copied())));
         if linux == freehold {
@@ -129,6 +149,11 @@ fn compare_areas(
             maps: maps_around(process, at),
         });
     }
+}
+
+/// Whether the recording did not say what file this is.
+fn is_unnamed(line: &MapLine<Machine>) -> bool {
+    line.name.as_str().starts_with(UNNAMED)
 }
 
 fn show_prot(prot: u8, shared: bool) -> String {
@@ -166,7 +191,10 @@ fn show_line(line: &MapLine<Machine>, beside: Option<&Area>) -> String {
     let has = |flag| line.flags.contains(flag);
     let prot =
         u8::from(has(VmFlags::READ)) | u8::from(has(VmFlags::WRITE)) << 1 | u8::from(has(VmFlags::EXEC)) << 2;
-    let name = shown_name(line.name.as_str());
+    let name = match beside.filter(|_| is_unnamed(line)) {
+        Some(area) => shown_name(&area.name),
+        None => shown_name(line.name.as_str()),
+    };
     // The recorded kernel keeps no soft-dirty flag; a snapshot taken in haste has no flags at all.
     let with_flags = beside.is_none_or(|area| area.flags.is_some());
     let flags = if with_flags { line.flags - VmFlags::SOFTDIRTY } else { VmFlags::empty() };
@@ -195,16 +223,17 @@ fn is_private_page(area: &Area, file_page: bool) -> bool {
     !area.shared && (matches!(shown_name(&area.name), "" | "[heap]") || !file_page)
 }
 
-/// Compares private pages. How many of those Linux has dropped that it may drop when it likes.
+/// Compares private pages.
 fn compare_pages(
-    process: &Process,
+    image: &Image,
     areas: &[&Area],
     snapshot: &Snapshot,
     findings: &mut Vec<Finding>,
-) -> u64 {
+) -> PrivatePages {
+    let process = image.process();
     // A snapshot taken in haste has none.
     if snapshot.pages.is_empty() {
-        return 0;
+        return PrivatePages::default();
     }
     let (mut ours, mut theirs) = (Runs::default(), Runs::default());
     // Anonymous pages of droppable memory; on Linux those that have been dropped may be there again, as zeroes.
@@ -243,8 +272,12 @@ fn compare_pages(
         });
     }
     let lost = |page: &u64| may_go.contains(*page);
+    let touched = |page: &u64| {
+        let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
+        image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
+    };
     for (at, linux, freehold) in [
-        theirs.not_in(&ours).next().map(|page| (page, "present", "absent")),
+        theirs.not_in(&ours).find(touched).map(|page| (page, "present", "absent")),
         ours.not_in(&theirs).find(|page| !lost(page)).map(|page| (page, "absent", "present")),
     ]
     .into_iter()
@@ -257,18 +290,24 @@ fn compare_pages(
             maps: maps_around(process, at * PAGE),
         });
     }
-    may_go.not_in(&kept).count() as u64
+    PrivatePages {
+        dropped: may_go.not_in(&kept).count() as u64,
+        untold: theirs.not_in(&ours).filter(|page| !touched(page)).count() as u64,
+    }
 }
 
-/// The resident set, as far as it does not depend on what files happened to be in memory, nor on which pages were `dropped`.
-fn compare_sizes(process: &Process, dropped: u64, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
-    let ours = (process.rss().anon as u64).saturating_sub(dropped) * (PAGE / 1024);
+/// The resident set, as far as it depends on what is recorded: not on what files happened to be in memory, nor on private pages of
+/// which one side has others for a known reason. Of those that nothing recorded has touched, any may be the page of zeroes.
+fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let kilobytes = |pages: u64| pages * (PAGE / 1024);
+    let least = kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped));
+    let ours = least..=least + kilobytes(pages.untold);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
-    if let Some(theirs) = theirs.filter(|theirs| *theirs != ours && !snapshot.pages.is_empty()) {
+    if let Some(theirs) = theirs.filter(|theirs| !ours.contains(theirs) && !snapshot.pages.is_empty()) {
         findings.push(Finding {
             what: "RssAnon",
             linux: format!("{theirs} kB"),
-            freehold: format!("{ours} kB"),
+            freehold: format!("{} kB", ours.start()),
             maps: Vec::new(),
         });
     }

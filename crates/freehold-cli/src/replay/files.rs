@@ -65,6 +65,11 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
 }
 
 impl Around {
+    /// What the fault brings along, as far as it is in the page cache.
+    pub(super) fn window(&self) -> Range<u64> {
+        self.window.clone()
+    }
+
     /// The page of a recorded read fault at `at` was there: an earlier fault here had mapped it with its own, where Linux did
     /// not find it in the page cache. What this fault maps around it comes by a fault on the next page that is missing.
     /// Whether there was one.

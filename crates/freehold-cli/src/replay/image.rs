@@ -2,6 +2,7 @@
 
 use super::contents::Lineage;
 use super::files::Reached;
+use super::touched::Touched;
 use freehold_machine::Process;
 use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub(super) struct Image {
     process: Process,
     pub(super) lineage: Lineage,
     pub(super) reached: Reached,
+    pub(super) touched: Touched,
     totals: Arc<Totals>,
 }
 
@@ -24,8 +26,9 @@ impl Image {
         process: Process,
         lineage: Lineage,
         reached: Reached,
+        touched: Touched,
     ) -> Arc<Image> {
-        Arc::new(Image { process, lineage, reached, totals: Arc::clone(totals) })
+        Arc::new(Image { process, lineage, reached, touched, totals: Arc::clone(totals) })
     }
 
     pub(super) fn process(&self) -> &Process {

@@ -21,6 +21,7 @@ mod resident;
 mod run;
 mod runs;
 mod start;
+mod touched;
 mod transfer;
 mod world;
 

@@ -9,6 +9,7 @@ use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
 use super::refused::{self, Refused, UNTOLD};
 use super::start;
+use super::touched::{How, Touched};
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
@@ -29,8 +30,8 @@ const NO_SUCH_CALL: &str =
 const OWN_BYTES: &str =
     "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
 /// Why some faults are not repeated.
-const POOL: &str =
-    "SIGBUS in a mapping of huge pages: neither how many the pool had nor how long its file was is recorded";
+const LENGTHS: &str =
+    "SIGBUS in files: how long they were at the time, and how many pages a pool had, is not recorded";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -79,8 +80,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
-                if *ends == Ends::Signal(SIGBUS, 2) && is_of_huge_pages(image.process(), *address) {
-                    self.found.set_aside(POOL, 1);
+                if *ends == Ends::Signal(SIGBUS, 2) && is_of_a_file(image.process(), *address) {
+                    self.found.set_aside(LENGTHS, 1);
                     return None;
                 }
                 let ended = self.fault(image, task.number, step.line, *address, *code);
@@ -88,7 +89,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Call(planned) => {
                 let image = task.image.clone()?;
-                let refused = refused::refused(image.process(), &planned.call);
+                let unnamed = planned.file.is_some_and(|id| self.world.is_unnamed(id));
+                let refused = refused::refused(image.process(), &planned.call, unnamed);
                 if matches!(refused, Some(Refused::Leave)) {
                     self.found.set_aside(UNTOLD, 1);
                     return None;
@@ -98,6 +100,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
                 image.reached.called(image.process(), &planned.call);
+                image.touched.called(&planned.call);
                 self.lap();
                 if let (Some(Refused::Undo(before)), Some(Moved { returned, .. })) = (refused, &answer)
                     && let Some(value) = returned.value().filter(|_| *returned != planned.call.returned)
@@ -157,6 +160,11 @@ impl<'w, 'c> Performer<'w, 'c> {
         if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
             faulted = faulted || around.map_rest(process, self.cpu, address);
             image.reached.fault(address, &around);
+            image.touched.pages(around.window(), How::Along);
+        }
+        if ended == Ends::Resolved {
+            let how = if access.write { How::Written } else { How::Read };
+            image.touched.pages(address..address + 1, how);
         }
         self.found.already_there += u64::from(!faulted);
         self.lap();
@@ -281,7 +289,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             Ok(space) => {
                 let child = Process::of(space);
                 let reached = parent.reached.forked(&child);
-                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), reached))
+                let touched = parent.touched.forked();
+                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), reached, touched))
             }
             Err(error) => {
                 self.found.differ(|| Difference {
@@ -313,7 +322,8 @@ impl<'w, 'c> Performer<'w, 'c> {
                         let _ = process.touch(self.cpu, page * PAGE, access);
                     }
                 }
-                let image = Image::new(&self.world.totals, process, Lineage::fresh(), Reached::default());
+                let (reached, touched) = (Reached::default(), Touched::default());
+                let image = Image::new(&self.world.totals, process, Lineage::fresh(), reached, touched);
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }
@@ -331,9 +341,9 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 }
 
-/// Whether a huge page of a pool is mapped at `address`, or would be by a fault.
-fn is_of_huge_pages(process: &Process, address: u64) -> bool {
-    process.find_vma(address).is_some_and(|vma| vma.huge_page_size().is_some())
+/// Whether a file is mapped at `address`.
+fn is_of_a_file(process: &Process, address: u64) -> bool {
+    process.find_vma(address).is_some_and(|vma| vma.object().file().is_some())
 }
 
 fn show_end(ends: Ends) -> String {

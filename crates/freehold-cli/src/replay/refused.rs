@@ -17,6 +17,7 @@ const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
 const ENODEV: u16 = 19;
+const EINVAL: u16 = 22;
 const ETXTBSY: u16 = 26;
 const MAP_FIXED: u64 = 0x10;
 
@@ -38,10 +39,12 @@ pub(super) struct Before {
     range: Range<u64>,
 }
 
-/// What is to be done about `call`; `None`: Linux made it, or refused it for what the recording shows.
-pub(super) fn refused(process: &Process, call: &Call) -> Option<Refused> {
+/// What is to be done about `call`; `None`: Linux made it, or refused it for what the recording shows. `unnamed`: it maps a file of
+/// which nothing is known.
+pub(super) fn refused(process: &Process, call: &Call, unnamed: bool) -> Option<Refused> {
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
+        CallName::Mmap if unnamed => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY],
         CallName::Mmap => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, ETXTBSY],
         CallName::Mprotect | CallName::PkeyMprotect => &[ENOMEM, EACCES],
         CallName::Mremap => &[EAGAIN, ENOMEM],

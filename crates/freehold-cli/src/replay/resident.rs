@@ -13,12 +13,13 @@
 //! So pages are compared one by one where the snapshot lists them, and the resident size with the least and the most that
 //! this allows.
 
-use super::compare::{FILE_PAGE, Finding};
+use super::compare::{FILE_PAGE, Finding, KERNEL};
 use super::files::{AROUND, How};
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Tally;
 use super::runs::Runs;
+use super::touched::Of;
 use super::world::World;
 use freehold::counted::Counted;
 use freehold::object::File;
@@ -59,6 +60,7 @@ pub(super) struct Resident {
     /// Not compared, or not fully.
     haste: u64,
     no_list: u64,
+    untold: u64,
 }
 
 impl Resident {
@@ -66,6 +68,7 @@ impl Resident {
     pub(super) fn count(&self, found: &mut Found) {
         found.file_vmas.all += self.vmas.all;
         found.file_vmas.as_linux += self.vmas.as_linux;
+        found.set_aside(KERNEL, self.untold);
         let aside = [(FEWER, self.fewer), (MORE, self.more), (HASTE, self.haste), (NO_LIST, self.no_list)];
         aside.into_iter().for_each(|(why, count)| found.set_aside(why, count));
     }
@@ -99,6 +102,7 @@ pub(super) fn compare(
             },
             ours: &mapped.pages(image.process()),
             reached: &image.reached.within(mapped.vma.clone()),
+            touched: &|page| image.touched.contains(page, Of::File),
             has_part_of: &|pages| mapped.has_part_of(image.process(), pages),
             mapped: &mapped.shape,
             vma: mapped.vma.clone(),
@@ -107,6 +111,7 @@ pub(super) fn compare(
         resident.vmas.count(verdict == Verdict::default() && difference.is_none());
         resident.fewer += u64::from(verdict.fewer);
         resident.more += u64::from(verdict.more);
+        resident.untold += verdict.untold;
         resident.no_list += u64::from(!listed);
         findings.extend(difference.map(|difference| Finding {
             what: "pages of a file",
@@ -202,6 +207,8 @@ struct Judge<'j> {
     ours: &'j Runs,
     /// Those that recorded faults and calls explain.
     reached: &'j BTreeMap<u64, How>,
+    /// Whether something recorded has touched this page.
+    touched: &'j dyn Fn(u64) -> bool,
     /// Whether the engine has one of these pages, or a copy, in the same mapping.
     has_part_of: &'j dyn Fn(Range<u64>) -> bool,
 }
@@ -211,6 +218,8 @@ struct Judge<'j> {
 struct Verdict {
     fewer: bool,
     more: bool,
+    /// Pages that nothing recorded has touched.
+    untold: u64,
 }
 
 /// What Linux cannot have had, going by the recording.
@@ -233,13 +242,17 @@ impl Judge<'_> {
         let beyond = self.ours.not_in(&theirs).find(|page| !self.reached.contains_key(page));
         let beyond = beyond.map(|page| self.difference(page, "absent", "present: no fault maps it"));
         let more: Vec<u64> = theirs.not_in(self.ours).collect();
-        let unexplained = more.iter().find(|page| !self.is_explained(**page, &list));
+        let unexplained: Vec<u64> =
+            more.iter().copied().filter(|page| !self.is_explained(*page, &list)).collect();
+        let untold = unexplained.iter().filter(|page| !(self.touched)(**page)).count() as u64;
+        let unexplained = unexplained.iter().find(|page| (self.touched)(**page));
         let unexplained =
             unexplained.map(|page| self.difference(*page, "present", "absent: no fault maps it"));
-        let Verdict { fewer, more: larger } = self.by_size();
+        let Verdict { fewer, more: larger, .. } = self.by_size();
         let verdict = Verdict {
             fewer: fewer || self.ours.not_in(&theirs).next().is_some(),
             more: larger || !more.is_empty(),
+            untold,
         };
         let size = self.size_outside(least..=ours + more.len() as u64);
         (verdict, absent.or(beyond).or(unexplained).or(size))
@@ -248,7 +261,7 @@ impl Judge<'_> {
     /// What the kernel's own sum says.
     fn by_size(&self) -> Verdict {
         let ours = self.ours.count() * PAGE_KB;
-        Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours }
+        Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours, untold: 0 }
     }
 
     /// Pages that must be there. What a write has copied since is no page of the file any more.

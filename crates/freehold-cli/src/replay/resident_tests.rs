@@ -27,6 +27,7 @@ fn judge_sum(shape: Shape, theirs: &[Range<u64>], kilobytes: u64) -> (Verdict, O
         linux: Linux { kilobytes, list: Some(List { files: &files, present: &files }) },
         ours: &ours,
         reached: &reached(),
+        touched: &|_| true,
         has_part_of: &|pages| ours.contains_any(&pages),
     };
     judge.judge()
@@ -36,9 +37,9 @@ fn judge_of(shape: Shape, theirs: &[Range<u64>]) -> (Verdict, Option<Difference>
     judge_sum(shape, theirs, runs(theirs.iter().cloned()).count() * PAGE_KB)
 }
 
-const SAME: Verdict = Verdict { fewer: false, more: false };
-const FEWER: Verdict = Verdict { fewer: true, more: false };
-const MORE: Verdict = Verdict { fewer: false, more: true };
+const SAME: Verdict = Verdict { fewer: false, more: false, untold: 0 };
+const FEWER: Verdict = Verdict { fewer: true, more: false, untold: 0 };
+const MORE: Verdict = Verdict { fewer: false, more: true, untold: 0 };
 
 #[test]
 fn the_same_pages() {
@@ -89,6 +90,7 @@ fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
             linux: Linux { kilobytes: 8, list: Some(List { files: &files, present: &files }) },
             ours: &Runs::default(),
             reached: &BTreeMap::new(),
+            touched: &|_| true,
             // Pages 0 and 1 of the file lie before the VMA.
             has_part_of: &|pages| part && pages == (0x7f002..0x7f006),
         };
@@ -121,6 +123,7 @@ fn nothing_comes_along_from_afar() {
             linux: Linux { kilobytes: 64, list: Some(List { files: &theirs, present: &theirs }) },
             ours: &ours,
             reached: &reached(),
+            touched: &|_| true,
             has_part_of: &|pages| ours.contains_any(&pages),
         };
         assert_eq!(judge.judge().1.map(|difference| difference.page), page);
@@ -140,7 +143,7 @@ fn the_kernels_sum_is_compared_too() {
     for (kilobytes, wrong) in [(0, true), (4, false), (60, false), (64, false), (68, true)] {
         let (verdict, difference) = judge_sum(SHAPE, &[OURS], kilobytes);
         assert_eq!(difference.is_some(), wrong, "{kilobytes}: {difference:?}");
-        assert_eq!(verdict, Verdict { fewer: kilobytes < 64, more: kilobytes > 64 });
+        assert_eq!(verdict, Verdict { fewer: kilobytes < 64, more: kilobytes > 64, untold: 0 });
     }
 }
 
@@ -158,8 +161,35 @@ fn without_a_list_the_sum_has_bounds() {
     ] {
         let linux = Linux { kilobytes, list: None };
         let has_part_of = &|_| unreachable!("there are no pages to explain");
-        let judge = Judge { vma: VMA, mapped: &SHAPE, linux, ours: &ours, reached: &reached(), has_part_of };
+        let judge = Judge {
+            vma: VMA,
+            mapped: &SHAPE,
+            linux,
+            ours: &ours,
+            reached: &reached(),
+            touched: &|_| true,
+            has_part_of,
+        };
         let (found, difference) = judge.judge();
         assert_eq!((found, difference.is_some()), (verdict, wrong), "{kilobytes}");
+    }
+}
+
+#[test]
+fn what_nothing_recorded_has_touched_is_no_difference() {
+    let (files, ours) = (runs([OURS, 0x7f020..0x7f021]), runs([OURS]));
+    let linux = || Linux { kilobytes: 17 * PAGE_KB, list: Some(List { files: &files, present: &files }) };
+    for touched in [false, true] {
+        let judge = Judge {
+            vma: VMA,
+            mapped: &SHAPE,
+            linux: linux(),
+            ours: &ours,
+            reached: &reached(),
+            touched: &|_| touched,
+            has_part_of: &|pages| ours.contains_any(&pages),
+        };
+        let (verdict, difference) = judge.judge();
+        assert_eq!((verdict.untold, difference.is_some()), (u64::from(!touched), touched));
     }
 }

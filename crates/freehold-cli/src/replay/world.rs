@@ -26,6 +26,8 @@ const LEAST: u64 = 1 << 30;
 const TABLES: u64 = 1 << 30;
 /// Pages of the kernel's own mappings: more than any has.
 const SPECIAL_PAGES: usize = 16;
+/// How a plan names a file of which it only knows the descriptor.
+pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
 const UNKNOWN_SIZE: u64 = 1 << 46;
 
@@ -177,6 +179,11 @@ impl World {
     /// What is mapped under this number.
     pub(super) fn mapped(&self, id: u32) -> Option<&Mapped> {
         self.files.get(&id)
+    }
+
+    /// Whether this is a file of which nothing is known, not even its name.
+    pub(super) fn is_unnamed(&self, id: u32) -> bool {
+        matches!(self.mapped(id), Some(Mapped::File(file)) if file.for_reading.name().starts_with(UNNAMED))
     }
 
     /// The pages of the file that has this name, as it was found after the run; none where the recording does not tell.

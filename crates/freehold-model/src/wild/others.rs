@@ -113,8 +113,12 @@ fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
 
 fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     if v.bit() {
-        let made = Segment::new(&stage.engine, v.wild() as u32, v.offset());
-        return made.map(|made| stage.segments = vec![made]).is_ok();
+        let (key, size, page) = (v.wild() as u32, v.offset(), v.of(&HugePageSize::ALL));
+        let made = match v.bit() {
+            true => Segment::new(&stage.engine, key, size).ok(),
+            false => Segment::of_huge_pages(&stage.engine, key, page, size).ok(),
+        };
+        return made.map(|made| stage.segments = vec![made]).is_some();
     }
     let Some(segment) = stage.segments.first() else { return false };
     if v.bit() {

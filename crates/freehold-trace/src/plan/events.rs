@@ -6,8 +6,8 @@ use super::calls::{self, Doing, Reach, Space};
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlanFile, PlannedCall, Start, What};
 use super::told::Told;
-use super::{Planner, SystemV, Task};
-use crate::{Call, CallName, FaultCode, Format, Returned, Snapshot, Why};
+use super::{Fault, Planner, SystemV, Task};
+use crate::{Call, CallName, Format, Returned, Snapshot, Why};
 use std::ops::Range;
 
 const CLONE_VM: u64 = 0x100;
@@ -28,7 +28,8 @@ const HUGE: u64 = 2 << 20;
 const INHERITED: usize = 64;
 
 impl Planner {
-    pub(super) fn fault(&mut self, line: u32, task: u32, address: u64, code: FaultCode, resolved: bool) {
+    pub(super) fn fault(&mut self, task: u32, fault: Fault) {
+        let Fault { line, address, code, resolved } = fault;
         if !resolved && !code.user() {
             return self.aside(aside::FIXED_UP);
         }

@@ -35,7 +35,7 @@ pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
 
-use crate::{Event, Format, Kind, ReadError, Recording, Snapshot, Why};
+use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
@@ -113,6 +113,16 @@ struct Task {
     steps: Vec<Step>,
     /// The step that is a fault of which the end is still to come.
     open_fault: Option<u32>,
+    /// Faults that the kernel has taken in the execve that the task is in.
+    in_exec: Vec<Fault>,
+}
+
+/// A recorded fault.
+struct Fault {
+    line: u32,
+    address: u64,
+    code: FaultCode,
+    resolved: bool,
 }
 
 impl Planner {
@@ -257,17 +267,30 @@ impl Planner {
             self.close_fault(task, &event.kind);
         }
         match event.kind {
-            Kind::Fault { in_exec: true, .. } => self.aside(aside::IN_EXEC),
-            Kind::Fault { address, code, .. } => {
-                self.fault(line, task, address, code, event.cost.after.is_some())
+            Kind::Fault { address, code, in_exec } => {
+                let fault = Fault { line, address, code, resolved: event.cost.after.is_some() };
+                match self.tasks.get_mut(&task).filter(|_| in_exec) {
+                    Some(own) => own.in_exec.push(fault),
+                    None => self.fault(task, fault),
+                }
             }
-            Kind::Call(call) => self.call(line, task, *call),
+            Kind::Call(call) => {
+                if matches!(call.name, CallName::Execve | CallName::Execveat) {
+                    // It failed: the program goes on with what the kernel has read of its memory.
+                    self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
+                }
+                self.call(line, task, *call);
+            }
             Kind::Clone { child, process, flags } => self.clone(line, task, child, process, flags),
             Kind::Exec { snapshot } => {
                 let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
+                self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
                 self.exec(line, task, snapshot);
             }
-            Kind::Exit { .. } => self.exit(line, task),
+            Kind::Exit { .. } => {
+                self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
+                self.exit(line, task);
+            }
             // That of the exec's own line.
             Kind::Snapshot { why: Why::Exec, .. } => {}
             Kind::Snapshot { id, why, process } => {
@@ -277,6 +300,11 @@ impl Planner {
             Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } => {}
         }
         Ok(())
+    }
+
+    /// The faults of the kernel in the execve that is over now.
+    fn end_exec(&mut self, task: u32) -> Vec<Fault> {
+        self.tasks.get_mut(&task).map(|own| std::mem::take(&mut own.in_exec)).unwrap_or_default()
     }
 
     /// Snapshot `id`, which `line` names.

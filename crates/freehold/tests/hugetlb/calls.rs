@@ -1,7 +1,11 @@
 //! Calls on huge pages: what they refuse, and what they report.
 
 use super::*;
-use freehold::{access::Manner, space::RemapFlags};
+use freehold::{
+    access::Manner,
+    object::Segment,
+    space::{RemapFlags, ShmFlags},
+};
 
 #[test]
 fn sizes_and_flags() {
@@ -29,6 +33,28 @@ fn sizes_and_flags() {
     drop((process, small, huge));
     assert_eq!(counts(&world), all_free(2));
     world.end();
+}
+
+#[test]
+fn segments() {
+    everywhere(2, |world, process, cpu| {
+        let segment = |bytes| Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, bytes);
+        assert!(segment(HUGE + PAGE).is_err(), "not in whole pages");
+        let segment = segment(2 * HUGE).unwrap();
+        let none = ShmFlags::empty();
+        assert_eq!(process.shmat(&segment, BASE + PAGE, none).unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(process.shmat(&segment, BASE, none), Ok(BASE));
+        let other = process.shmat(&segment, 0, none).unwrap();
+        assert!(other.is_multiple_of(HUGE));
+        process.store(cpu, BASE + HUGE + 8, 5u64).unwrap();
+        assert_eq!(process.load(cpu, other + HUGE + 8), Ok(5u64));
+        assert_eq!((segment.attached(), counts(world).free), (2, 1));
+        segment.remove();
+        process.shmdt(BASE).unwrap();
+        assert_eq!(process.load(cpu, other + HUGE + 8), Ok(5u64));
+        process.shmdt(other).unwrap();
+        assert!(segment.is_destroyed());
+    });
 }
 
 /// Nothing is cut inside a page, and nothing changes when that is asked for (hazards C-29, C-30).
