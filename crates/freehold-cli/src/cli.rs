@@ -41,7 +41,7 @@ tasks side by side on virtual CPUs, as fast as they go. Each call's result, the 
 of the kernel's own lists of VMAs is compared with what Linux did.
 
 A recording is a NAME.trace (also .xz or .zst) with its NAME.snap beside it, or a plain text by
-  strace -f -ttt -s 64 -e trace=memory,process,process_vm_readv,process_vm_writev,ftruncate,memfd_create
+  strace -f -ttt -T -y -s 64 -e trace=memory,process,process_vm_readv,process_vm_writev,ftruncate,memfd_create
 docs/trace-format.md describes both.
 
 Exit status: 0 when all was as on Linux, 1 when something differed, 2 when a recording could not be replayed or the
@@ -56,7 +56,11 @@ This takes root, tracefs, perf events and Linux 6.7. Without them the calls alon
 The recording is NAME.trace.zst and NAME.snap.zst (NAME.strace, where strace makes it), to be replayed by
   freehold replay NAME.trace.zst
 
-Exit status: that of the command; 2 when it could not be recorded.";
+The command is told of SIGTERM, and of a SIGINT that was sent to the recorder alone; it is recorded until it ends, and killed at the
+second. Existing files are left alone without --force.
+
+Exit status: that of the command, 128 + N if signal N ended it; 127 when there is no such command, 126 when it cannot be run, 125 when
+it could not be recorded; 2 when the arguments make no sense.";
 
 const REPRODUCE: &str = "\
 Does the experiments by which the seeds were judged, on this engine: for each the designs of locking that it compares, in turns in
@@ -118,6 +122,10 @@ pub struct RecordArgs {
     /// Write paths that begin with FROM as if they began with TO
     #[arg(long, value_name = "FROM=TO", value_parser = parse_rename)]
     pub rename: Vec<(String, String)>,
+
+    /// Replace files of an older recording
+    #[arg(long)]
+    pub force: bool,
 
     /// Only calls, by strace: no faults, no snapshots
     #[arg(long)]
@@ -268,6 +276,11 @@ impl ReplayArgs {
     /// What makes no sense, for the user.
     pub fn check(&self) -> Result<(), String> {
         let many = self.recordings.len();
+        if let Some(picture) = &self.picture
+            && picture.extension().is_some_and(|ending| !ending.eq_ignore_ascii_case("svg"))
+        {
+            return Err(format!("--picture draws SVG, which {} does not look like", picture.display()));
+        }
         if many > 1 && self.picture.is_some() {
             return Err(format!("--picture draws one recording, but {many} are named"));
         }

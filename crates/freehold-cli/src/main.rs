@@ -22,10 +22,13 @@ use std::process::ExitCode;
 const DIFFERENT: u8 = 1;
 /// Something could not be read, or not be written.
 const UNUSABLE: u8 = 2;
+/// A command could not be recorded; its own status would be another.
+const UNRECORDED: u8 = 125;
 /// As many virtual CPUs as a machine in a process can have.
 const MOST_CPUS: usize = 64;
 
 fn main() -> ExitCode {
+    let mut failure = UNUSABLE;
     let done = match Cli::parse().command {
         Command::Replay(args) => {
             if let Err(why) = args.check() {
@@ -33,7 +36,10 @@ fn main() -> ExitCode {
             }
             run(&args)
         }
-        Command::Record(args) => record(&args),
+        Command::Record(args) => {
+            failure = UNRECORDED;
+            record(&args)
+        }
         Command::Reproduce(args) => {
             if let Err(why) = args.check() {
                 Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("freehold: {error:#}");
-            ExitCode::from(UNUSABLE)
+            ExitCode::from(failure)
         }
     }
 }

@@ -39,18 +39,19 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes all of `text`.
+    /// Writes all of `contents`.
     ///
     /// # Errors
     ///
     /// What the system says; the file is then as it was.
-    pub fn write(&self, text: &str) -> io::Result<()> {
+    pub fn write(&self, contents: impl AsRef<[u8]>) -> io::Result<()> {
+        let contents = contents.as_ref();
         if self.in_place {
-            return OpenOptions::new().write(true).open(&self.path)?.write_all(text.as_bytes());
+            return OpenOptions::new().write(true).open(&self.path)?.write_all(contents);
         }
         let beside = self.beside();
         let written = File::create(&beside)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|mut file| file.write_all(contents))
             .and_then(|()| fs::rename(&beside, &self.path));
         if written.is_err() {
             // It may not exist; there is nothing to be done when it stays.

@@ -29,7 +29,7 @@ fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<
     if made.is_none() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("strace is not installed") || said.contains("cannot be run"), "{said}");
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(output.status.code(), Some(125), "{said}");
     }
     (output, made)
 }
@@ -65,11 +65,66 @@ fn paths_are_renamed_in_both_files() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_leaves_nothing() {
+fn a_command_that_cannot_be_run_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = freehold(folder.path(), &["record", "-o", "t", "--", "/nowhere/at/all"]);
-    assert_ne!(output.status.code(), Some(0));
-    assert!(!folder.path().join("t.trace.zst").exists());
+    std::fs::write(folder.path().join("text"), "no program").expect("written");
+    for (command, status) in [("/nowhere/at/all", 127), ("no-such-command", 127), ("./text", 126), ("/", 126)]
+    {
+        for args in
+            [&["record", "-o", "t", "--", command][..], &["record", "--calls-only", "-o", "t", "--", command]]
+        {
+            let output = freehold(folder.path(), args);
+            assert_eq!(output.status.code(), Some(status), "{args:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be run"), "{output:?}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 1, "{command}");
+    }
+}
+
+#[test]
+fn a_recording_that_cannot_be_written_is_told_from_what_a_command_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = freehold(folder.path(), &["record", "-o", "no/such/folder/t", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+}
+
+/// Told to end, the recorder has the command told, records it to its end, and writes everything.
+#[test]
+fn a_recording_that_is_told_to_end_is_whole() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (probe, Some(made)) = record(&folder, &["--force"], &["true"]) else { return };
+        assert!(
+            String::from_utf8_lossy(&probe.stderr).contains("freehold: freehold replay ./t."),
+            "{probe:?}"
+        );
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("freehold"))
+            .current_dir(folder.path())
+            .args([
+                "record",
+                "--force",
+                "-o",
+                "t",
+                "--",
+                "sh",
+                "-c",
+                "trap 'exit 3' TERM INT; touch on; while :; do sleep 0.05; done",
+            ])
+            .spawn()
+            .expect("run");
+        while !folder.path().join("on").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let told = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::from_named_raw(signal).expect("a signal"),
+        );
+        assert!(told.is_ok());
+        let status = child.wait().expect("ended");
+        assert_eq!(status.code(), Some(3), "the command's own");
+        let replayed = freehold(folder.path(), &["replay", &made.to_string_lossy()]);
+        assert_eq!(replayed.status.code(), Some(0), "{}", String::from_utf8_lossy(&replayed.stdout));
+    }
 }
 
 #[test]
@@ -81,7 +136,7 @@ fn nothing_is_overwritten() {
         let output = freehold(folder.path(), &["record", "-o", "t", "--", "true"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(&format!("{name} exists already")), "{said}");
-        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(output.status.code(), Some(125));
         assert_eq!(std::fs::read(&there).expect("still there"), b"mine");
         std::fs::remove_file(there).expect("removed");
     }
@@ -95,7 +150,6 @@ fn arguments_that_make_no_sense_are_refused() {
         &["record", "--buffer-kb", "1", "--", "true"],
         &["record", "--rename", "nothing", "--", "true"],
         &["record", "--snapshot-every", "soon", "--", "true"],
-        &["record", "-o", "no/such/folder/t", "--", "true"],
     ] {
         assert_eq!(freehold(folder.path(), args).status.code(), Some(2), "{args:?}");
     }

@@ -288,15 +288,12 @@ pub(crate) fn why(word: &[u8]) -> Option<Why> {
     }
 }
 
-/// A descriptor: decimal, in the range of an int.
+/// A descriptor: decimal. The kernel takes an int, so of a register that holds more only the low half counts.
 fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
-    let begin = fields.position();
     let negative = fields.eat(b'-');
     let value = fields.decimal("a descriptor, decimal")?;
-    if value > 1 << 31 || (value == 1 << 31 && !negative) {
-        return Err(Bad::Expected("a descriptor in the range of an int", begin));
-    }
-    Ok(if negative { value.wrapping_neg() } else { value })
+    let register = if negative { value.wrapping_neg() } else { value };
+    Ok(i64::from(register as i32) as u64)
 }
 
 fn returned(fields: &mut Fields) -> Result<Returned, Bad> {

@@ -117,7 +117,7 @@ fn damage_is_named() {
         ("5 1 1 N 3 3 10000", "expected the new task itself, or its creator's process for CLONE_THREAD"),
         ("5 1 1 N 16777216 16777216 0", "more than 16777216 tasks"),
         ("5 1 1 mmap 0 1000 3 22 6 0 = 7000 f8", "file 8 is not defined before this line"),
-        ("5 1 1 mmap 0 1000 3 22 2147483648 0 = 7000", "expected a descriptor in the range of an int"),
+        ("5 1 1 mmap 0 1000 3 22 18446744073709551616 0 = 7000", "expected a descriptor, decimal"),
         ("5 1 1 mmap 0 1000 3 22 -1 = 7000", "expected an argument, hexadecimal, found \"= 7000\""),
         ("5 1 1 brk 0 0 = 7000", "expected `=` behind the last argument"),
         ("5 1 1 brk 10000000000000000 = 7000", "expected an argument, hexadecimal"),
@@ -170,4 +170,15 @@ fn text_is_in_utf8() {
     let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"));
     let error = reader.next_event().unwrap_err().to_string();
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
+}
+
+#[test]
+fn a_descriptor_is_an_int() {
+    for (text, number) in
+        [("7", 7), ("-4294967289", 7), ("4294967303", 7), ("-1", u64::MAX), ("4294967295", u64::MAX)]
+    {
+        let event = one(&format!("5 1 1 mmap 0 1000 3 2 {text} 0 = 7000")).unwrap();
+        let Kind::Call(call) = event.kind else { panic!("{event:?}") };
+        assert_eq!(call.args[4], number, "{text}");
+    }
 }

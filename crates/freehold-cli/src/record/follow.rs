@@ -55,6 +55,8 @@ struct Follower {
     threads: BTreeMap<i32, Thread>,
     /// Everybody is to stand still: nobody is let go on.
     freezing: bool,
+    /// Somebody has asked for the end of it all.
+    ending: bool,
     found: Followed,
 }
 
@@ -64,8 +66,13 @@ struct Follower {
 ///
 /// Those of waitpid(2).
 pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
-    let mut follower =
-        Follower { root, threads: BTreeMap::new(), freezing: false, found: Followed::default() };
+    let mut follower = Follower {
+        root,
+        threads: BTreeMap::new(),
+        freezing: false,
+        ending: false,
+        found: Followed::default(),
+    };
     follower.add(root);
     let mut left = freezes.most;
     let mut next = now() + nanoseconds(freezes.every);
@@ -85,7 +92,7 @@ pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
             continue;
         }
         let wait = if left > 0 { next - time } else { u64::MAX };
-        tracee::pause(Duration::from_nanos(wait).min(Duration::from_secs(1)));
+        follower.pause(Duration::from_nanos(wait).min(Duration::from_secs(1)));
     }
     Ok(follower.found)
 }
@@ -99,6 +106,16 @@ impl Follower {
         let new =
             || Thread { process: process_of(thread).unwrap_or(thread), exiting: false, standing: false };
         self.threads.entry(thread).or_insert_with(new);
+    }
+
+    /// Waits until something happens, or for so long. Who asks for the end has the command told; who asks again, has all killed.
+    fn pause(&mut self, most: Duration) {
+        let Some(signal) = tracee::pause(most) else { return };
+        match self.ending {
+            false => tracee::tell(self.root, signal),
+            true => self.threads.values().for_each(|thread| tracee::tell(thread.process, libc::SIGKILL)),
+        }
+        self.ending = true;
     }
 
     /// Takes note of one thing that happened. No: nothing has.
@@ -200,7 +217,7 @@ impl Follower {
             if now() > from + PATIENCE {
                 break false;
             }
-            tracee::pause(Duration::from_micros(200));
+            self.pause(Duration::from_micros(200));
         };
         if standing {
             let mut last = BTreeMap::new();

@@ -7,6 +7,7 @@
 
 mod assemble;
 mod collect;
+mod command;
 mod follow;
 mod format;
 mod op;
@@ -23,7 +24,6 @@ use crate::cli::RecordArgs;
 use anyhow::bail;
 use collect::Collector;
 use follow::Freezes;
-use std::path::Path;
 use tracee::Waiting;
 use write::Names;
 
@@ -33,7 +33,10 @@ use write::Names;
 ///
 /// For the user: what is missing to record, or what went wrong.
 pub fn record(args: &RecordArgs) -> anyhow::Result<u8> {
-    let names = Names::new(args.output.as_deref(), &args.command)?;
+    let names = Names::new(args.output.as_deref(), &args.command, args.force)?;
+    if let Err(error) = command::find(&args.command[0]) {
+        return Ok(command::cannot_run(&args.command[0], &error));
+    }
     if !args.calls_only {
         match by_kernel(args, &names) {
             Err(Failure::Cannot(why)) => {
@@ -44,7 +47,8 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<u8> {
             Ok(status) => return Ok(status),
         }
     }
-    strace::record(&args.command, &names.text)
+    names.make_room()?;
+    strace::record(&args.command, &names.text, &names.replay(&names.text))
 }
 
 /// Why there is no recording by the kernel's tracing.
@@ -81,7 +85,7 @@ fn run(args: &RecordArgs, names: &Names, waiting: Waiting, collector: Collector)
     let wall = tracee::now() - begun;
     let collected = running.stop()?;
     if let Some(error) = started.failure() {
-        bail!("{} cannot be run: {error}", Path::new(&args.command[0]).display());
+        return Ok(command::cannot_run(&args.command[0], &error));
     }
     let status = followed.status;
     let lost = collected.lost;

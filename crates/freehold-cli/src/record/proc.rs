@@ -188,15 +188,18 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
         // which live longer than the call.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        pages.extend(found.iter().take(count).map(|region| Pages {
+        let regions = &found[..count.min(found.len())];
+        pages.extend(regions.iter().map(|region| Pages {
             first: region.start >> 12,
             count: (region.end - region.start) >> 12,
             categories: region.categories as u32,
         }));
-        if scan.walk_end >= END || scan.walk_end <= start {
+        // With many regions the kernel hands out some that lie behind where it says that it stopped.
+        let next = regions.last().map_or(0, |last| last.end).max(scan.walk_end);
+        if next >= END || next <= start {
             return Ok(pages);
         }
-        start = scan.walk_end;
+        start = next;
     }
 }
 

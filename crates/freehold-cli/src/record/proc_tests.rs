@@ -64,3 +64,36 @@ fn a_snapshot_of_this_very_process_is_whole() {
     let page = here >> 12;
     assert!(snapshot.pages.iter().any(|run| (run.first..run.first + run.count).contains(&page)));
 }
+
+/// More runs of pages than the kernel hands out at a time; huge pages that were cut make it stop where it does not say.
+#[test]
+fn many_runs_of_pages_ascend_and_are_all_there() {
+    const RUNS: usize = 10_000;
+    let len = 2 * RUNS * 4096;
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, of which nobody else knows.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, kind, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    // SAFETY: as above; huge pages would make one run of all.
+    unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
+    for run in 0..RUNS {
+        // SAFETY: inside the mapping.
+        unsafe { at.cast::<u8>().add(run * 8192).write(1) };
+    }
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let found = match pages(&pagemap) {
+        Ok(found) => found,
+        // Linux before 6.7.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return,
+        Err(error) => panic!("{error}"),
+    };
+    let first = at as u64 >> 12;
+    let own: Vec<_> =
+        found.iter().filter(|run| (first..first + 2 * RUNS as u64).contains(&run.first)).collect();
+    assert_eq!(own.len(), RUNS);
+    for (number, run) in own.iter().enumerate() {
+        assert_eq!((run.first, run.count), (first + 2 * number as u64, 1));
+    }
+    // SAFETY: mapped above, and nothing refers to it.
+    unsafe { libc::munmap(at, len) };
+}

@@ -191,30 +191,45 @@ fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
     }
 }
 
-/// From now on SIGCHLD waits for [`pause`], and what the terminal sends to stop the command does not stop the recording.
+/// From now on SIGCHLD waits for [`pause`], and so does what is to end the recording; what the terminal sends to stop the command does not
+/// stop the recording.
 pub fn prepare_signals() {
     // SAFETY: sets how signals are treated, with values made by the calls for it.
     unsafe {
-        let mut child = std::mem::zeroed();
-        libc::sigemptyset(&mut child);
-        libc::sigaddset(&mut child, libc::SIGCHLD);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &child, null_mut());
-        for signal in [libc::SIGINT, libc::SIGQUIT] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &awaited(), null_mut());
+        libc::signal(libc::SIGQUIT, libc::SIG_IGN);
     }
 }
 
-/// Waits until something happens to a thread that is followed, or for so long.
-pub fn pause(most: Duration) {
-    let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-    // SAFETY: reads a set of signals and a time.
+/// What [`pause`] waits for.
+fn awaited() -> libc::sigset_t {
+    // SAFETY: a set that is made empty before it is used.
     unsafe {
-        let mut child = std::mem::zeroed();
-        libc::sigemptyset(&mut child);
-        libc::sigaddset(&mut child, libc::SIGCHLD);
-        libc::sigtimedwait(&child, null_mut(), &wait);
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM] {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
     }
+}
+
+/// Waits until something happens to a thread that is followed, or for so long. A signal that somebody sent to end the recording: SIGTERM,
+/// or a SIGINT that does not come from the terminal, which has sent it to the command as well.
+pub fn pause(most: Duration) -> Option<i32> {
+    let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    // SAFETY: reads a set of signals and a time, and writes what came.
+    let (signal, sent) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        (libc::sigtimedwait(&awaited(), &mut info, &wait), info.si_code <= 0)
+    };
+    (signal == libc::SIGTERM || signal == libc::SIGINT && sent).then_some(signal)
+}
+
+/// Sends a signal to a process. One that is gone needs none.
+pub fn tell(process: i32, signal: i32) {
+    // SAFETY: has no effect on this process.
+    unsafe { libc::kill(process, signal) };
 }
 
 /// Now, in nanoseconds of `CLOCK_MONOTONIC`.

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// How much effort goes into making the files small.
@@ -35,8 +35,8 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// A name that is none; a file of it that exists.
-    pub fn new(output: Option<&Path>, command: &[OsString]) -> anyhow::Result<Names> {
+    /// A name that is none; a file of it that exists, unless it may be replaced (`force`).
+    pub fn new(output: Option<&Path>, command: &[OsString], force: bool) -> anyhow::Result<Names> {
         let command = command.first().context("there is no command to record")?;
         let path = output
             .map_or_else(|| PathBuf::from(Path::new(command).file_name().unwrap_or(command)), Path::to_owned);
@@ -46,8 +46,8 @@ impl Names {
         let with = |ending: &str| folder.join(format!("{name}.{ending}"));
         let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace"));
         for file in [&trace, &snap, &text] {
-            if file.exists() {
-                bail!("{} exists already: name another recording with -o", file.display());
+            if file.exists() && !force {
+                bail!("{} exists already: name another recording with -o, or --force", file.display());
             }
         }
         Ok(Names { folder: folder.to_owned(), name, trace, snap, text })
@@ -61,6 +61,25 @@ impl Names {
     pub fn check(&self) -> anyhow::Result<()> {
         Output::new(&self.trace).with_context(|| format!("{}: cannot be written", self.trace.display()))?;
         Ok(())
+    }
+
+    /// Takes an older text away: strace adds to none, but shows no error either.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn make_room(&self) -> anyhow::Result<()> {
+        match fs::remove_file(&self.text) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("{}: cannot be replaced", self.text.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The command that replays `file` of it.
+    pub fn replay(&self, file: &Path) -> String {
+        format!("freehold replay {}", file.display())
     }
 }
 
@@ -121,8 +140,15 @@ pub fn write(
         bytes: 0,
     };
     written.stopped = stopped(&snapshots, &frozen);
-    written.trace(names, start, ops, &files, rename)?;
-    written.snapshots(names, start, snapshots, rename)?;
+    let trace = written.trace(names, start, ops, &files, rename)?;
+    let snap = snapshots_file(names, start, snapshots, rename)?;
+    // Whoever finds a recording finds its snapshots.
+    save(&names.snap, &snap)?;
+    if let Err(error) = save(&names.trace, &trace) {
+        let _ = fs::remove_file(&names.snap);
+        return Err(error);
+    }
+    written.bytes = (trace.len() + snap.len()) as u64;
     Ok(written)
 }
 
@@ -141,7 +167,7 @@ impl Written {
         ops: Vec<Op>,
         files: &[Mapped],
         rename: &[(String, String)],
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Vec<u8>> {
         let mut order: Vec<usize> = (0..files.len()).collect();
         order.sort_by_key(|index| files[*index].first);
         let mut order = order.into_iter().peekable();
@@ -158,33 +184,7 @@ impl Written {
             self.faults += u64::from(matches!(event.kind, Kind::Fault { .. }));
             out.event(&event)?;
         }
-        self.save(&names.trace, &out.finish()?.finish()?)
-    }
-
-    fn snapshots(
-        &mut self,
-        names: &Names,
-        start: u64,
-        snapshots: Vec<Snapshot>,
-        rename: &[(String, String)],
-    ) -> anyhow::Result<()> {
-        let mut out = SnapWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?, &names.name)?;
-        for mut snapshot in snapshots.into_iter().filter(|snapshot| snapshot.process != 0) {
-            snapshot.taken = (snapshot.taken.0.saturating_sub(start), snapshot.taken.1.saturating_sub(start));
-            snapshot.exe = renamed(&snapshot.exe, rename);
-            for area in &mut snapshot.areas {
-                area.name = renamed(&area.name, rename);
-            }
-            out.snapshot(&snapshot)?;
-        }
-        self.save(&names.snap, &out.finish()?.finish()?)
-    }
-
-    fn save(&mut self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-        let cannot = || format!("{}: cannot be written", path.display());
-        fs::File::create_new(path).and_then(|mut file| file.write_all(bytes)).with_context(cannot)?;
-        self.bytes += bytes.len() as u64;
-        Ok(())
+        Ok(out.finish()?.finish()?)
     }
 
     /// Tells the user what there is, and what it cost.
@@ -207,7 +207,32 @@ impl Written {
         if let Some((number, why)) = &self.failed {
             eprintln!("freehold: {number} snapshots could not be taken: {why}");
         }
+        eprintln!("freehold: {}", names.replay(&names.trace));
     }
+}
+
+fn snapshots_file(
+    names: &Names,
+    start: u64,
+    snapshots: Vec<Snapshot>,
+    rename: &[(String, String)],
+) -> anyhow::Result<Vec<u8>> {
+    let mut out = SnapWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?, &names.name)?;
+    for mut snapshot in snapshots.into_iter().filter(|snapshot| snapshot.process != 0) {
+        snapshot.taken = (snapshot.taken.0.saturating_sub(start), snapshot.taken.1.saturating_sub(start));
+        snapshot.exe = renamed(&snapshot.exe, rename);
+        for area in &mut snapshot.areas {
+            area.name = renamed(&area.name, rename);
+        }
+        out.snapshot(&snapshot)?;
+    }
+    Ok(out.finish()?.finish()?)
+}
+
+/// Writes a file whole, or leaves what was there.
+fn save(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let written = Output::new(path).and_then(|output| output.write(bytes));
+    written.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// A path with the first beginning that is to be renamed.

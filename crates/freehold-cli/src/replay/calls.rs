@@ -26,7 +26,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         CallName::Munmap => done(process.munmap(args[0], args[1]).map_err(|error| error.errno())),
         CallName::Mprotect => mprotect(process, &args),
         // The key -1 is none, and 0 is everybody's.
-        CallName::PkeyMprotect if args[3] as i64 <= 0 => mprotect(process, &args),
+        CallName::PkeyMprotect if args[3] as i32 <= 0 => mprotect(process, &args),
         CallName::Brk => {
             if let Some(start) = planned.heap {
                 process.set_heap(start).ok()?;
@@ -113,8 +113,8 @@ fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
 }
 
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
-    let number = u32::try_from(args[2]).map_err(|_| Errno::EINVAL)?;
-    Advice::from_raw(number)
+    // An int.
+    Advice::from_raw(args[2] as u32)
         .and_then(|advice| process.madvise(args[0], args[1], advice))
         .map_err(|error| error.errno())
 }

@@ -14,9 +14,13 @@ pub struct Unusable {
     pub reason: String,
 }
 
+/// Counts the shapes that this document has had. One more when a key goes or changes its meaning; keys may come at any time.
+const SCHEMA: u32 = 1;
+
 /// All replays, in the order in which they ran, as one JSON document that ends in a line feed.
 pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
     let document = Document {
+        schema: SCHEMA,
         freehold: env!("CARGO_PKG_VERSION"),
         recordings: outcomes.iter().map(Recording::of).collect(),
         unusable,
@@ -28,6 +32,7 @@ pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
 
 #[derive(Serialize)]
 struct Document<'a> {
+    schema: u32,
     freehold: &'static str,
     recordings: Vec<Recording<'a>>,
     unusable: &'a [Unusable],

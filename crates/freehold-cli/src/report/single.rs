@@ -170,7 +170,8 @@ fn set_aside(outcome: &Outcome) -> String {
     if outcome.set_aside.is_empty() {
         return String::new();
     }
-    let mut text = "  not checked:\n".to_owned();
+    let all = outcome.set_aside.iter().map(|(_, events)| events).sum();
+    let mut text = format!("  not checked, {} in all:\n", units::count(all));
     for (reason, events) in &outcome.set_aside {
         text.push_str(&wrapped("    ", &format!("{}: {reason}", units::count(*events))));
     }

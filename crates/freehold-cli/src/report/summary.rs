@@ -49,8 +49,10 @@ fn hold(spread: Spread) -> String {
 fn sentence(outcomes: &[Outcome]) -> String {
     let recordings = units::counted(outcomes.len() as u64, "recording");
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
-    match different {
-        0 => format!("{recordings}: all as Linux\n"),
-        _ => format!("{recordings}: {} not as Linux\n", units::count(different)),
-    }
+    let aside: u64 = outcomes.iter().flat_map(|outcome| &outcome.set_aside).map(|(_, events)| events).sum();
+    let found = match different {
+        0 => "all as Linux".to_owned(),
+        _ => format!("{} not as Linux", units::count(different)),
+    };
+    format!("{recordings}: {found}; {} not checked\n", units::counted(aside, "event"))
 }

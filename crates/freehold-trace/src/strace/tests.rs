@@ -288,6 +288,8 @@ fn arguments_are_numbers() {
         ("5</memfd:a, \\\"b\\\">(deleted)", 5),
         ("AT_FDCWD</tmp>", -100_i64 as u64),
         ("0x63 /* MADV_??? */", 0x63),
+        ("0x8 /* MAP_??? */|MAP_ANONYMOUS", 0x28),
+        ("MAP_ANONYMOUS|0x8 /* MAP_???*|/ */|0x1", 0x29),
         ("\"text\"...", value::SHOWN),
         ("[1, 1]", value::SHOWN),
     ];

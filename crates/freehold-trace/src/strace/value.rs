@@ -21,17 +21,27 @@ pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
         let term = term(&mut fields);
         sum |=
             term.ok_or(Bad::Expected("a number, or a constant that this program knows", arg.at + begin))?;
+        remark(&mut fields);
         if !fields.eat(b'|') {
             break;
         }
     }
-    // A note on a descriptor or a remark may follow: neither is part of the number.
+    // A note on a descriptor may follow, which is no part of the number.
     let at = fields.position();
-    let followed = is_note(arg.text, at) || fields.eat_text(b" /*");
-    if fields.is_empty() || followed {
+    if fields.is_empty() || is_note(arg.text, at) {
         Ok(sum)
     } else {
         Err(Bad::Expected("the end of the argument", arg.at + at))
+    }
+}
+
+/// Steps over what strace remarks on a part that has no name: `0x8 /* MAP_??? */`.
+fn remark(fields: &mut Fields<'_>) {
+    if fields.eat_text(b" /*") {
+        while !fields.is_empty() && !fields.eat_text(b"*/") {
+            let byte = fields.peek();
+            byte.map(|byte| fields.eat(byte));
+        }
     }
 }
 
