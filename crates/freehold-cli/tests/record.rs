@@ -120,6 +120,7 @@ fn a_recording_that_is_told_to_end_is_whole() {
             .spawn()
             .expect("run");
         while !folder.path().join("on").exists() {
+            assert!(child.try_wait().expect("asked").is_none(), "it ended before it was told");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let told = rustix::process::kill_process(
@@ -127,8 +128,12 @@ fn a_recording_that_is_told_to_end_is_whole() {
             rustix::process::Signal::from_named_raw(signal).expect("a signal"),
         );
         assert!(told.is_ok());
-        let status = child.wait().expect("ended");
-        assert_eq!(status.code(), Some(3), "the command's own");
+        let ended = (0..3000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            child.try_wait().expect("asked")
+        });
+        let _ = child.kill();
+        assert_eq!(ended.and_then(|status| status.code()), Some(3), "the command's own");
         let replayed = freehold(folder.path(), &["replay", &made.to_string_lossy()]);
         assert_eq!(replayed.status.code(), Some(0), "{}", String::from_utf8_lossy(&replayed.stdout));
     }
