@@ -1,3 +1,5 @@
+#![expect(unsafe_code, reason = "memory of a certain shape, which no library maps")]
+
 use super::*;
 
 const SMAPS: &str = "\
