@@ -48,7 +48,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<u8> {
         }
     }
     names.make_room()?;
-    strace::record(&args.command, &names.text, &names.replay(&names.text))
+    strace::record(&args.command, &names.text)
 }
 
 /// Why there is no recording by the kernel's tracing.

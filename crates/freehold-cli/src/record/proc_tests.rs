@@ -67,7 +67,7 @@ fn a_snapshot_of_this_very_process_is_whole() {
     assert!(snapshot.pages.iter().any(|run| (run.first..run.first + run.count).contains(&page)));
 }
 
-/// More runs of pages than the kernel hands out at a time; huge pages that were cut make it stop where it does not say.
+/// More runs of pages than the kernel hands out at a time.
 #[test]
 fn many_runs_of_pages_ascend_and_are_all_there() {
     const RUNS: usize = 10_000;

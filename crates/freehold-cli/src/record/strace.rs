@@ -1,6 +1,7 @@
 //! The calls alone, by the program strace: wherever ptrace works.
 
 use super::tracee;
+use super::write::replay_command;
 use anyhow::{Context, bail};
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +19,7 @@ const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,ftr
 /// # Errors
 ///
 /// There is no strace, or it was stopped.
-pub fn record(command: &[OsString], text: &Path, replay: &str) -> anyhow::Result<u8> {
+pub fn record(command: &[OsString], text: &Path) -> anyhow::Result<u8> {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS, "-o"]).arg(text).arg("--").args(command);
     let strace = match strace.spawn() {
@@ -32,7 +33,7 @@ pub fn record(command: &[OsString], text: &Path, replay: &str) -> anyhow::Result
         bail!("strace made no {}", text.display());
     }
     eprintln!("freehold: {}: calls only; a replay compares no page faults and no snapshots", text.display());
-    eprintln!("freehold: {replay}");
+    eprintln!("freehold: {}", replay_command(text));
     // strace ends as the command did, also by a signal.
     let killed = status.signal().map(|signal| 128 + signal);
     status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")

@@ -63,7 +63,7 @@ impl Names {
         Ok(())
     }
 
-    /// Takes an older text away: strace adds to none, but shows no error either.
+    /// Takes an older text away, so that one which is there afterwards is strace's.
     ///
     /// # Errors
     ///
@@ -76,11 +76,11 @@ impl Names {
             _ => Ok(()),
         }
     }
+}
 
-    /// The command that replays `file` of it.
-    pub fn replay(&self, file: &Path) -> String {
-        format!("freehold replay {}", file.display())
-    }
+/// The command that replays the recording in `file`.
+pub fn replay_command(file: &Path) -> String {
+    format!("freehold replay {}", file.display())
 }
 
 /// What stands in the files.
@@ -207,7 +207,7 @@ impl Written {
         if let Some((number, why)) = &self.failed {
             eprintln!("freehold: {number} snapshots could not be taken: {why}");
         }
-        eprintln!("freehold: {}", names.replay(&names.trace));
+        eprintln!("freehold: {}", replay_command(&names.trace));
     }
 }
 

@@ -312,7 +312,10 @@ impl<'w, 'c> Performer<'w, 'c> {
         let mdwe = old.as_ref().map_or(Mdwe::empty(), |old| old.process().mdwe().inherited());
         let made = self.cpu.call(|| {
             drop(old);
-            start::start(self.world, start, mdwe)
+            let made = start::start(self.world, start)?;
+            // Only now: what the image has from the start stays as it is.
+            made.0.set_mdwe(mdwe)?;
+            anyhow::Ok(made)
         });
         match made {
             Ok((process, present)) => {

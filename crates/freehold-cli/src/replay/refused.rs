@@ -73,9 +73,10 @@ pub(super) fn refused(process: &Process, call: &Call, unnamed: bool) -> Option<R
 
 /// The break stays where it was.
 fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
+    // Asking takes the mmap lock, which is counted.
+    let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
-    let grows = call.args[0] > now && call.returned.value() == Some(now);
-    grows.then(|| Refused::Undo(Before { brk: Some(now), lines: Vec::new(), range: 0..0 }))
+    (now == stays).then(|| Refused::Undo(Before { brk: Some(now), lines: Vec::new(), range: 0..0 }))
 }
 
 impl Before {

@@ -3,7 +3,7 @@
 use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
-use freehold::space::{MapFlags, Mdwe, Prot};
+use freehold::space::{MapFlags, Prot};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::Start;
@@ -20,20 +20,14 @@ const VSYSCALL: &str = "[vsyscall]";
 /// Pages to be touched, by their numbers, and how.
 pub(super) type Present = Vec<(Range<u64>, Access)>;
 
-/// Maps what the start says. The pages that were there are left for the program's CPU to touch. `mdwe`: what the program before it
-/// had denied itself.
-pub(super) fn start(world: &World, start: &Start, mdwe: Mdwe) -> Result<(Process, Present)> {
+/// Maps what the start says. The pages that were there are left for the program's CPU to touch.
+pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let process = Process::new(&world.engine, &world.config())?;
-    let Start::Shown(snapshot) = start else {
-        process.set_mdwe(mdwe)?;
-        return Ok((process, Vec::new()));
-    };
+    let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
         map(world, &process, area)
             .with_context(|| format!("{:x}-{:x} {}", area.start, area.end, area.name))?;
     }
-    // What is there already stays as it is.
-    process.set_mdwe(mdwe)?;
     Ok((process, present(snapshot)?))
 }
 

@@ -2,7 +2,7 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
-use super::calls::{self, Doing, Reach, Space};
+use super::calls::{self, Doing, MAP_ANONYMOUS, Reach, Space};
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlanFile, PlannedCall, Start, What};
 use super::told::Told;
@@ -19,7 +19,6 @@ const EACCES: u16 = 13;
 const EIDRM: u16 = 43;
 const PR_SET_MDWE: u64 = 65;
 const PR_GET_MDWE: u64 = 66;
-const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const SHM_HUGETLB: u64 = 0o4000;
 /// Bytes of a huge page, where nothing else is said.
@@ -381,7 +380,7 @@ impl Planner {
             CallName::Mmap if call.returned == Returned::Error(9) => None,
             CallName::Shmat => self.attached(call),
             CallName::Mmap => {
-                let anonymous = call.args[3] & 0x20 != 0;
+                let anonymous = call.args[3] & MAP_ANONYMOUS != 0;
                 let shared = matches!(call.args[3] & 0xf, 1 | 3);
                 let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
                 match (path, anonymous, shared) {

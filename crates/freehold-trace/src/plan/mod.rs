@@ -284,11 +284,11 @@ impl Planner {
             Kind::Clone { child, process, flags } => self.clone(line, task, child, process, flags),
             Kind::Exec { snapshot } => {
                 let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
-                self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
+                self.forget_exec(task);
                 self.exec(line, task, snapshot);
             }
             Kind::Exit { .. } => {
-                self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
+                self.forget_exec(task);
                 self.exit(line, task);
             }
             // That of the exec's own line.
@@ -300,6 +300,11 @@ impl Planner {
             Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } => {}
         }
         Ok(())
+    }
+
+    /// The execve ends in another image, or in none: its faults are no part of the plan.
+    fn forget_exec(&mut self, task: u32) {
+        self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
     }
 
     /// The faults of the kernel in the execve that is over now.

@@ -54,8 +54,7 @@ impl<P: Platform> Segment<P> {
     ///
     /// No memory.
     pub fn new(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        let memory = Mapping::new(engine, Zeroes, bytes, true)?;
-        Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
+        Self::over(key, Mapping::new(engine, Zeroes, bytes, true)?)
     }
 
     /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as they are touched.
@@ -69,8 +68,11 @@ impl<P: Platform> Segment<P> {
         page: HugePageSize,
         bytes: u64,
     ) -> Result<Counted<Self>, FillError> {
-        let memory = Mapping::of_huge_pages(engine, page, bytes, false)?;
-        Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) }).map_err(NoMemory::from)?)
+        Ok(Self::over(key, Mapping::of_huge_pages(engine, page, bytes, false)?)?)
+    }
+
+    fn over(key: u32, memory: Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
+        Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
     }
 
     /// Its pages.
