@@ -1,12 +1,18 @@
 //! Follows the command and all it forks, and takes snapshots while a process stands still.
+//!
+//! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child finds it as soon as
+//! it is gone, and not later, when the recorder has waited for it.
 
 use super::proc;
 use super::tracee::{self, Stop, now};
 use anyhow::Context;
 use freehold_trace::{Snapshot, Why};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// A snapshot, and which thread stood still for it.
@@ -42,17 +48,23 @@ pub struct Freezes {
 
 /// How long the threads get to stand still.
 const PATIENCE: u64 = 100_000_000;
+/// How long a process gets to exit once it has begun to.
+const EXITS_IN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     process: i32,
-    exiting: bool,
     standing: bool,
 }
 
 struct Follower {
     root: i32,
+    /// The command's own process has been waited for.
+    root_gone: bool,
+    /// Those that are followed.
     threads: BTreeMap<i32, Thread>,
+    /// Processes that were let go and may still exit.
+    exiting: Vec<OwnedFd>,
     /// Everybody is to stand still: nobody is let go on.
     freezing: bool,
     /// Somebody has asked for the end of it all.
@@ -68,7 +80,9 @@ struct Follower {
 pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
     let mut follower = Follower {
         root,
+        root_gone: false,
         threads: BTreeMap::new(),
+        exiting: Vec::new(),
         freezing: false,
         ending: false,
         found: Followed::default(),
@@ -76,7 +90,7 @@ pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
     follower.add(root);
     let mut left = freezes.most;
     let mut next = now() + nanoseconds(freezes.every);
-    while !follower.threads.is_empty() {
+    while !(follower.root_gone && follower.threads.is_empty()) {
         match follower.one() {
             Ok(true) => continue,
             Ok(false) => {}
@@ -94,6 +108,7 @@ pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
         let wait = if left > 0 { next - time } else { u64::MAX };
         follower.pause(Duration::from_nanos(wait).min(Duration::from_secs(1)));
     }
+    follower.exiting.iter().for_each(wait_for);
     Ok(follower.found)
 }
 
@@ -103,8 +118,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 impl Follower {
     fn add(&mut self, thread: i32) {
-        let new =
-            || Thread { process: process_of(thread).unwrap_or(thread), exiting: false, standing: false };
+        let new = || Thread { process: process_of(thread).unwrap_or(thread), standing: false };
         self.threads.entry(thread).or_insert_with(new);
     }
 
@@ -124,6 +138,7 @@ impl Follower {
         if let Stop::Gone(status) = stop {
             if thread == self.root {
                 self.found.status = status;
+                self.root_gone = true;
             }
             self.threads.remove(&thread);
             return Ok(true);
@@ -135,17 +150,12 @@ impl Follower {
                 if before != thread {
                     self.threads.remove(&before);
                 }
-                self.threads.insert(thread, Thread { process: thread, exiting: false, standing: false });
-                self.take(Why::Exec, thread);
+                self.threads.insert(thread, Thread { process: thread, standing: false });
+                self.take(Why::Exec, thread, thread);
             }
             Stop::Exits => {
-                let process = self.threads[&thread].process;
-                if let Some(thread) = self.threads.get_mut(&thread) {
-                    thread.exiting = true;
-                }
-                if self.alive(process) == 0 {
-                    self.take(Why::Exit, thread);
-                }
+                self.exits(thread);
+                return Ok(true);
             }
             Stop::Made(child) if child != 0 => self.add(child),
             _ => {}
@@ -167,6 +177,18 @@ impl Follower {
         Ok(true)
     }
 
+    /// A thread is about to exit. As the last of its process it leaves a snapshot.
+    fn exits(&mut self, thread: i32) {
+        let Some(Thread { process, .. }) = self.threads.remove(&thread) else { return };
+        if self.alive(process) == 0 {
+            self.take(Why::Exit, process, thread);
+            self.exiting.retain(|process| !is_gone(process));
+            let process = Pid::from_raw(process).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            self.exiting.extend(process);
+        }
+        tracee::release(thread);
+    }
+
     fn stands(&mut self, thread: i32) {
         if let Some(thread) = self.threads.get_mut(&thread) {
             thread.standing = true;
@@ -175,13 +197,11 @@ impl Follower {
 
     /// Threads of a process that do not exit.
     fn alive(&self, process: i32) -> u32 {
-        let alive = self.threads.values().filter(|thread| thread.process == process && !thread.exiting);
-        alive.count() as u32
+        self.threads.values().filter(|thread| thread.process == process).count() as u32
     }
 
-    /// Takes a snapshot of the process of `thread`, which stands still.
-    fn take(&mut self, why: Why, thread: i32) {
-        let process = self.threads[&thread].process;
+    /// Takes a snapshot of `process`, of which `thread` stands still.
+    fn take(&mut self, why: Why, process: i32, thread: i32) {
         let from = now();
         match proc::snapshot(process, thread, why) {
             Ok(mut snapshot) => {
@@ -211,7 +231,7 @@ impl Follower {
                 Ok(false) => {}
                 Err(_) => break false,
             }
-            if self.threads.values().all(|thread| thread.standing || thread.exiting) {
+            if self.threads.values().all(|thread| thread.standing) {
                 break true;
             }
             if now() > from + PATIENCE {
@@ -221,10 +241,10 @@ impl Follower {
         };
         if standing {
             let mut last = BTreeMap::new();
-            self.threads.iter().filter(|(_, thread)| !thread.exiting).for_each(|(id, thread)| {
+            self.threads.iter().for_each(|(id, thread)| {
                 last.entry(thread.process).or_insert(*id);
             });
-            last.into_values().for_each(|thread| self.take(Why::Freeze, thread));
+            last.into_iter().for_each(|(process, thread)| self.take(Why::Freeze, process, thread));
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;
@@ -237,4 +257,18 @@ impl Follower {
 fn process_of(thread: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// Whether a process is gone, so that its parent can wait for it.
+fn is_gone(process: &OwnedFd) -> bool {
+    ends_within(process, &Timespec { tv_sec: 0, tv_nsec: 0 })
+}
+
+fn wait_for(process: &OwnedFd) {
+    // One that hangs is not waited for: what is recorded of it is.
+    let _ = ends_within(process, &EXITS_IN);
+}
+
+fn ends_within(process: &OwnedFd, time: &Timespec) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(time)).is_ok_and(|ready| ready > 0)
 }

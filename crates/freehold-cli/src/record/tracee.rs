@@ -173,6 +173,11 @@ pub fn go_on(thread: i32, signal: i32) {
     let _ = ptrace(libc::PTRACE_CONT, thread, signal as usize);
 }
 
+/// Lets a thread that is about to exit go its way: its end is for its parent alone, as if nobody followed it.
+pub fn release(thread: i32) {
+    let _ = ptrace(libc::PTRACE_DETACH, thread, 0);
+}
+
 /// Leaves a thread standing as its whole process does, until a SIGCONT.
 pub fn leave_standing(thread: i32) {
     let _ = ptrace(libc::PTRACE_LISTEN, thread, 0);
