@@ -76,6 +76,11 @@ pub enum Kind {
         /// For so long.
         ns: u64,
     },
+    /// Events from here on found no room in the recorder's buffers; whose they were, nobody knows.
+    Lost {
+        /// How many.
+        events: u64,
+    },
 }
 
 /// What led to a snapshot.
@@ -208,11 +213,18 @@ calls! {
     Brk "brk" 1,
     Clone "clone" 5,
     Clone3 "clone3" 2,
+    Close "close" 1,
+    CloseRange "close_range" 3,
+    Creat "creat" 2,
+    Dup "dup" 1,
+    Dup2 "dup2" 2,
+    Dup3 "dup3" 3,
     Execve "execve" 3,
     Execveat "execveat" 5,
     Exit "exit" 1,
     ExitGroup "exit_group" 1,
     Fallocate "fallocate" 4,
+    Fcntl "fcntl" 3,
     Fork "fork" 0,
     Ftruncate "ftruncate" 2,
     Madvise "madvise" 3,
@@ -233,6 +245,9 @@ calls! {
     Munlock "munlock" 2,
     Munlockall "munlockall" 0,
     Munmap "munmap" 2,
+    Open "open" 3,
+    Openat "openat" 4,
+    Openat2 "openat2" 4,
     PkeyAlloc "pkey_alloc" 2,
     PkeyFree "pkey_free" 1,
     PkeyMprotect "pkey_mprotect" 4,
@@ -273,6 +288,14 @@ pub struct Cost {
     pub interrupts: u32,
     /// A major fault (`M`).
     pub major: bool,
+}
+
+impl CallName {
+    /// It makes, copies or closes descriptors of open files, or asks something of one.
+    pub fn is_of_descriptors(self) -> bool {
+        use CallName::{Close, CloseRange, Creat, Dup, Dup2, Dup3, Fcntl, Open, Openat, Openat2};
+        matches!(self, Close | CloseRange | Creat | Dup | Dup2 | Dup3 | Fcntl | Open | Openat | Openat2)
+    }
 }
 
 /// A file that the recording maps.

@@ -6,7 +6,7 @@ use crate::input;
 use crate::lines::Lines;
 use crate::snap::SnapReader;
 use crate::strace::{self, StraceReader};
-use crate::trace::{Header, TraceReader, VERSION, header};
+use crate::trace::{Header, SNAP_VERSION, TraceReader, VERSION, header};
 use crate::{Event, FileInfo, Snapshot};
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -33,7 +33,8 @@ pub struct Recording {
 
 /// Its events, by what they are written in.
 enum Events {
-    Trace(TraceReader),
+    /// With the version.
+    Trace(u32, TraceReader),
     Strace(Box<StraceReader>),
 }
 
@@ -74,10 +75,10 @@ impl Recording {
         if !lines.advance()? {
             return Err(ReadError::NotARecording { place: lines.place(), found: String::new() });
         }
-        match header(lines.line(), "fhtrace") {
-            Header::Name(name) => {
+        match header(lines.line(), "fhtrace", VERSION) {
+            Header::Name(version, name) => {
                 let snapshots = snapshots()?.map(|lines| snapshots_of(lines, &name)).transpose()?;
-                Ok(Recording { name, events: Events::Trace(TraceReader::new(lines)), snapshots })
+                Ok(Recording { name, events: Events::Trace(version, TraceReader::new(lines)), snapshots })
             }
             Header::Version(found) => {
                 Err(ReadError::Version { place: lines.place(), format: "fhtrace", found, known: VERSION })
@@ -101,7 +102,7 @@ impl Recording {
     /// What it is written in.
     pub fn format(&self) -> Format {
         match &self.events {
-            Events::Trace(_) => Format::Trace { version: VERSION },
+            Events::Trace(version, _) => Format::Trace { version: *version },
             Events::Strace(_) => Format::Strace,
         }
     }
@@ -113,8 +114,21 @@ impl Recording {
     /// A line that cannot be read. Nothing sensible follows it.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {
-            Events::Trace(events) => events.next_event(),
+            Events::Trace(_, events) => events.next_event(),
             Events::Strace(events) => events.next_event(),
+        }
+    }
+
+    /// Whether the recording tells of descriptors: what opens, copies and closes them.
+    pub fn follows_descriptors(&self) -> bool {
+        matches!(self.events, Events::Strace(_) | Events::Trace(2.., _))
+    }
+
+    /// A setting of the machine that it was made on, where it tells.
+    pub fn machine(&self, name: &str) -> Option<&str> {
+        match &self.events {
+            Events::Trace(_, events) => events.machine().get(name).map(String::as_str),
+            Events::Strace(_) => None,
         }
     }
 
@@ -132,7 +146,7 @@ impl Recording {
     pub fn skipped(&self) -> &BTreeMap<String, u64> {
         static NONE: BTreeMap<String, u64> = BTreeMap::new();
         match &self.events {
-            Events::Trace(_) => &NONE,
+            Events::Trace(..) => &NONE,
             Events::Strace(events) => events.skipped(),
         }
     }
@@ -164,14 +178,14 @@ impl Recording {
 impl Events {
     fn place(&self) -> Place {
         match self {
-            Events::Trace(events) => events.place(),
+            Events::Trace(_, events) => events.place(),
             Events::Strace(events) => events.place(),
         }
     }
 
     fn files(&self) -> &Files {
         match self {
-            Events::Trace(events) => events.files(),
+            Events::Trace(_, events) => events.files(),
             Events::Strace(events) => events.files(),
         }
     }
@@ -182,13 +196,13 @@ fn snapshots_of(mut lines: Lines, expected: &str) -> Result<SnapReader, ReadErro
     if !lines.advance()? {
         return Err(ReadError::Truncated { place: lines.place(), how: "it is empty" });
     }
-    match header(lines.line(), "fhsnap") {
-        Header::Name(found) if found == expected => Ok(SnapReader::new(lines)),
-        Header::Name(found) => {
+    match header(lines.line(), "fhsnap", SNAP_VERSION) {
+        Header::Name(_, found) if found == expected => Ok(SnapReader::new(lines)),
+        Header::Name(_, found) => {
             Err(ReadError::ForeignSnapshots { place: lines.place(), found, expected: expected.to_owned() })
         }
         Header::Version(found) => {
-            Err(ReadError::Version { place: lines.place(), format: "fhsnap", found, known: VERSION })
+            Err(ReadError::Version { place: lines.place(), format: "fhsnap", found, known: SNAP_VERSION })
         }
         Header::None => Err(lines.wrong(Bad::Expected("`# fhsnap 1 NAME`", 0))),
     }

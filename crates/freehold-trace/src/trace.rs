@@ -6,11 +6,15 @@ use crate::files::Files;
 use crate::lines::Lines;
 use crate::numbers::Numbers;
 use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Why};
+use std::collections::BTreeMap;
 
-/// The version that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
+pub(crate) const VERSION: u32 = 2;
+pub(crate) const SNAP_VERSION: u32 = 1;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;
+/// Most settings of the machine.
+const MOST_SETTINGS: usize = 1000;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
@@ -24,31 +28,32 @@ pub(crate) struct Seen {
     tasks: Numbers,
     exited: Numbers,
     files: Files,
+    machine: BTreeMap<String, String>,
 }
 
 /// What a first line `# FORMAT VERSION NAME` says.
 pub(crate) enum Header {
-    /// It is one, of the version that is read, with this name.
-    Name(String),
+    /// It is one, of this version, which is read, with this name.
+    Name(u32, String),
     /// It is one of another version.
     Version(String),
     /// It is none.
     None,
 }
 
-/// Reads a first line.
-pub(crate) fn header(line: &[u8], format: &str) -> Header {
+/// Reads a first line; `latest` is the last version that is read.
+pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
     let Some(rest) = line.strip_prefix(b"# ").and_then(|rest| rest.strip_prefix(format.as_bytes())) else {
         return Header::None;
     };
     let Some(rest) = rest.strip_prefix(b" ") else { return Header::None };
     let mut fields = Fields::new(rest);
     let version = fields.until(b' ');
-    if version != VERSION.to_string().as_bytes() {
+    let Some(known) = (1..=latest).find(|known| version == known.to_string().as_bytes()) else {
         return Header::Version(excerpt(version));
-    }
+    };
     match fields.blank("").and_then(|()| fields.rest_text()) {
-        Ok(name) if !name.is_empty() => Header::Name(name.to_owned()),
+        Ok(name) if !name.is_empty() => Header::Name(known, name.to_owned()),
         _ => Header::None,
     }
 }
@@ -82,6 +87,11 @@ impl TraceReader {
     pub(crate) fn files(&self) -> &Files {
         &self.seen.files
     }
+
+    /// Settings of the machine, by name.
+    pub(crate) fn machine(&self) -> &BTreeMap<String, String> {
+        &self.seen.machine
+    }
 }
 
 impl Seen {
@@ -90,14 +100,21 @@ impl Seen {
         let mut tasks = Numbers::default();
         let first = tasks.insert(1, "task", "tasks");
         debug_assert_eq!(first, Ok(()));
-        Seen { time: 0, tasks, exited: Numbers::default(), files: Files::default() }
+        Seen { time: 0, tasks, exited: Numbers::default(), files: Files::default(), machine: BTreeMap::new() }
     }
 
-    /// A line that begins with `#`: the definition of a file, or a remark.
+    /// A line that begins with `#`: the definition of a file, a setting of the machine, or a remark.
     pub(crate) fn comment(&mut self, line: &[u8]) -> Result<(), Bad> {
         let mut fields = Fields::new(line);
         if fields.eat_text(b"# fhtrace ") || fields.eat_text(b"# fhsnap ") {
             return Err(Bad::Expected("no second header: this looks like two files in one", 0));
+        }
+        if fields.eat_text(b"# machine ") {
+            let (name, value) = fields.rest_text()?.split_once(' ').unwrap_or_default();
+            if self.machine.len() < MOST_SETTINGS {
+                self.machine.insert(name.to_owned(), value.to_owned());
+            }
+            return Ok(());
         }
         if !fields.eat_text(b"# file ") {
             return Ok(());
@@ -129,7 +146,8 @@ impl Seen {
         let mut cost = Cost::default();
         let kind = match (fields.until(b' '), task) {
             (b"Z", _) => Kind::Frozen { ns: number_after(&mut fields, "nanoseconds")? },
-            (_, None) => return fields.expected("`Z`, the only operation without a task"),
+            (b"L", _) => Kind::Lost { events: number_after(&mut fields, "how many events were lost")? },
+            (_, None) => return fields.expected("`Z` or `L`, the only operations without a task"),
             (b"F", _) => fault(&mut fields, false)?,
             (b"f", _) => fault(&mut fields, true)?,
             (b"N", Some(task)) => self.clone_(&mut fields, task)?,

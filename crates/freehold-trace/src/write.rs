@@ -1,9 +1,10 @@
 //! Writes `NAME.trace` and `NAME.snap`.
 
+use crate::trace::{SNAP_VERSION, VERSION};
 use crate::{Area, Call, CallName, Cost, Event, FileInfo, Kind, Returned, Snapshot, Why};
 use std::io::{self, Write};
 
-/// Writes the events of a recording as `NAME.trace`, version 1.
+/// Writes the events of a recording as `NAME.trace`, version 2.
 ///
 /// What one event needs of another is the caller's: files are defined and tasks created before they are used, times
 /// ascend. [`Recording`](crate::Recording) refuses what breaks these rules.
@@ -23,8 +24,17 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// Those of `out`; a name that is empty or longer than a line.
     pub fn new(mut out: W, name: &str) -> io::Result<Self> {
-        writeln!(out, "# fhtrace 1 {}", name_of(name)?)?;
+        writeln!(out, "# fhtrace {VERSION} {}", name_of(name)?)?;
         Ok(TraceWriter { out })
+    }
+
+    /// A setting of the machine: a name without blanks, and its value.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn machine(&mut self, name: &str, value: &str) -> io::Result<()> {
+        writeln!(self.out, "# machine {name} {}", one_line(value))
     }
 
     /// Defines a file.
@@ -41,7 +51,7 @@ impl<W: Write> TraceWriter<W> {
         writeln!(self.out, "{}", one_line(&file.path))
     }
 
-    /// Writes an event. What a call moved ([`Call::transfer`]) has no place in version 1 and is left out, as is the line
+    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, as is the line
     /// number.
     ///
     /// # Errors
@@ -81,7 +91,7 @@ impl<W: Write> SnapWriter<W> {
     ///
     /// Those of `out`; a name that is empty or longer than a line.
     pub fn new(mut out: W, name: &str) -> io::Result<Self> {
-        writeln!(out, "# fhsnap 1 {}", name_of(name)?)?;
+        writeln!(out, "# fhsnap {SNAP_VERSION} {}", name_of(name)?)?;
         Ok(SnapWriter { out })
     }
 
@@ -168,6 +178,7 @@ fn kind(out: &mut impl Write, kind: &Kind) -> io::Result<()> {
         Kind::Signal { signal, code } => write!(out, "G {signal} {code}"),
         Kind::Snapshot { id, why: led, process } => write!(out, "S {id} {} {process}", why(*led)),
         Kind::Frozen { ns } => write!(out, "Z {ns}"),
+        Kind::Lost { events } => write!(out, "L {events}"),
     }
 }
 

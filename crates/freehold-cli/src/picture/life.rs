@@ -95,7 +95,7 @@ impl Life {
                 let process = self.process_of(*process, now);
                 self.listed(process, snapshot, now);
             }
-            Happened::TornDown { .. } | Happened::Signal { .. } => {}
+            Happened::TornDown { .. } | Happened::Signal { .. } | Happened::Lost { .. } => {}
         }
     }
 

@@ -11,6 +11,10 @@ const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
 /// What of prctl is about memory: `PR_SET_MM`, `PR_SET_THP_DISABLE` and its reader, `PR_SET_VMA`, `PR_SET_MDWE` and its reader.
 const PRCTL_KEPT: [u64; 6] = [35, 41, 42, 0x5356_4d41, 65, 66];
+/// What of fcntl copies a descriptor (`F_DUPFD`, `F_DUPFD_CLOEXEC`), or seals a file or asks for its seals.
+const FCNTL_KEPT: [u64; 4] = [0, 1030, 1033, 1034];
+/// `F_ADD_SEALS`.
+const ADD_SEALS: u64 = 1033;
 
 /// A file that something maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +90,10 @@ impl<'a> Assembler<'a> {
     /// Takes note of a report.
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
+        if let What::Lost(events) = what {
+            self.made.ops.push(Op::new(time, None, 0, Some(Kind::Lost { events })));
+            return;
+        }
         if let What::Exec { thread, before } = what {
             self.renumber(thread, before);
         }
@@ -148,6 +156,7 @@ impl<'a> Assembler<'a> {
                 }
             }
             What::Snapshot(index) => self.snapshot(thread, index, time),
+            What::Lost(_) => {}
         }
     }
 
@@ -192,6 +201,11 @@ impl<'a> Assembler<'a> {
         op.ended = Some(time);
         if op.kind.is_some() || !is_kept(name, &pending.args) {
             // A new task or image: it was said when that came to be.
+        } else if name.is_of_descriptors()
+            && failed
+            && !(name == CallName::Fcntl && pending.args[1] == ADD_SEALS)
+        {
+            // Nothing came of it.
         } else if is_exec(name) {
             op.kind = (!failed).then_some(Kind::Exec { snapshot: None });
         } else {
@@ -200,6 +214,10 @@ impl<'a> Assembler<'a> {
             let file = if maps(name) && !failed { self.file(&pending, value as u64) } else { None };
             let op = &mut self.made.ops[pending.op];
             op.time = op.first_write().filter(|_| !makes_task(name)).unwrap_or(op.time);
+            if makes_descriptor(name) {
+                // Nobody else can have closed it, or mapped it, before.
+                op.time = time;
+            }
             if let Some(file) = file.and_then(|file| self.made.files.get_mut(file as usize - 1)) {
                 file.first = file.first.min(op.time);
             }
@@ -266,9 +284,19 @@ fn maps(name: CallName) -> bool {
     matches!(name, CallName::Mmap | CallName::Shmat)
 }
 
-/// It is about memory.
+fn makes_descriptor(name: CallName) -> bool {
+    name == CallName::MemfdCreate
+        || name.is_of_descriptors() && !matches!(name, CallName::Close | CallName::CloseRange)
+}
+
+/// It is about memory, or about what is mapped.
 fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
-    name != CallName::Prctl || PRCTL_KEPT.contains(&args[0])
+    match name {
+        CallName::Prctl => PRCTL_KEPT.contains(&args[0]),
+        // An int.
+        CallName::Fcntl => FCNTL_KEPT.contains(&u64::from(args[1] as u32)),
+        _ => true,
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Takes away what the kernel reports, on a thread of its own, so that its buffers do not run full.
 
-use super::perf::Perf;
-use super::raw::Raw;
+use super::perf::{Again, Perf};
+use super::raw::{Raw, What};
 use super::ring::Events;
+use super::tracee::now;
 use super::tracefs::{Buffer, Instance};
 use anyhow::Context;
 use std::fs::File;
@@ -21,6 +22,8 @@ pub struct Collector {
     instance: Instance,
     process: i32,
     work: Work,
+    /// Begins perf events anew.
+    pub again: Again,
 }
 
 /// Collects.
@@ -35,7 +38,7 @@ pub struct Collected {
     instance: Instance,
     /// The pages of each processor, in a file that has no name.
     pages: Vec<(u16, File)>,
-    /// What perf events told, by time.
+    /// What perf events told, and when reports were lost, by time.
     perf: Vec<Raw>,
     /// Events that were lost.
     pub lost: u64,
@@ -44,6 +47,10 @@ pub struct Collected {
 struct Work {
     buffers: Vec<(Buffer, BufWriter<File>)>,
     perf: Perf,
+    /// Reports that had found no room when that was last looked at, and when that was.
+    dropped: u64,
+    looked: u64,
+    losses: Vec<Raw>,
 }
 
 impl Collector {
@@ -62,8 +69,10 @@ impl Collector {
                 .with_context(|| format!("no file can be made in {}", folder.display()))?;
             buffers.push((buffer, BufWriter::with_capacity(1 << 20, file)));
         }
-        let perf = Perf::new(process, buffers.iter().map(|(buffer, _)| buffer.cpu))?;
-        Ok(Collector { instance, process, work: Work { buffers, perf } })
+        let cpus = buffers.iter().map(|(buffer, _)| buffer.cpu).collect();
+        let (perf, again) = Perf::new(process, kilobytes, cpus)?;
+        let work = Work { buffers, perf, dropped: 0, looked: now(), losses: Vec::new() };
+        Ok(Collector { instance, process, work, again })
     }
 
     /// Begins.
@@ -72,7 +81,7 @@ impl Collector {
     ///
     /// Those of telling the kernel so.
     pub fn start(self) -> anyhow::Result<Running> {
-        let Collector { instance, process, mut work } = self;
+        let Collector { instance, process, mut work, .. } = self;
         instance.start(process)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -93,10 +102,19 @@ impl Collector {
 
 impl Work {
     fn round(&mut self) -> anyhow::Result<()> {
+        const KEPT: &str = "what the kernel traced cannot be kept";
+        // Whatever had found no room by the last time was noted then: what is missing now came after that.
+        let (before, looked) = (self.dropped, now());
+        let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
+        self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;
         for (buffer, file) in &mut self.buffers {
-            buffer.drain(file).context("what the kernel traced cannot be kept")?;
+            buffer.drain(file).context(KEPT)?;
         }
-        self.perf.drain();
+        let lost = self.dropped.saturating_sub(before) + self.perf.drain();
+        if lost > 0 {
+            self.losses.push(Raw { time: self.looked, cpu: None, thread: 0, what: What::Lost(lost) });
+        }
+        self.looked = looked;
         Ok(())
     }
 }
@@ -112,7 +130,8 @@ impl Running {
         instance.stop()?;
         stop.store(true, Ordering::Release);
         let work = thread.join().map_err(|_| anyhow::anyhow!("the thread that collects has panicked"))??;
-        let lost = instance.dropped()? + work.perf.lost;
+        let lost =
+            work.losses.iter().map(|raw| if let What::Lost(count) = raw.what { count } else { 0 }).sum();
         let mut pages = Vec::new();
         for (buffer, mut file) in work.buffers {
             file.flush()?;
@@ -121,6 +140,7 @@ impl Running {
             pages.push((buffer.cpu, file));
         }
         let mut perf = work.perf.found;
+        perf.extend(work.losses);
         perf.sort_by_key(|raw| raw.time);
         Ok(Collected { instance, pages, perf, lost })
     }

@@ -3,6 +3,7 @@
 //! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child finds it as soon as
 //! it is gone, and not later, when the recorder has waited for it.
 
+use super::perf::Again;
 use super::proc;
 use super::tracee::{self, Stop, now};
 use anyhow::Context;
@@ -65,6 +66,7 @@ struct Follower {
     threads: BTreeMap<i32, Thread>,
     /// Processes that were let go and may still exit.
     exiting: Vec<OwnedFd>,
+    again: Again,
     /// Everybody is to stand still: nobody is let go on.
     freezing: bool,
     /// Somebody has asked for the end of it all.
@@ -72,17 +74,18 @@ struct Follower {
     found: Followed,
 }
 
-/// Follows `root`, which was seized, to the end of everything it forked.
+/// Follows `root`, which was seized, to the end of everything it forked. `again`: for a program that changes its credentials.
 ///
 /// # Errors
 ///
 /// Those of waitpid(2).
-pub fn follow(root: i32, freezes: Freezes) -> anyhow::Result<Followed> {
+pub fn follow(root: i32, freezes: Freezes, again: Again) -> anyhow::Result<Followed> {
     let mut follower = Follower {
         root,
         root_gone: false,
         threads: BTreeMap::new(),
         exiting: Vec::new(),
+        again,
         freezing: false,
         ending: false,
         found: Followed::default(),
@@ -151,6 +154,13 @@ impl Follower {
                     self.threads.remove(&before);
                 }
                 self.threads.insert(thread, Thread { process: thread, standing: false });
+                if proc::is_privileged(thread)
+                    && let Err(error) = self.again.begin(thread)
+                {
+                    self.fails(&error.context(
+                        "a program with other credentials is recorded without the ends of its faults",
+                    ));
+                }
                 self.take(Why::Exec, thread, thread);
             }
             Stop::Exits => {
@@ -210,11 +220,12 @@ impl Follower {
                 snapshot.threads = self.alive(process);
                 self.found.snapshots.push(Taken { thread, snapshot });
             }
-            Err(error) => {
-                let failed = self.found.failed.get_or_insert_with(|| (0, format!("{error:#}")));
-                failed.0 += 1;
-            }
+            Err(error) => self.fails(&error),
         }
+    }
+
+    fn fails(&mut self, error: &anyhow::Error) {
+        self.found.failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
     }
 
     /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when somebody does not

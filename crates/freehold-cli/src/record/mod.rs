@@ -10,6 +10,7 @@ mod collect;
 mod command;
 mod follow;
 mod format;
+mod machine;
 mod op;
 mod perf;
 mod proc;
@@ -77,11 +78,13 @@ fn by_kernel(args: &RecordArgs, names: &Names) -> Result<u8, Failure> {
 fn run(args: &RecordArgs, names: &Names, waiting: Waiting, collector: Collector) -> anyhow::Result<u8> {
     let process = waiting.process;
     tracee::prepare_signals();
+    let again = collector.again.clone();
+    let settings = machine::settings();
     let running = collector.start()?;
     let begun = tracee::now();
     let started = waiting.go()?;
     let freezes = Freezes { every: args.snapshot_every, most: args.snapshots };
-    let followed = follow::follow(process, freezes)?;
+    let followed = follow::follow(process, freezes, again)?;
     let wall = tracee::now() - begun;
     let collected = running.stop()?;
     if let Some(error) = started.failure() {
@@ -89,11 +92,12 @@ fn run(args: &RecordArgs, names: &Names, waiting: Waiting, collector: Collector)
     }
     let status = followed.status;
     let lost = collected.lost;
-    let written = write::write(names, process, collected, followed, &args.rename)?;
+    let settings = machine::unchanged(settings, &machine::settings());
+    let written = write::write(names, process, collected, followed, &settings, &args.rename)?;
     written.report(names, wall);
     if lost != 0 {
         bail!(
-            "{lost} events found no room and are lost: the recording is not whole; try --buffer-kb {}",
+            "{lost} events found no room and are lost: what follows them is not checked by a replay; try --buffer-kb {}",
             args.buffer_kb.saturating_mul(4)
         );
     }

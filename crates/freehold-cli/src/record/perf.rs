@@ -4,9 +4,11 @@ use super::raw::{Mapped, Raw, What};
 use anyhow::Context;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes in the ring of each event and processor.
+/// Bytes in the ring of each event and processor, at least, and as a part of the buffer of the kernel's tracing.
 const RING_BYTES: usize = 2 << 20;
+const PART_OF_BUFFER: usize = 8;
 /// Kinds of record in a ring.
 const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
@@ -15,10 +17,17 @@ const MMAP2: u32 = 10;
 /// The perf events of a process and of what comes of it, on all processors.
 pub struct Perf {
     rings: Vec<Ring>,
+    more: Receiver<Vec<Ring>>,
     /// What was read so far.
     pub found: Vec<Raw>,
-    /// Records that found no room.
-    pub lost: u64,
+}
+
+/// Begins perf events anew for a process that has lost its own.
+#[derive(Clone)]
+pub struct Again {
+    cpus: Vec<u16>,
+    bytes: usize,
+    rings: Sender<Vec<Ring>>,
 }
 
 struct Ring {
@@ -29,51 +38,69 @@ struct Ring {
 }
 
 impl Perf {
-    /// Begins now.
+    /// Begins now, with rings that suit a buffer of so many kilobytes, on these processors; and how to begin again.
     ///
     /// # Errors
     ///
     /// What is missing, for the user.
-    pub fn new(process: i32, cpus: impl Iterator<Item = u16>) -> anyhow::Result<Perf> {
-        let mut rings = Vec::new();
-        for cpu in cpus {
-            for major in [false, true] {
-                let event = if major { Software::PAGE_FAULTS_MAJ } else { Software::PAGE_FAULTS_MIN };
-                let mut builder = Builder::new(event);
-                builder
-                    .observe_pid(process)
-                    .one_cpu(cpu.into())
-                    .inherit(true)
-                    .include_kernel()
-                    .sample_period(1);
-                builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::ADDR).sample_id_all(true);
-                builder.clockid(Clock::MONOTONIC);
-                if !major {
-                    builder.mmap(true).mmap_data(true).mmap2(true);
-                }
-                let mut counter =
-                    builder.build().context("no leave for perf events (perf_event_open): be root")?;
-                counter.enable()?;
-                let sampler = counter.sampled(RING_BYTES).context("no room for the rings of perf events")?;
-                rings.push(Ring { sampler, cpu, major });
-            }
-        }
-        Ok(Perf { rings, found: Vec::new(), lost: 0 })
+    pub fn new(process: i32, kilobytes: u32, cpus: Vec<u16>) -> anyhow::Result<(Perf, Again)> {
+        let bytes = (kilobytes as usize * 1024 / PART_OF_BUFFER).next_power_of_two().max(RING_BYTES);
+        let (sender, more) = channel();
+        let again = Again { cpus, bytes, rings: sender };
+        Ok((Perf { rings: again.rings(process)?, more, found: Vec::new() }, again))
     }
 
-    /// Reads what is there, and does not wait for more.
-    pub fn drain(&mut self) {
+    /// Reads what is there, and does not wait for more. How many records have found no room.
+    pub fn drain(&mut self) -> u64 {
+        let mut lost = 0;
+        self.rings.extend(self.more.try_iter().flatten());
         for ring in &mut self.rings {
             while let Some(record) = ring.sampler.next_record() {
                 let (kind, bytes) = (record.ty(), record.to_contiguous());
                 match kind {
                     SAMPLE => self.found.extend(resolved(&bytes, ring.major, ring.cpu)),
                     MMAP2 => self.found.extend(mapped(&bytes, ring.cpu)),
-                    LOST => self.lost += word(&bytes, 8).unwrap_or(1),
+                    LOST => lost += word(&bytes, 8).unwrap_or(1),
                     _ => {}
                 }
             }
         }
+        lost
+    }
+}
+
+impl Again {
+    /// Begins anew with `process`, which stands still. What is reported twice then, counts once.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, for the user.
+    pub fn begin(&self, process: i32) -> anyhow::Result<()> {
+        // Without a receiver all is over.
+        let _ = self.rings.send(self.rings(process)?);
+        Ok(())
+    }
+
+    fn rings(&self, process: i32) -> anyhow::Result<Vec<Ring>> {
+        let both = self.cpus.iter().flat_map(|cpu| [(*cpu, false), (*cpu, true)]);
+        both.map(|(cpu, major)| Ring::new(process, cpu, major, self.bytes)).collect()
+    }
+}
+
+impl Ring {
+    fn new(process: i32, cpu: u16, major: bool, bytes: usize) -> anyhow::Result<Ring> {
+        let event = if major { Software::PAGE_FAULTS_MAJ } else { Software::PAGE_FAULTS_MIN };
+        let mut builder = Builder::new(event);
+        builder.observe_pid(process).one_cpu(cpu.into()).inherit(true).include_kernel().sample_period(1);
+        builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::ADDR).sample_id_all(true);
+        builder.clockid(Clock::MONOTONIC);
+        if !major {
+            builder.mmap(true).mmap_data(true).mmap2(true);
+        }
+        let mut counter = builder.build().context("no leave for perf events (perf_event_open): be root")?;
+        counter.enable()?;
+        let sampler = counter.sampled(bytes).context("no room for the rings of perf events")?;
+        Ok(Ring { sampler, cpu, major })
     }
 }
 

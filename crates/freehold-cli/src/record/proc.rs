@@ -6,6 +6,7 @@ use freehold_trace::{Area, Pages, Snapshot, Why};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 
 /// The lines of `smaps` that a snapshot holds, in its order.
 const SIZES: [&str; 9] = [
@@ -47,6 +48,20 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
         areas: areas(&read("smaps")?)?,
         pages: pages(&File::open(format!("{folder}/pagemap"))?)?,
     })
+}
+
+/// Whether the program that `process` has just begun runs with other credentials than who called it, or may not be read: the kernel ends
+/// perf events then.
+pub fn is_privileged(process: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let differ = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        let mut ids = line.split_whitespace();
+        ids.next() != ids.next()
+    };
+    let readable = fs::metadata(format!("/proc/{process}/exe"));
+    let readable = readable.is_ok_and(|exe| exe.permissions().mode() & 0o444 == 0o444);
+    differ("Uid:") || differ("Gid:") || !readable
 }
 
 /// The sizes that `status` holds, in kB.

@@ -79,6 +79,8 @@ pub enum What {
     Mapped(Box<Mapped>),
     /// This snapshot was taken.
     Snapshot(usize),
+    /// So many reports found no room, from now on; by whom, nobody knows.
+    Lost(u64),
 }
 
 /// What was done to an mmap lock.

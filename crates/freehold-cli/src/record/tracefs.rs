@@ -3,13 +3,18 @@
 use super::format::{Layout, Layouts};
 use anyhow::{Context, bail};
 use freehold_trace::CallName;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where tracefs is mounted.
+/// Where tracefs is mounted, if it is.
 const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// The inode of the PID namespace that numbers all processes.
+const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 
 /// What our instances are called, but for the number of the process.
 const PREFIX: &str = "freehold-";
@@ -38,6 +43,8 @@ const NEEDED: [CallName; 5] =
 #[derive(Debug)]
 pub struct Instance {
     folder: PathBuf,
+    /// Keeps a tracefs that is mounted nowhere.
+    _mount: Option<OwnedFd>,
     /// How events lie in the buffers.
     pub layouts: Layouts,
     /// Bytes in a page of the buffers.
@@ -51,18 +58,14 @@ impl Instance {
     ///
     /// What is missing, for the user: tracefs, leave to use it, an event.
     pub fn new(kilobytes: u32) -> anyhow::Result<Instance> {
-        let instances = Path::new(TRACEFS).join("instances");
+        is_numbered_by_the_kernel()?;
+        let (root, _mount) = tracefs()?;
+        let instances = root.join("instances");
         remove_left(&instances);
         let folder = instances.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| {
-            let found = Path::new(TRACEFS).join("trace_clock").exists();
-            if found {
-                format!("no leave to trace ({} cannot be made): be root", folder.display())
-            } else {
-                format!("no tracefs at {TRACEFS}: be root, and `mount -t tracefs nodev {TRACEFS}`")
-            }
-        })?;
-        let mut instance = Instance { folder, layouts: Layouts::new(), page_size: 0 };
+        fs::create_dir(&folder)
+            .with_context(|| format!("no leave to trace ({} cannot be made): be root", folder.display()))?;
+        let mut instance = Instance { folder, _mount, layouts: Layouts::new(), page_size: 0 };
         for (file, value) in [
             ("tracing_on", "0"),
             ("trace_clock", "mono"),
@@ -144,27 +147,10 @@ impl Instance {
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK)
                 .open(path.join("trace_pipe_raw"))?;
-            buffers.push(Buffer { cpu, pages, page: vec![0; self.page_size] });
+            buffers.push(Buffer { cpu, stats: path.join("stats"), pages, page: vec![0; self.page_size] });
         }
         buffers.sort_by_key(|buffer| buffer.cpu);
         Ok(buffers)
-    }
-
-    /// Events that found no room.
-    ///
-    /// # Errors
-    ///
-    /// Those of reading.
-    pub fn dropped(&self) -> anyhow::Result<u64> {
-        let mut dropped = 0;
-        for entry in fs::read_dir(self.folder.join("per_cpu"))? {
-            let stats = fs::read_to_string(entry?.path().join("stats"))?;
-            let counts = stats.lines().filter_map(|line| line.split_once(": "));
-            let counts =
-                counts.filter(|(name, _)| matches!(*name, "overrun" | "commit overrun" | "dropped events"));
-            dropped += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
-        }
-        Ok(dropped)
     }
 
     fn read(&self, file: &str) -> anyhow::Result<String> {
@@ -203,6 +189,33 @@ impl Drop for Instance {
     }
 }
 
+/// The kernel's tracing names processes by its own numbers. Who has others would trace strangers.
+fn is_numbered_by_the_kernel() -> anyhow::Result<()> {
+    match fs::metadata("/proc/self/ns/pid") {
+        Ok(own) if own.ino() != FIRST_PID_NAMESPACE => {
+            bail!(
+                "in here processes have numbers of their own (a PID namespace): record outside of the container"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folder of tracefs: where it is mounted, or one that nobody else sees.
+fn tracefs() -> anyhow::Result<(PathBuf, Option<OwnedFd>)> {
+    let usual = Path::new(TRACEFS);
+    if usual.join("instances").exists() {
+        return Ok((usual.to_owned(), None));
+    }
+    let mount = || {
+        let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    };
+    let mount = mount().with_context(|| format!("no tracefs at {TRACEFS}, and none can be had: be root"))?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
+}
+
 /// Removes the instances of processes that were killed. One that stays costs memory, but is in nobody's way.
 fn remove_left(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
@@ -220,11 +233,25 @@ fn remove_left(instances: &Path) {
 pub struct Buffer {
     /// The processor.
     pub cpu: u16,
+    stats: PathBuf,
     pages: File,
     page: Vec<u8>,
 }
 
 impl Buffer {
+    /// Events that have found no room so far.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    pub fn dropped(&self) -> io::Result<u64> {
+        let stats = fs::read_to_string(&self.stats)?;
+        let counts = stats.lines().filter_map(|line| line.split_once(": "));
+        let counts =
+            counts.filter(|(name, _)| matches!(*name, "overrun" | "commit overrun" | "dropped events"));
+        Ok(counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum())
+    }
+
     /// Moves what is there to `to`, page by page, and does not wait for more.
     ///
     /// # Errors

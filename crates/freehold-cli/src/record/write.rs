@@ -3,6 +3,7 @@
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
 use super::follow::Followed;
+use super::machine::Settings;
 use super::op::Op;
 use super::raw::{Raw, What};
 use crate::output::Output;
@@ -106,6 +107,7 @@ pub fn write(
     process: i32,
     collected: Collected,
     followed: Followed,
+    settings: &Settings,
     rename: &[(String, String)],
 ) -> anyhow::Result<Written> {
     let Followed { snapshots: taken, frozen, failed, .. } = followed;
@@ -140,7 +142,7 @@ pub fn write(
         bytes: 0,
     };
     written.stopped = stopped(&snapshots, &frozen);
-    let trace = written.trace(names, start, ops, &files, rename)?;
+    let trace = written.trace(names, start, ops, &files, settings, rename)?;
     let snap = snapshots_file(names, start, snapshots, rename)?;
     // Whoever finds a recording finds its snapshots.
     save(&names.snap, &snap)?;
@@ -166,12 +168,14 @@ impl Written {
         start: u64,
         ops: Vec<Op>,
         files: &[Mapped],
+        settings: &Settings,
         rename: &[(String, String)],
     ) -> anyhow::Result<Vec<u8>> {
         let mut order: Vec<usize> = (0..files.len()).collect();
         order.sort_by_key(|index| files[*index].first);
         let mut order = order.into_iter().peekable();
         let mut out = TraceWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?, &names.name)?;
+        settings.iter().try_for_each(|(name, value)| out.machine(name, value))?;
         for op in ops {
             while let Some(index) = order.next_if(|index| files[*index].first <= op.time) {
                 let path = &files[index].path;

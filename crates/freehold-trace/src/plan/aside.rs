@@ -1,6 +1,8 @@
 //! Why an event is not part of the plan, or its answer not compared.
 
 pub(super) const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";
+pub(super) const LOSSES: &str = "places where events were lost";
+pub(super) const LOST: &str = "after events were lost: what the processes that lived then have mapped is not known until their next exec";
 pub(super) const IN_EXEC: &str = "faults of the kernel inside execve: part of the exec's snapshot";
 pub(super) const FIXED_UP: &str = "kernel-mode faults that were not handled: taken with page faults disabled";
 pub(super) const NO_END: &str = "faults that were interrupted: neither resolved nor a signal";

@@ -34,7 +34,7 @@ impl Planner {
         }
         let number = self.space_of(task);
         let Some(space) = number.and_then(|number| self.spaces.get_mut(&number)) else {
-            return self.aside(aside::NO_SPACE);
+            return self.aside(self.no_space(task));
         };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
@@ -69,7 +69,8 @@ impl Planner {
         let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
         known.insert(stamp.task, stamp.index);
-        self.tasks.insert(child, Task { process, space, made_here: true, known, ..Task::default() });
+        let lost = self.tasks.get(&task).is_some_and(|task| task.lost);
+        self.tasks.insert(child, Task { process, space, made_here: true, known, lost, ..Task::default() });
         self.processes.entry(process).or_default().push(child);
         if let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) {
             space.members.push(child);
@@ -99,6 +100,9 @@ impl Planner {
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.gather_last_whole(task);
         self.leave(task);
+        if let Some(own) = self.tasks.get_mut(&task) {
+            own.lost = false;
+        }
         let mut space = Space { members: vec![task], ..Space::default() };
         let start = match snapshot {
             Some(snapshot) => {
@@ -222,7 +226,7 @@ impl Planner {
                 let member = self.processes.get(&process).and_then(|tasks| tasks.first().copied());
                 match member.filter(|&task| self.is_shown(task)) {
                     Some(task) => self.segment.frozen.push(Frozen { line, task, snapshot }),
-                    None => self.aside(aside::UNKNOWN_SPACE),
+                    None => self.aside(self.unknown_space(task)),
                 }
             }
             Why::Exit if self.is_shown(task) => {
@@ -234,8 +238,13 @@ impl Planner {
                 }
                 self.push(task, line, What::Compare(Box::new(snapshot)));
             }
-            Why::Exit => self.aside(aside::UNKNOWN_SPACE),
+            Why::Exit => self.aside(self.unknown_space(task)),
         }
+    }
+
+    /// Why a snapshot is not compared.
+    fn unknown_space(&self, task: u32) -> &'static str {
+        if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::UNKNOWN_SPACE }
     }
 
     /// The task's address space is known from its start.
@@ -265,7 +274,7 @@ impl Planner {
         if call.returned == Returned::Never {
             return;
         }
-        let Some(number) = self.space_of(task) else { return self.aside(aside::NO_SPACE) };
+        let Some(number) = self.space_of(task) else { return self.aside(self.no_space(task)) };
         let file = self.mapped_file(&call);
         let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.

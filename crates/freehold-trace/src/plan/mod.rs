@@ -115,6 +115,8 @@ struct Task {
     open_fault: Option<u32>,
     /// Faults that the kernel has taken in the execve that the task is in.
     in_exec: Vec<Fault>,
+    /// Events were lost since its address space began: what that is like now is not known.
+    lost: bool,
 }
 
 /// A recorded fault.
@@ -259,6 +261,10 @@ impl Planner {
 
     fn event(&mut self, event: Event) -> Result<(), ReadError> {
         let Event { line, task, .. } = event;
+        if let Kind::Lost { .. } = event.kind {
+            self.lose();
+            return Ok(());
+        }
         if matches!(event.kind, Kind::Frozen { .. } | Kind::TornDown { .. }) {
             return Ok(());
         }
@@ -297,7 +303,7 @@ impl Planner {
                 let snapshot = self.named(line, id)?;
                 self.snapshot(line, task, why, process, snapshot);
             }
-            Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } => {}
+            Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } | Kind::Lost { .. } => {}
         }
         Ok(())
     }
@@ -391,7 +397,19 @@ impl Planner {
         self.segment.waits.push(other);
     }
 
+    /// The task's address space, where it is known.
     fn space_of(&self, task: u32) -> Option<u32> {
-        self.tasks.get(&task)?.space
+        self.tasks.get(&task).filter(|task| !task.lost)?.space
+    }
+
+    /// Why nothing is known of the task's address space.
+    fn no_space(&self, task: u32) -> &'static str {
+        if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::NO_SPACE }
+    }
+
+    /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like.
+    fn lose(&mut self) {
+        self.aside(aside::LOSSES);
+        self.tasks.values_mut().for_each(|task| task.lost = true);
     }
 }
