@@ -57,7 +57,7 @@ pub enum ReadError {
         found: String,
     },
     /// A version of the format that this reader does not know.
-    #[error("{place}: {format} version {found:?}; this program reads version {known}")]
+    #[error("{place}: {format} version {found:?}; this program reads up to version {known}")]
     Version {
         /// The first line.
         place: Place,

@@ -34,7 +34,7 @@ pub struct Recording {
 /// Its events, by what they are written in.
 enum Events {
     /// With the version.
-    Trace(u32, TraceReader),
+    Trace(u32, Box<TraceReader>),
     Strace(Box<StraceReader>),
 }
 
@@ -78,7 +78,11 @@ impl Recording {
         match header(lines.line(), "fhtrace", VERSION) {
             Header::Name(version, name) => {
                 let snapshots = snapshots()?.map(|lines| snapshots_of(lines, &name)).transpose()?;
-                Ok(Recording { name, events: Events::Trace(version, TraceReader::new(lines)), snapshots })
+                Ok(Recording {
+                    name,
+                    events: Events::Trace(version, Box::new(TraceReader::new(lines))),
+                    snapshots,
+                })
             }
             Header::Version(found) => {
                 Err(ReadError::Version { place: lines.place(), format: "fhtrace", found, known: VERSION })

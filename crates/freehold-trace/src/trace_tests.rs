@@ -34,6 +34,9 @@ const LINES: &[&str] = &[
     "5 1 1 G 11 1",
     "5 1 1 G 7 -6",
     "5 - - Z 5404056",
+    "5 - - L 1200",
+    "5 1 1 openat ffffff9c 7f80 80000 0 = 6 e30 x0",
+    "5 1 1 close 6 = 0",
     "5 1 1 mmap 0 9fb3 1 2 6 0 = 7fb1bdef5000 f7 e1272 x6289 w360 h5799",
     "5 1 1 mmap 0 2000 3 22 -1 0 = -12 e1052",
     "5 1 1 munlockall  = 0 x9",
@@ -48,7 +51,7 @@ fn lines_are_read_and_written_again() {
         let mut writer = TraceWriter::new(Vec::new(), "test").unwrap();
         writer.event(&event).unwrap();
         let written = String::from_utf8(writer.finish().unwrap()).unwrap();
-        assert_eq!(written, format!("# fhtrace 1 test\n{line}\n"));
+        assert_eq!(written, format!("# fhtrace 2 test\n{line}\n"));
         assert_eq!(event.line, 3);
     }
 }
@@ -108,7 +111,7 @@ fn damage_is_named() {
             "5 1 1 ioctl 1 2 = 0",
             "column 7: expected an operation of the format, or a call that it knows, found \"ioctl",
         ),
-        ("5 1 - X", "expected `Z`, the only operation without a task"),
+        ("5 1 - X", "expected `Z` or `L`, the only operations without a task"),
         ("5 1 3 X", "task 3 was not created before this line"),
         ("5 1 1 D 9", "task 9 was not created before this line"),
         ("5 1 1 N 2 2 0", "task 2 occurs a second time"),

@@ -12,7 +12,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 /// What a text by strace has to hold to be replayed.
-const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,ftruncate,memfd_create";
+const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate";
 
 /// Runs the command under strace, which writes to `text`, and says how it is replayed. The command's exit status.
 ///

@@ -69,6 +69,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         CallName::Mseal => done(process.mseal(args[0], args[1], args[2]).map_err(|error| error.errno())),
         CallName::Shmat => returned(shmat(world, process, planned)),
         CallName::Shmdt => done(process.shmdt(args[0]).map_err(|error| error.errno())),
+        CallName::Ftruncate | CallName::Fallocate | CallName::Fcntl => world.change(planned.file, call)?,
         CallName::Prctl if args[0] == PR_SET_MDWE => done(set_mdwe(process, &args)),
         CallName::Prctl if args[0] == PR_GET_MDWE => returned(mdwe(process, &args)),
         _ => return None,
@@ -98,7 +99,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, 
     // Shared memory without a name is a file of its own each time, which the engine makes.
     let named = planned.file.filter(|_| !flags.contains(MapFlags::ANONYMOUS));
     let file = named.and_then(|id| match world.mapped(id) {
-        Some(Mapped::File(file)) => Some(file.file(true)),
+        Some(Mapped::File(file)) => file.file(planned.access),
         _ => None,
     });
     // Where Linux put it; the engine agrees if that is free.

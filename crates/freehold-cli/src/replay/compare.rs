@@ -45,6 +45,15 @@ struct PrivatePages {
     untold: u64,
 }
 
+/// VMAs of files of which the recording does not tell everything.
+#[derive(Default)]
+struct Untold {
+    /// Not what they are called.
+    names: u64,
+    /// Not how they were opened, of shared ones that do not write.
+    openings: u64,
+}
+
 /// One thing in which a snapshot and the engine differ.
 pub(super) struct Finding {
     pub(super) what: &'static str,
@@ -58,8 +67,7 @@ pub(super) struct Finding {
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
     pages: PrivatePages,
-    /// VMAs of files of which the recording does not tell the name.
-    unnamed: u64,
+    names: Untold,
     pub(super) resident: Resident,
 }
 
@@ -70,7 +78,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     let findings = &mut compared.findings;
     let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
-    compared.unnamed = compare_areas(process, &ours, &theirs, findings);
+    compared.names = compare_areas(world, process, &ours, &theirs, findings);
     if findings.is_empty() {
         let pages = compare_pages(image, &theirs, snapshot, findings);
         compare_sizes(process, &pages, snapshot, findings);
@@ -93,14 +101,12 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, pages, unnamed, resident } = compared;
-    found.set_aside(NAMES, unnamed);
+    let Compared { findings, pages, names, resident } = compared;
+    found.set_aside(NAMES, names.names);
+    found.set_aside(HOW_OPENED, names.openings);
     found.set_aside(DROPPED, pages.dropped);
     found.set_aside(KERNEL, pages.untold);
     resident.count(found);
-    let unwritten =
-        snapshot.areas.iter().filter(|area| area.shared && area.prot & 2 == 0 && area.flags.is_some());
-    found.set_aside(HOW_OPENED, unwritten.count() as u64);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
     for finding in findings.into_iter().take(SHOWN) {
@@ -116,18 +122,19 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.difference_count += more as u64;
 }
 
-/// Compares the VMAs. Of how many the name is not recorded.
+/// Compares the VMAs. What of them is not recorded.
 fn compare_areas(
+    world: &World,
     process: &Process,
     ours: &[MapLine<Machine>],
     theirs: &[&Area],
     findings: &mut Vec<Finding>,
-) -> u64 {
-    let mut unnamed = 0;
+) -> Untold {
+    let mut untold = Untold::default();
     let (mut our, mut their) = (ours.iter().peekable(), theirs.iter().peekable());
     loop {
         let at = match (our.peek(), their.peek()) {
-            (None, None) => return unnamed,
+            (None, None) => return untold,
             (our, their) => {
                 let start = our.map_or(u64::MAX, |line| line.start);
                 start.min(their.map_or(u64::MAX, |area| area.start))
@@ -135,9 +142,12 @@ fn compare_areas(
         };
         let line = our.next_if(|line| line.start == at);
         let area = their.next_if(|area| area.start == at);
-        unnamed += u64::from(area.is_some() && line.is_some_and(is_unnamed));
-        let (linux, freehold) =
-            (area.map(|area| show_area(area)), line.map(|line| show_line(line, area.copied())));
+        untold.names += u64::from(area.is_some() && line.is_some_and(is_unnamed));
+        let told = tells_opening(world, process, at);
+        let open = area.filter(|area| !told && area.shared && area.prot & 2 == 0 && area.flags.is_some());
+        untold.openings += u64::from(open.is_some());
+        let linux = area.map(|area| show_area(area, told));
+        let freehold = line.map(|line| show_line(line, area.copied(), told));
         if linux == freehold {
             continue;
         }
@@ -154,6 +164,13 @@ fn compare_areas(
 /// Whether the recording did not say what file this is.
 fn is_unnamed(line: &MapLine<Machine>) -> bool {
     line.name.as_str().starts_with(UNNAMED)
+}
+
+/// Whether the recording tells how the file was opened that is mapped at `at`. Only of shared mappings does that matter.
+fn tells_opening(world: &World, process: &Process, at: u64) -> bool {
+    let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::MAYSHARE));
+    let file = vma.as_ref().and_then(|vma| vma.object().file());
+    file.is_some_and(|file| world.tells_opening(file))
 }
 
 fn show_prot(prot: u8, shared: bool) -> String {
@@ -177,17 +194,17 @@ fn shown_name(name: &str) -> &str {
     }
 }
 
-fn show_area(area: &Area) -> String {
+fn show_area(area: &Area, told: bool) -> String {
     let name = shown_name(&area.name);
     let offset = if name.is_empty() || special_name(name).is_some() { 0 } else { area.offset };
     let codes = area.flags.iter().flatten();
     let mut codes: Vec<_> =
-        codes.filter(|code| !tells_only_of_opening(code, area.shared, area.prot)).collect();
+        codes.filter(|code| told || !tells_only_of_opening(code, area.shared, area.prot)).collect();
     codes.sort_unstable();
     show(area.start..area.end, &show_prot(area.prot, area.shared), offset, name, codes.into_iter())
 }
 
-fn show_line(line: &MapLine<Machine>, beside: Option<&Area>) -> String {
+fn show_line(line: &MapLine<Machine>, beside: Option<&Area>, told: bool) -> String {
     let has = |flag| line.flags.contains(flag);
     let prot =
         u8::from(has(VmFlags::READ)) | u8::from(has(VmFlags::WRITE)) << 1 | u8::from(has(VmFlags::EXEC)) << 2;
@@ -201,7 +218,7 @@ fn show_line(line: &MapLine<Machine>, beside: Option<&Area>) -> String {
     let mut codes: Vec<[u8; 2]> =
         flags.smaps_names().filter_map(|name| name.as_bytes().try_into().ok()).collect();
     let shared = has(VmFlags::MAYSHARE);
-    codes.retain(|code| !tells_only_of_opening(code, shared, prot));
+    codes.retain(|code| told || !tells_only_of_opening(code, shared, prot));
     codes.sort_unstable();
     let offset = if special_name(name).is_some() { 0 } else { line.offset };
     show(line.start..line.end, &show_prot(prot, shared), offset, name, codes.iter())

@@ -50,7 +50,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     if access.write {
         return Some(Around { window: 0..0, maps });
     }
-    let length = world.length(file.name()).unwrap_or(u64::MAX).max(first);
+    let length = world.length(&file).unwrap_or(u64::MAX).max(first);
     window.end = window.end.min(start.saturating_add((length - first).saturating_mul(PAGE)));
     let mapping = file.mapping();
     if !mapping.is_shmem() {

@@ -14,6 +14,7 @@ mod contents;
 mod files;
 mod found;
 mod image;
+mod opened;
 pub mod outcome;
 mod perform;
 mod refused;

@@ -11,7 +11,7 @@ use super::refused::{self, Refused, UNTOLD};
 use super::start;
 use super::touched::{How, Touched};
 use super::transfer::{self, Moved};
-use super::world::World;
+use super::world::{UNKNOWN_SIZE, World};
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold::space::{Mdwe, TASK_SIZE};
 use freehold_machine::{Cpu, Process};
@@ -80,7 +80,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
-                if *ends == Ends::Signal(SIGBUS, 2) && is_of_a_file(image.process(), *address) {
+                if *ends == Ends::Signal(SIGBUS, 2) && is_of_unknown_length(image.process(), *address) {
                     self.found.set_aside(LENGTHS, 1);
                     return None;
                 }
@@ -89,8 +89,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Call(planned) => {
                 let image = task.image.clone()?;
-                let unnamed = planned.file.is_some_and(|id| self.world.is_unnamed(id));
-                let refused = refused::refused(image.process(), &planned.call, unnamed);
+                let refused = refused::refused(self.world, image.process(), planned);
                 if matches!(refused, Some(Refused::Leave)) {
                     self.found.set_aside(UNTOLD, 1);
                     return None;
@@ -134,6 +133,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 compare::report(self.found, task.number, snapshot, step.line, compared);
                 let ns = self.lap();
                 self.found.checking += Duration::from_nanos(ns);
+            }
+            What::Length { file, bytes } => {
+                self.cpu.call(|| self.world.set_length(*file, *bytes));
+                self.lap();
             }
             What::Assume(range) => {
                 let image = task.image.as_deref()?;
@@ -344,9 +347,11 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 }
 
-/// Whether a file is mapped at `address`.
-fn is_of_a_file(process: &Process, address: u64) -> bool {
-    process.find_vma(address).is_some_and(|vma| vma.object().file().is_some())
+/// Whether a file is mapped at `address` of which it is not recorded how long it is, or how many pages its pool has.
+fn is_of_unknown_length(process: &Process, address: u64) -> bool {
+    let vma = process.find_vma(address);
+    let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
+    mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
 }
 
 fn show_end(ends: Ends) -> String {

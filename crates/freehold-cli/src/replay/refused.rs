@@ -4,10 +4,12 @@
 //! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference; but it is undone, so
 //! that what comes later is compared with the same state.
 
+use super::world::World;
 use freehold::space::maps::MapLine;
 use freehold::space::{LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
+use freehold_trace::plan::PlannedCall;
 use freehold_trace::{Call, CallName, Returned};
 use std::ops::Range;
 
@@ -39,9 +41,10 @@ pub(super) struct Before {
     range: Range<u64>,
 }
 
-/// What is to be done about `call`; `None`: Linux made it, or refused it for what the recording shows. `unnamed`: it maps a file of
-/// which nothing is known.
-pub(super) fn refused(process: &Process, call: &Call, unnamed: bool) -> Option<Refused> {
+/// What is to be done about a call; `None`: Linux made it, or refused it for what the recording shows.
+pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -> Option<Refused> {
+    let call = &planned.call;
+    let unnamed = planned.file.is_some_and(|id| world.is_unnamed(id));
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
         CallName::Mmap if unnamed => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY],
@@ -52,7 +55,8 @@ pub(super) fn refused(process: &Process, call: &Call, unnamed: bool) -> Option<R
         _ => return None,
     };
     let Returned::Error(number) = call.returned else { return None };
-    let told = number == EACCES && process.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN);
+    let told = number == EACCES
+        && (process.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN) || tells_opening(world, process, planned));
     if !reasons.contains(&number) || told {
         return None;
     }
@@ -69,6 +73,16 @@ pub(super) fn refused(process: &Process, call: &Call, unnamed: bool) -> Option<R
         return if number == EPERM && sealed { None } else { Some(Refused::Leave) };
     }
     Some(Refused::Undo(Before { brk: None, lines, range }))
+}
+
+/// Whether it is recorded how the file was opened that the call concerns.
+fn tells_opening(world: &World, process: &Process, planned: &PlannedCall) -> bool {
+    if planned.call.name == CallName::Mmap {
+        return planned.access.is_some();
+    }
+    let vma = process.find_vma(planned.call.args[0]);
+    let file = vma.as_ref().and_then(|vma| vma.object().file());
+    file.is_some_and(|file| world.tells_opening(file))
 }
 
 /// The break stays where it was.

@@ -149,7 +149,7 @@ impl Mapped {
         let file = vma.object().file().filter(|file| file.mapping().huge_page_size().is_none())?.clone();
         let shape = Shape {
             index: vma.pgoff_of(area.start),
-            length: world.length(file.name()),
+            length: world.length(&file),
             shmem: file.mapping().is_shmem(),
         };
         Some(Mapped { file, vma: area.start / PAGE..area.end / PAGE, shape })

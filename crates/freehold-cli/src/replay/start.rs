@@ -6,7 +6,7 @@ use freehold::fault::Access;
 use freehold::space::{MapFlags, Prot};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
-use freehold_trace::plan::Start;
+use freehold_trace::plan::{Access as Opening, Start};
 use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
 
@@ -45,8 +45,8 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
             process.mmap(area.start, len, prot, flags, None, 0)?
         }
         Some(Mapped::File(file)) => {
-            let file = file.file(!area.shared || has(b"mw"));
-            process.mmap(area.start, len, prot, flags, Some(file), area.offset)?
+            let opening = Opening { read: true, write: !area.shared || has(b"mw") };
+            process.mmap(area.start, len, prot, flags, file.file(Some(opening)), area.offset)?
         }
         Some(Mapped::Segment(_)) => bail!("a segment stayed attached through an exec"),
         Some(Mapped::Special(special)) => {

@@ -2,12 +2,13 @@
 
 use super::Options;
 use super::image::{Image, Totals};
+use super::opened::{MFD_ALLOW_SEALING, Opened};
 use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::error::NoMemory;
 use freehold::hugetlb::HugePageSize;
-use freehold::object::{File, FileAccess, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
+use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
@@ -29,7 +30,7 @@ const SPECIAL_PAGES: usize = 16;
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
-const UNKNOWN_SIZE: u64 = 1 << 46;
+pub(super) const UNKNOWN_SIZE: u64 = 1 << 46;
 
 /// A machine with an engine on it.
 pub(super) struct World {
@@ -38,6 +39,8 @@ pub(super) struct World {
     pub(super) options: Options,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
+    /// Files by where the engine has them.
+    homes: HashMap<usize, u32>,
     /// Pages of files by their names, where the recording tells.
     lengths: HashMap<String, u64>,
     /// Counts of address spaces that are gone.
@@ -53,20 +56,6 @@ pub(super) enum Mapped {
     File(Opened),
     Segment(Counted<Segment<Machine>>),
     Special(Counted<Special<Machine>>),
-}
-
-/// A file, opened in the two ways that matter to who maps it.
-pub(super) struct Opened {
-    for_reading: Counted<File<Machine>>,
-    for_writing: Counted<File<Machine>>,
-}
-
-impl Opened {
-    /// The open file behind a mapping. How it was opened is recorded of what an exec maps alone, by the flags of its VMAs; others
-    /// are taken to be opened for writing as well.
-    pub(super) fn file(&self, for_writing: bool) -> &Counted<File<Machine>> {
-        if for_writing { &self.for_writing } else { &self.for_reading }
-    }
 }
 
 impl World {
@@ -98,6 +87,7 @@ impl World {
             options: options.clone(),
             files: HashMap::new(),
             names: HashMap::new(),
+            homes: HashMap::new(),
             lengths: HashMap::new(),
             totals: Arc::default(),
             images: Mutex::default(),
@@ -138,30 +128,40 @@ impl World {
                 self.files.insert(file.id, Mapped::Segment(segment));
                 continue;
             }
+            let known = self.files.get_mut(&file.id);
+            if let Some(Mapped::File(opened)) = known {
+                opened.name.clone_from(&file.path);
+                self.names.insert(file.path.clone(), file.id);
+                continue;
+            }
             let mapped = match special_name(&file.path) {
                 Some(name) => Mapped::Special(self.special(name)?),
-                None => {
-                    let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
-                    let shmem = shmem.iter().any(|start| file.path.starts_with(start));
-                    let mapping = match file.huge.and_then(HugePageSize::from_bytes) {
-                        None => Mapping::new(&self.engine, Zeroes, UNKNOWN_SIZE, shmem)?,
-                        Some(page) => Mapping::of_huge_pages(&self.engine, page, UNKNOWN_SIZE, true)
-                            .map_err(|_| NoMemory)?,
-                    };
-                    let open = |access| File::new(&mapping, access, &file.path);
-                    Mapped::File(Opened {
-                        for_reading: open(FileAccess::READ)?,
-                        for_writing: open(FileAccess::READ_WRITE)?,
-                    })
-                }
+                None => Mapped::File(Opened::new(self.mapping(file)?, &file.path, file.memfd)),
             };
             if let Some(bytes) = file.size {
                 self.lengths.insert(file.path.clone(), bytes.div_ceil(PAGE));
+            }
+            if let Mapped::File(opened) = &mapped {
+                self.homes.insert(home(&opened.mapping), file.id);
             }
             self.names.insert(file.path.clone(), file.id);
             self.files.insert(file.id, mapped);
         }
         Ok(())
+    }
+
+    /// The pages of a file.
+    fn mapping(&self, file: &PlanFile) -> Result<Counted<Mapping<Machine>>, NoMemory> {
+        let bytes = file.length.unwrap_or(UNKNOWN_SIZE);
+        if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
+            return Mapping::of_huge_pages(&self.engine, page, bytes, true).map_err(|_| NoMemory);
+        }
+        if file.memfd.is_some_and(|flags| flags & MFD_ALLOW_SEALING != 0) {
+            return Mapping::memfd(&self.engine, bytes);
+        }
+        let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+        let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
+        Mapping::new(&self.engine, Zeroes, bytes, shmem)
     }
 
     /// The special mapping of this name, which consists of frames that nobody writes.
@@ -183,17 +183,33 @@ impl World {
 
     /// Whether this is a file of which nothing is known, not even its name.
     pub(super) fn is_unnamed(&self, id: u32) -> bool {
-        matches!(self.mapped(id), Some(Mapped::File(file)) if file.for_reading.name().starts_with(UNNAMED))
+        matches!(self.mapped(id), Some(Mapped::File(file)) if file.name.starts_with(UNNAMED))
     }
 
-    /// The pages of the file that has this name, as it was found after the run; none where the recording does not tell.
-    pub(super) fn length(&self, name: &str) -> Option<u64> {
-        self.lengths.get(name).copied()
+    /// The pages of a file: now, where that is recorded, else as it was found after the run; none where the recording does not tell.
+    pub(super) fn length(&self, file: &File<Machine>) -> Option<u64> {
+        let now = file.mapping().size();
+        if now == UNKNOWN_SIZE { self.lengths.get(file.name()).copied() } else { Some(now.div_ceil(PAGE)) }
+    }
+
+    /// Whether the recording tells how this file was opened.
+    pub(super) fn tells_opening(&self, file: &Counted<File<Machine>>) -> bool {
+        let opened = self.homes.get(&home(file.mapping())).and_then(|id| self.files.get(id));
+        matches!(opened, Some(Mapped::File(opened)) if opened.tells(file))
     }
 
     /// What a list of VMAs calls by this name; none for anonymous memory.
     pub(super) fn named(&self, name: &str) -> Option<&Mapped> {
         self.files.get(self.names.get(plain_name(name))?)
+    }
+
+    /// Everything that somebody runs in.
+    pub(super) fn live(&self) -> Vec<Arc<Image>> {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live: Vec<_> = images.values().filter_map(Weak::upgrade).collect();
+        live.sort_by_key(|image| Arc::as_ptr(image) as usize);
+        live.dedup_by_key(|image| Arc::as_ptr(image) as usize);
+        live
     }
 
     /// What the process runs in of which `task` was the first.
@@ -207,6 +223,11 @@ impl World {
         let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
         images.insert(task, Arc::downgrade(image));
     }
+}
+
+/// What tells one file from all others.
+fn home(mapping: &Mapping<Machine>) -> usize {
+    std::ptr::from_ref(mapping).addr()
 }
 
 /// The key of the segment that lists call by this name.

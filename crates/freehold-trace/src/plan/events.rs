@@ -2,11 +2,12 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
-use super::calls::{self, Doing, MAP_ANONYMOUS, Reach, Space};
+use super::calls::{self, Doing, Reach, Space};
+use super::mapped::in_whole_pages;
 use super::order::Stamp;
-use super::step::{Ends, Frozen, PlanFile, PlannedCall, Start, What};
+use super::step::{Ends, Frozen, PlannedCall, Start, What};
 use super::told::Told;
-use super::{Fault, Planner, SystemV, Task};
+use super::{Fault, Planner, Task};
 use crate::{Call, CallName, Format, Returned, Snapshot, Why};
 use std::ops::Range;
 
@@ -19,10 +20,6 @@ const EACCES: u16 = 13;
 const EIDRM: u16 = 43;
 const PR_SET_MDWE: u64 = 65;
 const PR_GET_MDWE: u64 = 66;
-const MAP_HUGETLB: u64 = 0x4_0000;
-const SHM_HUGETLB: u64 = 0o4000;
-/// Bytes of a huge page, where nothing else is said.
-const HUGE: u64 = 2 << 20;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
@@ -32,10 +29,10 @@ impl Planner {
         if !resolved && !code.user() {
             return self.aside(aside::FIXED_UP);
         }
-        let number = self.space_of(task);
-        let Some(space) = number.and_then(|number| self.spaces.get_mut(&number)) else {
-            return self.aside(self.no_space(task));
-        };
+        let number = self.space_of(task).filter(|number| self.spaces.contains_key(number));
+        let Some(number) = number else { return self.aside(self.no_space(task)) };
+        self.fault_in_file(line, task, number, address, resolved);
+        let Some(space) = self.spaces.get_mut(&number) else { return };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
         let ends = if resolved { Ends::Resolved } else { Ends::Interrupted };
@@ -66,6 +63,7 @@ impl Planner {
         };
         self.push(task, line, What::Clone { child, shares });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
+        self.descriptors.clone_task(task, child, flags);
         let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
         known.insert(stamp.task, stamp.index);
@@ -150,54 +148,6 @@ impl Planner {
         }
     }
 
-    /// The number of what a list calls `name`; none for anonymous memory.
-    fn file_of(&mut self, name: &str) -> Option<u32> {
-        let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-        if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {
-            return None;
-        }
-        if let Some(&id) = self.names.get(name) {
-            return Some(id);
-        }
-        let id = self.names.len() as u32 + 1;
-        self.names.insert(name.to_owned(), id);
-        let size = self.size_of(name);
-        let huge = is_of_huge_pages(name).then_some(HUGE);
-        if huge.is_some() {
-            self.huge.insert(id);
-        }
-        self.segment.files.push(PlanFile { id, path: name.to_owned(), size, segment: false, huge });
-        Some(id)
-    }
-
-    /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
-    fn attached(&mut self, call: &Call) -> Option<u32> {
-        // Made before the recording began, of a size that is not known.
-        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, huge: None });
-        let SystemV { bytes, huge } = self.segments.get(&call.args[0]).copied().or(unknown)?;
-        let key = format!("segment {}", call.args[0]);
-        if let Some(&id) = self.names.get(&key) {
-            return Some(id);
-        }
-        let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
-        let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
-        let id = self.names.len() as u32 + 1;
-        self.names.insert(key, id);
-        self.segment.files.push(PlanFile { id, path, size: Some(bytes), segment: true, huge });
-        Some(id)
-    }
-
-    /// The size of the file at `path`, where the recording has one there.
-    fn size_of(&mut self, path: &str) -> Option<u64> {
-        let files = self.recording.files();
-        for (index, file) in files.iter().enumerate().skip(self.paths_known) {
-            let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
-            self.paths.entry(path.to_owned()).or_insert(index);
-        }
-        self.paths_known = files.len();
-        files.get(*self.paths.get(path)?)?.size
-    }
-
     /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits for it.
     fn gather_last_whole(&mut self, task: u32) {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
@@ -208,6 +158,7 @@ impl Planner {
         self.gather_last_whole(task);
         self.push(task, line, What::Exit);
         self.leave(task);
+        self.descriptors.exit(task);
         let Some(own) = self.tasks.get_mut(&task) else { return };
         let process = std::mem::take(&mut own.process);
         if let Some(tasks) = self.processes.get_mut(&process) {
@@ -233,6 +184,10 @@ impl Planner {
                 let Some(number) = self.space_of(task) else { return };
                 self.gather_whole(number, task);
                 let stamp = self.stamp(task);
+                let files = self.spaces.get(&number).map(|space| self.followed(space, &Reach::Whole, None));
+                for file in files.into_iter().flatten() {
+                    self.lengths.uses(file, stamp, &mut self.scratch);
+                }
                 if let Some(space) = self.spaces.get_mut(&number) {
                     space.order.note_whole(stamp);
                 }
@@ -268,6 +223,9 @@ impl Planner {
     }
 
     pub(super) fn call(&mut self, line: u32, task: u32, call: Call) {
+        if self.is_of_files(&call) {
+            return self.file_call(line, task, call);
+        }
         if let Some(why) = self.is_elsewhere(&call) {
             return self.aside(why);
         }
@@ -275,7 +233,10 @@ impl Planner {
             return;
         }
         let Some(number) = self.space_of(task) else { return self.aside(self.no_space(task)) };
-        let file = self.mapped_file(&call);
+        let file = self.mapped_file(task, &call);
+        self.length_before(line, task, &call, file);
+        self.lengths_before(line, task, number, &call);
+        let access = self.access(task, &call);
         let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.
         let call = match call.name == CallName::Mmap && self.maps_huge_pages(&call, file) {
@@ -291,8 +252,10 @@ impl Planner {
             self.gather_whole(number, task);
         }
         let Some(mut space) = self.spaces.remove(&number) else { return };
+        let files = self.followed(&space, &reach, file);
         let unsure = self.assume(&mut space, task, line, &call, &reach);
         let stamp = Stamp { index: stamp.index + unsure.1, ..stamp };
+        files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
         let first_brk = call.name == CallName::Brk && space.heap.is_none();
         let heap = call.returned.value().filter(|_| first_brk);
         let beside = space.gather(&reach, &mut self.scratch);
@@ -305,15 +268,17 @@ impl Planner {
             self.aside(aside::UNSURE);
         }
         let (assumed, written) = self.moved(&call);
-        let planned = PlannedCall { call, file, segment: bytes, heap, assumed, written, unsure: unsure.0 };
+        let planned = PlannedCall {
+            file,
+            access,
+            segment: bytes,
+            heap,
+            assumed,
+            written,
+            unsure: unsure.0,
+            ..PlannedCall::new(call)
+        };
         self.push(task, line, What::Call(Box::new(planned)));
-    }
-
-    fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> bool {
-        match call.args[3] & MAP_ANONYMOUS != 0 {
-            true => call.args[3] & MAP_HUGETLB != 0,
-            false => file.is_some_and(|file| self.huge.contains(&file)),
-        }
     }
 
     /// A call that reads or writes another address space waits for all that was done there, and is waited for.
@@ -371,38 +336,6 @@ impl Planner {
         (unsure, count)
     }
 
-    /// What a call maps, by its number in the plan.
-    fn mapped_file(&mut self, call: &Call) -> Option<u32> {
-        match call.name {
-            CallName::Shmget => {
-                if let Some(id) = call.returned.value() {
-                    // Who only asks for the identifier may say any size up to the true one.
-                    let segment = self.segments.entry(id).or_default();
-                    segment.bytes = segment.bytes.max(call.args[1]);
-                    if call.args[2] & SHM_HUGETLB != 0 {
-                        segment.huge = Some(page_bytes(call.args[2]));
-                    }
-                }
-                None
-            }
-            // There was no such descriptor.
-            CallName::Mmap if call.returned == Returned::Error(9) => None,
-            CallName::Shmat => self.attached(call),
-            CallName::Mmap => {
-                let anonymous = call.args[3] & MAP_ANONYMOUS != 0;
-                let shared = matches!(call.args[3] & 0xf, 1 | 3);
-                let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
-                match (path, anonymous, shared) {
-                    (_, true, false) => None,
-                    (Some(path), ..) => self.file_of(&path),
-                    (None, true, true) => self.file_of("/dev/zero"),
-                    (None, ..) => self.file_of(&format!("descriptor {}", call.args[4] as i64)),
-                }
-            }
-            _ => None,
-        }
-    }
-
     /// Why the engine is not asked about a call.
     fn is_elsewhere(&mut self, call: &Call) -> Option<&'static str> {
         Some(match call.name {
@@ -417,10 +350,11 @@ impl Planner {
             }
             CallName::Ftruncate | CallName::Truncate | CallName::Fallocate => aside::FILES,
             CallName::MemfdCreate | CallName::MemfdSecret => aside::FILES,
+            name if name.is_of_descriptors() => aside::FILES,
             CallName::SetMempolicy | CallName::MigratePages | CallName::MovePages => aside::NUMA,
             CallName::PkeyAlloc | CallName::PkeyFree => aside::KEYS,
             CallName::Shmget | CallName::Shmctl => {
-                let _ = self.mapped_file(call);
+                let _ = self.mapped_file(0, call);
                 aside::SHM
             }
             // Who may attach a segment, and that it was removed, is not followed.
@@ -440,26 +374,4 @@ impl Planner {
             _ => return None,
         })
     }
-}
-
-/// Bytes of the huge pages that flags of mmap or shmget ask for: the logarithm stands at bit 26.
-fn page_bytes(flags: u64) -> u64 {
-    match flags >> 26 & 0x3f {
-        0 => HUGE,
-        shift => 1 << shift,
-    }
-}
-
-/// Whether the file at `path` is one of huge pages. No recording says of what kind a file system is: those of huge pages are taken
-/// to be mounted where they usually are.
-fn is_of_huge_pages(path: &str) -> bool {
-    path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
-}
-
-/// The same mmap of as many bytes as it maps.
-fn in_whole_pages(call: Call) -> Call {
-    let mut call = call;
-    let page = if call.args[3] & MAP_ANONYMOUS != 0 { page_bytes(call.args[3]) } else { HUGE };
-    call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
-    call
 }

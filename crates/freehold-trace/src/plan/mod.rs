@@ -21,7 +21,11 @@ mod area;
 mod aside;
 mod bytes;
 mod calls;
+mod descriptors;
 mod events;
+mod files;
+mod lengths;
+mod mapped;
 mod order;
 mod recorded;
 mod step;
@@ -33,10 +37,12 @@ mod tests;
 
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
-pub use step::{Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
+pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
 
 use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;
+use descriptors::Descriptors;
+use lengths::Lengths;
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -66,6 +72,17 @@ pub struct Planner {
     processes: HashMap<u32, Vec<u32>>,
     /// Numbers of what is mapped, by path.
     names: HashMap<String, u32>,
+    /// How many there are.
+    files: u32,
+    /// The same, by the numbers that the recording has for files; and which of them are such.
+    records: HashMap<u32, u32>,
+    recorded_files: HashSet<u32>,
+    /// Memfds whose name is not known yet.
+    nameless: HashMap<u32, PlanFile>,
+    descriptors: Descriptors,
+    lengths: Lengths,
+    /// Events were lost: files may have other lengths.
+    stale: bool,
     /// Files of the recording, by path, and how many of them are in here.
     paths: HashMap<String, usize>,
     paths_known: usize,
@@ -140,6 +157,13 @@ impl Planner {
             next_space: 1,
             processes: HashMap::default(),
             names: HashMap::default(),
+            files: 0,
+            records: HashMap::default(),
+            recorded_files: HashSet::default(),
+            nameless: HashMap::default(),
+            descriptors: Descriptors::default(),
+            lengths: Lengths::default(),
+            stale: false,
             paths: HashMap::default(),
             paths_known: 0,
             segments: HashMap::default(),
@@ -252,6 +276,7 @@ impl Planner {
         for space in self.spaces.values_mut() {
             space.order.forget();
         }
+        self.lengths.forget_order();
         Some(segment)
     }
 
@@ -410,6 +435,7 @@ impl Planner {
     /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like.
     fn lose(&mut self) {
         self.aside(aside::LOSSES);
+        self.forget_files();
         self.tasks.values_mut().for_each(|task| task.lost = true);
     }
 }

@@ -1,5 +1,6 @@
 //! What a plan consists of.
 
+pub use super::descriptors::Access;
 use super::order::Stamp;
 use crate::{Call, FaultCode, Snapshot};
 use std::ops::Range;
@@ -44,7 +45,7 @@ pub struct TaskSteps {
     pub runs: bool,
 }
 
-/// Something mapped.
+/// Something mapped. A number that comes again is that of a memfd whose path is known now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
     /// Its number in the plan.
@@ -57,6 +58,18 @@ pub struct PlanFile {
     pub segment: bool,
     /// Bytes of its pages, if those are huge ones from a pool.
     pub huge: Option<u64>,
+    /// Its length in bytes when it is made, where every change of it is recorded.
+    pub length: Option<u64>,
+    /// The flags of memfd_create, if that made it.
+    pub memfd: Option<u64>,
+}
+
+impl PlanFile {
+    /// A file of which nothing is known but its path.
+    pub(super) fn new(id: u32, path: &str) -> PlanFile {
+        let path = path.to_owned();
+        PlanFile { id, path, size: None, segment: false, huge: None, length: None, memfd: None }
+    }
 }
 
 /// One thing that a task does.
@@ -97,6 +110,13 @@ pub enum What {
     Exit,
     /// The address space is compared with a snapshot.
     Compare(Box<Snapshot>),
+    /// A file has this length from now on.
+    Length {
+        /// Its number in the plan.
+        file: u32,
+        /// Bytes; nothing: it is not known any more.
+        bytes: Option<u64>,
+    },
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
 }
@@ -126,8 +146,10 @@ pub enum Start {
 pub struct PlannedCall {
     /// As recorded.
     pub call: Call,
-    /// What it maps, by its number in the plan.
+    /// What it maps or changes, by its number in the plan.
     pub file: Option<u32>,
+    /// How that was opened, where known.
+    pub access: Option<Access>,
     /// Bytes of the System V segment that shmat attaches.
     pub segment: u64,
     /// The first call of brk in this address space: where the heap starts.
@@ -139,4 +161,21 @@ pub struct PlannedCall {
     pub written: Vec<Range<u64>>,
     /// Its answer rests on memory of which the recording does not say what it was.
     pub unsure: bool,
+}
+
+impl PlannedCall {
+    /// A call with nothing added.
+    pub(super) fn new(call: Call) -> PlannedCall {
+        let (assumed, written) = Default::default();
+        PlannedCall {
+            call,
+            file: None,
+            access: None,
+            segment: 0,
+            heap: None,
+            assumed,
+            written,
+            unsure: false,
+        }
+    }
 }

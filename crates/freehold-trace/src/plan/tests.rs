@@ -282,3 +282,127 @@ fn recordings() -> Vec<std::path::PathBuf> {
     found.sort();
     found
 }
+
+/// The same, of a recording that tells of descriptors. The first event is line 4 of the file.
+fn second(events: &str) -> Segment {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.trace");
+    let head = "# fhtrace 2 t\n# file 1 - /memfd:m (deleted)\n# file 2 8192 /f\n# file 3 - /memfd:m (deleted)\n5 0 1 E 0\n";
+    fs::write(&path, format!("{head}{events}")).expect("written");
+    let again = SNAP.lines().skip(1).collect::<Vec<_>>().join("\n").replace("@ 0 exec 1", "@ 1 exec 2");
+    fs::write(folder.path().join("t.snap"), format!("{SNAP}{again}\n")).expect("written");
+    let mut planner = Planner::new(Recording::open(&path).expect("a recording"));
+    planner.next_segment().expect("readable").expect("something")
+}
+
+/// The calls of the plan with the file and how that was opened, and the lengths that it gives to files.
+fn on_files(segment: &Segment) -> Vec<String> {
+    let show = |step: &Step| match &step.what {
+        What::Call(planned) => {
+            let access = planned.access.map(|access| (access.read, access.write));
+            Some(format!("{} {:?} {access:?}", planned.call.name.as_str(), planned.file))
+        }
+        What::Length { file, bytes } => Some(format!("length {file} {bytes:?}")),
+        _ => None,
+    };
+    segment.tasks.iter().flat_map(|task| &task.steps).filter_map(show).collect()
+}
+
+#[test]
+fn a_memfd_is_one_file_by_all_its_descriptors_and_another_of_that_name_is_another() {
+    let segment = second(
+        "6 0 1 memfd_create 100 2 = 3
+6 0 1 memfd_create 100 2 = 4
+7 0 1 ftruncate 3 2000 = 0
+8 0 1 dup2 3 9 = 9
+9 0 1 close 3 = 0
+10 0 1 mmap 0 2000 3 1 9 0 = 30000 f1
+11 0 1 mmap 0 2000 1 1 4 0 = 40000 f3
+12 0 1 fcntl 9 409 8 = -16
+",
+    );
+    assert_eq!(
+        on_files(&segment),
+        [
+            "ftruncate Some(1) None",
+            "mmap Some(1) Some((true, true))",
+            "mmap Some(2) Some((true, true))",
+            "fcntl Some(1) None",
+        ]
+    );
+    // Under its name from then on.
+    let files: Vec<_> = segment.files.iter().map(|file| (file.id, file.path.as_str(), file.length)).collect();
+    assert_eq!(
+        files,
+        [
+            (1, "/memfd:", Some(0)),
+            (2, "/memfd:", Some(0)),
+            (1, "/memfd:m", Some(0)),
+            (2, "/memfd:m", Some(0)),
+        ]
+    );
+}
+
+#[test]
+fn a_file_was_opened_as_its_descriptor_and_is_as_long_as_it_was_made_before_it_was_mapped() {
+    let segment = second(
+        "6 0 1 openat ffffff9c 100 2 1b6 = 3
+7 0 1 ftruncate 3 1000 = 0
+8 0 1 mmap 0 2000 1 1 3 0 = 30000 f2
+9 0 1 F 31000 6
+9 0 1 G 7 2
+10 0 1 openat ffffff9c 100 0 0 = 4
+11 0 1 mmap 0 2000 3 1 4 0 = -13
+12 0 1 close 4 = 0
+13 0 1 mmap 0 2000 1 1 4 0 = 50000 f2
+14 0 1 F 31000 6 x1
+",
+    );
+    assert_eq!(
+        on_files(&segment),
+        [
+            "length 1 Some(4096)",
+            "mmap Some(1) Some((true, true))",
+            "mmap Some(2) Some((true, false))",
+            // Nobody knows what was opened there.
+            "mmap Some(1) None",
+            // A page is there: somebody has written to the file.
+            "length 1 None",
+        ]
+    );
+}
+
+#[test]
+fn who_cuts_a_file_waits_for_faults_in_it_anywhere_and_faults_wait_for_the_cut() {
+    let segment = second(
+        "6 0 1 memfd_create 100 0 = 3
+7 0 1 ftruncate 3 2000 = 0
+8 0 1 mmap 0 2000 3 1 3 0 = 30000 f1
+9 0 1 N 2 2 0
+10 0 2 F 31000 6 x1
+11 0 1 ftruncate 3 1000 = 0
+12 0 2 F 31000 6
+12 0 2 G 7 2
+",
+    );
+    assert_eq!(waits(&segment, 11), [(2, 0)]);
+    assert_eq!(waits(&segment, 12), [(1, 4)]);
+}
+
+#[test]
+fn after_events_were_lost_nothing_is_known_until_an_exec() {
+    let segment = second(
+        "6 0 1 N 2 2 0
+7 0 1 brk 0 = 70000
+8 - - L 12
+9 0 1 brk 0 = 70000
+10 0 2 N 3 3 0
+11 0 3 brk 0 = 70000
+12 0 2 E 1
+13 0 2 brk 0 = 70000
+",
+    );
+    let calls: Vec<_> = segment.tasks.iter().map(|task| (task.task, task.steps.len())).collect();
+    // An exec, a fork, a brk; a fork, an exec, a brk; nothing.
+    assert_eq!(calls, [(1, 3), (2, 3)]);
+}

@@ -15,6 +15,9 @@ const EXIT_SIGNAL: u64 = 0xff;
 /// `PR_SET_MDWE`, `PR_GET_MDWE`.
 const MEMORY_PRCTLS: [u64; 6] = [35, 41, 42, 0x53564d41, 65, 66];
 
+/// Operations of fcntl that copy a descriptor, seal a file or ask for its seals.
+const FILE_FCNTLS: [&str; 4] = ["F_DUPFD", "F_DUPFD_CLOEXEC", "F_ADD_SEALS", "F_GET_SEALS"];
+
 /// A call, read.
 #[derive(Debug)]
 pub(super) struct Made<'a> {
@@ -70,7 +73,11 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
 /// The name of the call that `text` begins with, and whether that is one that recordings hold.
 pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
-    let known = CallName::parse(name).filter(|known| *known != CallName::Prctl || concerns_memory(rest));
+    let known = CallName::parse(name).filter(|known| match known {
+        CallName::Prctl => concerns_memory(rest),
+        CallName::Fcntl => concerns_files(rest),
+        _ => true,
+    });
     Ok((name, known))
 }
 
@@ -98,7 +105,8 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
 fn needed(name: CallName) -> usize {
     match name {
         CallName::Mremap => 4,
-        CallName::Prctl | CallName::Clone => 2,
+        CallName::Prctl | CallName::Clone | CallName::Fcntl | CallName::Open => 2,
+        CallName::Openat => 3,
         CallName::Clone3 => 1,
         CallName::Execve | CallName::Execveat => 0,
         name => name.arity(),
@@ -152,6 +160,11 @@ fn note<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
     let at = arg.text.iter().position(|byte| *byte == b'<')?;
     let end = arg.text.iter().rposition(|byte| *byte == b'>')?;
     arg.text.get(at + 1..end)
+}
+
+fn concerns_files(args_text: &[u8]) -> bool {
+    let operation = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
+    operation.is_some_and(|operation| FILE_FCNTLS.iter().any(|name| name.as_bytes() == operation.text))
 }
 
 fn concerns_memory(args_text: &[u8]) -> bool {

@@ -1,0 +1,154 @@
+//! What the descriptors of each process are, as far as a recording tells: how a file was opened, and which file it is.
+//!
+//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it, an execve keeps it. What nothing is known of, because it
+//! was opened before the recording began or came from another process, is not in a table. Descriptors that an execve closes stay: who
+//! uses the number again has opened it again.
+
+use crate::{Call, CallName};
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const CLONE_FILES: u64 = 0x400;
+const O_PATH: u64 = 0x20_0000;
+const F_DUPFD: u32 = 0;
+const F_DUPFD_CLOEXEC: u32 = 1030;
+const CLOSE_RANGE_CLOEXEC: u64 = 4;
+/// Most descriptors of a process that are remembered.
+const MOST: usize = 1 << 16;
+
+/// How a file was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+}
+
+/// What is known of an open file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Open {
+    /// How it was opened.
+    pub(super) access: Option<Access>,
+    /// Its number in the plan, once it has one.
+    pub(super) file: Option<u32>,
+    /// It is a memfd, whose number in the plan is that of no other file.
+    pub(super) memfd: bool,
+    /// The size that it was given when its number was not known yet.
+    pub(super) length: Option<u64>,
+}
+
+type Table = Arc<BTreeMap<i32, Open>>;
+
+/// The tables of all tasks.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    tables: HashMap<u32, (u32, Table)>,
+    /// Which table a task has.
+    of: HashMap<u32, u32>,
+    next: u32,
+}
+
+impl Descriptors {
+    /// `task` makes `child`.
+    pub(super) fn clone_task(&mut self, task: u32, child: u32, flags: u64) {
+        let number = self.number(task);
+        let (tasks, table) = self.tables.entry(number).or_default();
+        if flags & CLONE_FILES != 0 {
+            *tasks += 1;
+            self.of.insert(child, number);
+        } else {
+            let table = table.clone();
+            self.begin(child, table);
+        }
+    }
+
+    /// The task is gone.
+    pub(super) fn exit(&mut self, task: u32) {
+        let Some(number) = self.of.remove(&task) else { return };
+        let Some((tasks, _)) = self.tables.get_mut(&number) else { return };
+        *tasks -= 1;
+        if *tasks == 0 {
+            self.tables.remove(&number);
+        }
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget(&mut self) {
+        self.tables.values_mut().for_each(|(_, table)| *table = Table::default());
+    }
+
+    /// What is known of a descriptor.
+    pub(super) fn get(&self, task: u32, descriptor: u64) -> Option<Open> {
+        let (_, table) = self.tables.get(self.of.get(&task)?)?;
+        table.get(&(descriptor as i32)).copied()
+    }
+
+    /// The descriptor is this from now on; nothing: none is known to be open.
+    pub(super) fn set(&mut self, task: u32, descriptor: u64, open: Option<Open>) {
+        let number = self.number(task);
+        let (_, table) = self.tables.entry(number).or_default();
+        let (descriptor, table) = (descriptor as i32, Arc::make_mut(table));
+        match open {
+            Some(open) if table.len() < MOST => drop(table.insert(descriptor, open)),
+            _ => drop(table.remove(&descriptor)),
+        }
+    }
+
+    /// A call that opens, copies or closes descriptors has succeeded with `value`.
+    pub(super) fn called(&mut self, task: u32, call: &Call, value: u64) {
+        let args = &call.args;
+        match call.name {
+            CallName::Open => self.set(task, value, Some(opened(args[1]))),
+            CallName::Openat => self.set(task, value, Some(opened(args[2]))),
+            CallName::Creat => self.set(task, value, Some(opened(1))),
+            // How, stands in memory that is not recorded.
+            CallName::Openat2 => self.set(task, value, None),
+            CallName::Dup | CallName::Dup2 | CallName::Dup3 => self.copy(task, args[0], value),
+            CallName::Fcntl if matches!(args[1] as u32, F_DUPFD | F_DUPFD_CLOEXEC) => {
+                self.copy(task, args[0], value);
+            }
+            CallName::Close => self.set(task, args[0], None),
+            CallName::CloseRange if args[2] & CLOSE_RANGE_CLOEXEC == 0 => {
+                self.close(task, args[0] as u32, args[1] as u32);
+            }
+            _ => {}
+        }
+    }
+
+    fn copy(&mut self, task: u32, from: u64, to: u64) {
+        self.set(task, to, self.get(task, from));
+    }
+
+    fn close(&mut self, task: u32, first: u32, last: u32) {
+        let number = self.number(task);
+        let (_, table) = self.tables.entry(number).or_default();
+        Arc::make_mut(table).retain(|descriptor, _| !(first..=last).contains(&(*descriptor as u32)));
+    }
+
+    fn number(&mut self, task: u32) -> u32 {
+        match self.of.get(&task) {
+            Some(number) => *number,
+            None => self.begin(task, Table::default()),
+        }
+    }
+
+    fn begin(&mut self, task: u32, table: Table) -> u32 {
+        self.next += 1;
+        self.tables.insert(self.next, (1, table));
+        self.of.insert(task, self.next);
+        self.next
+    }
+}
+
+fn opened(flags: u64) -> Open {
+    let access = match flags & 3 {
+        _ if flags & O_PATH != 0 => None,
+        0 => Some(Access { read: true, write: false }),
+        1 => Some(Access { read: false, write: true }),
+        2 => Some(Access { read: true, write: true }),
+        _ => None,
+    };
+    Open { access, ..Open::default() }
+}

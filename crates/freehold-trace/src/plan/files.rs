@@ -1,0 +1,198 @@
+//! Calls on files: descriptors, lengths, seals, holes.
+
+use super::Planner;
+use super::area::{PAGE, page_of};
+use super::aside;
+use super::calls::{Reach, Space};
+use super::descriptors::{Access, Open};
+use super::step::{PlannedCall, What};
+use crate::{Call, CallName, Returned};
+use std::ops::Range;
+
+const F_ADD_SEALS: u32 = 1033;
+const F_GET_SEALS: u32 = 1034;
+const FALLOC_FL_KEEP_SIZE: u64 = 1;
+const PUNCH_HOLE: u64 = 3;
+/// `MADV_POPULATE_READ` and `_WRITE`.
+const POPULATES: [u64; 2] = [22, 23];
+
+/// What a call did to a file.
+enum Change {
+    /// Its length is this now.
+    Length(u64),
+    /// Pages went.
+    Pages,
+    /// Nothing that concerns pages.
+    Nothing,
+    /// Its length is not known any more.
+    Unknown,
+}
+
+impl Planner {
+    /// Whether the call is one on files that this recording lets the plan follow.
+    pub(super) fn is_of_files(&self, call: &Call) -> bool {
+        let name = call.name;
+        self.recording.follows_descriptors()
+            && (name.is_of_descriptors()
+                || matches!(name, CallName::MemfdCreate | CallName::Ftruncate | CallName::Fallocate))
+    }
+
+    /// A call on a file.
+    pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
+        match (call.name, call.returned) {
+            (CallName::Fcntl, _) if matches!(call.args[1] as u32, F_ADD_SEALS | F_GET_SEALS) => {
+                self.change(line, task, call, Change::Nothing);
+            }
+            (name, Returned::Value(value)) if name.is_of_descriptors() => {
+                self.descriptors.called(task, &call, value);
+            }
+            (name, _) if name.is_of_descriptors() => {}
+            (CallName::MemfdCreate, Returned::Value(descriptor)) => {
+                let file = self.memfd(call.args[1], call.file);
+                let access = Some(Access { read: true, write: true });
+                let open = Open { access, file: Some(file), memfd: true, length: None };
+                self.descriptors.set(task, descriptor, Some(open));
+                let stamp = self.stamp(task);
+                self.lengths.changes(file, Some(0), stamp, &mut Vec::new());
+            }
+            (CallName::Ftruncate, _) => {
+                let change = Change::Length(call.args[1]);
+                self.change(line, task, call, change);
+            }
+            (CallName::Fallocate, _) => {
+                let change = self.allocated(task, &call);
+                self.change(line, task, call, change);
+            }
+            _ => self.aside(aside::FILES),
+        }
+    }
+
+    fn allocated(&self, task: u32, call: &Call) -> Change {
+        let [_, mode, offset, len, ..] = call.args;
+        let now = self.file_at(task, call).and_then(|file| self.lengths.get(file));
+        match mode {
+            0 => now.map_or(Change::Unknown, |now| Change::Length(now.max(offset.saturating_add(len)))),
+            FALLOC_FL_KEEP_SIZE => Change::Nothing,
+            PUNCH_HOLE => Change::Pages,
+            _ => Change::Unknown,
+        }
+    }
+
+    /// The file behind the descriptor that is the call's first argument, if it has a number already.
+    fn file_at(&self, task: u32, call: &Call) -> Option<u32> {
+        let open = self.descriptors.get(task, call.args[0]).and_then(|open| open.file);
+        open.or_else(|| self.records.get(&call.file?).copied())
+    }
+
+    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of which all is known.
+    fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
+        let open = self.descriptors.get(task, call.args[0]);
+        let Some(file) = self.file_at(task, &call) else {
+            match (open, change, call.returned) {
+                (Some(open), Change::Length(bytes), Returned::Value(_)) => {
+                    let open = Open { length: Some(bytes), ..open };
+                    self.descriptors.set(task, call.args[0], Some(open));
+                }
+                _ => self.aside(aside::FILES),
+            }
+            return;
+        };
+        let done = call.returned.value().is_some();
+        let known = open.is_some_and(|open| open.memfd);
+        if self.space_of(task).is_none() || !done && !known {
+            return self.aside(aside::FILES);
+        }
+        let (stamp, before) = (self.stamp(task), self.lengths.get(file));
+        match change {
+            Change::Unknown => return self.forget_length(line, task, file),
+            Change::Length(bytes) if done => {
+                self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
+            }
+            Change::Pages if done => self.lengths.changes(file, before, stamp, &mut self.scratch),
+            _ => self.lengths.uses(file, stamp, &mut self.scratch),
+        }
+        let planned = PlannedCall { file: Some(file), ..PlannedCall::new(call) };
+        self.push(task, line, What::Call(Box::new(planned)));
+    }
+
+    /// Something that is not recorded has made the file longer.
+    fn forget_length(&mut self, line: u32, task: u32, file: u32) {
+        let stamp = self.stamp(task);
+        self.lengths.changes(file, None, stamp, &mut self.scratch);
+        self.push(task, line, What::Length { file, bytes: None });
+    }
+
+    /// Of all files, what is known may be wrong.
+    pub(super) fn forget_files(&mut self) {
+        self.descriptors.forget();
+        self.stale = true;
+    }
+
+    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be shows that the file is
+    /// longer.
+    pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
+        let Some(space) = self.spaces.get(&space).filter(|_| !self.lengths.is_empty()) else { return };
+        let page = page_of(address);
+        let Some((start, area)) = space.areas.find(page) else { return };
+        let (Some(file), offset) = (area.file, area.offset + (page - start)) else { return };
+        let beyond = self.lengths.get(file).is_some_and(|bytes| offset >= bytes.next_multiple_of(PAGE));
+        if resolved && (beyond || self.stale && self.lengths.get(file).is_some()) {
+            self.forget_length(line, task, file);
+        }
+        let stamp = self.stamp(task);
+        self.lengths.uses(file, stamp, &mut self.scratch);
+    }
+
+    /// Before an mmap: the length that its file was given before it was known which that is.
+    pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
+        let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
+        else {
+            return;
+        };
+        let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
+        let Some(bytes) = open.length else { return };
+        self.descriptors.set(task, call.args[4], Some(Open { length: None, ..open }));
+        let stamp = self.stamp(task);
+        self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
+        self.push(task, line, What::Length { file, bytes: Some(bytes) });
+    }
+
+    /// Before a call: a file of which it finds pages where there should be none is longer.
+    pub(super) fn lengths_before(&mut self, line: u32, task: u32, space: u32, call: &Call) {
+        let brings = match call.name {
+            CallName::Mlock | CallName::Mlock2 => true,
+            CallName::Madvise => POPULATES.contains(&call.args[2]),
+            _ => false,
+        };
+        if !brings || self.lengths.is_empty() || call.returned.value().is_none() {
+            return;
+        }
+        let Some(space) = self.spaces.get(&space) else { return };
+        let range = call.args[0]..call.args[0].saturating_add(call.args[1]);
+        let longer = |(start, area): (u64, &super::area::Area)| {
+            let file = area.file?;
+            let end = area.offset + (area.end.min(range.end) - start);
+            let inside = start < range.end && range.start < area.end;
+            (inside && end > self.lengths.get(file)?.next_multiple_of(PAGE)).then_some(file)
+        };
+        let longer: Vec<u32> = space.areas.iter().filter_map(longer).collect();
+        longer.into_iter().for_each(|file| self.forget_length(line, task, file));
+    }
+
+    /// The files of known length that lie where a call reaches.
+    pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
+        if self.lengths.is_empty() {
+            return Vec::new();
+        }
+        let all = [0..u64::MAX, 0..0];
+        let ranges: [Range<u64>; 2] = match reach {
+            Reach::Vmas(ranges) => ranges.clone(),
+            Reach::Pages(range) => [range.clone(), 0..0],
+            Reach::Whole => all,
+        };
+        let inside = |start: u64, end: u64| ranges.iter().any(|range| start < range.end && range.start < end);
+        let areas = space.areas.iter().filter(|(start, area)| inside(*start, area.end));
+        let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
+        files.filter(|file| self.lengths.follows(*file)).collect()
+    }
+}

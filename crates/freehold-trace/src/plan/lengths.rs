@@ -1,0 +1,61 @@
+//! How long files are, as far as calls that change it are recorded, and the order that this forces: who faults in a file, or compares
+//! what is there, and who makes it shorter or longer.
+
+use super::order::Stamp;
+use rustc_hash::FxHashMap as HashMap;
+
+/// The files whose length is, or was, known.
+#[derive(Debug, Default)]
+pub(super) struct Lengths {
+    files: HashMap<u32, Length>,
+}
+
+#[derive(Debug, Default)]
+struct Length {
+    /// In bytes; nothing when something that is not recorded has changed it.
+    bytes: Option<u64>,
+    /// The last step that changed it.
+    changed: Stamp,
+    /// The last step of each task since then that depends on it.
+    users: HashMap<u32, u32>,
+}
+
+impl Lengths {
+    /// No file's length was ever known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Of this file it is, or was.
+    pub(super) fn follows(&self, file: u32) -> bool {
+        self.files.contains_key(&file)
+    }
+
+    /// The length of a file in bytes, if known.
+    pub(super) fn get(&self, file: u32) -> Option<u64> {
+        self.files.get(&file)?.bytes
+    }
+
+    /// The step `stamp` depends on the file's length; what it must wait for goes into `waits`.
+    pub(super) fn uses(&mut self, file: u32, stamp: Stamp, waits: &mut Vec<Stamp>) {
+        let Some(length) = self.files.get_mut(&file) else { return };
+        waits.push(length.changed);
+        length.users.insert(stamp.task, stamp.index);
+    }
+
+    /// The step `stamp` changes the file's length.
+    pub(super) fn changes(&mut self, file: u32, bytes: Option<u64>, stamp: Stamp, waits: &mut Vec<Stamp>) {
+        let length = self.files.entry(file).or_default();
+        waits.push(length.changed);
+        waits.extend(length.users.drain().map(|(task, index)| Stamp { task, index }));
+        (length.bytes, length.changed) = (bytes, stamp);
+    }
+
+    /// Nobody has to wait for what happened until now.
+    pub(super) fn forget_order(&mut self) {
+        for length in self.files.values_mut() {
+            length.changed = Stamp::START;
+            length.users = HashMap::default();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What calls map, by its number in the plan.
+
+use super::area::PAGE;
+use super::calls::MAP_ANONYMOUS;
+use super::descriptors::{Access, Open};
+use super::step::PlanFile;
+use super::{Planner, SystemV};
+use crate::{Call, CallName, Returned};
+
+const MAP_HUGETLB: u64 = 0x4_0000;
+const SHM_HUGETLB: u64 = 0o4000;
+/// Bytes of a huge page, where nothing else is said.
+const HUGE: u64 = 2 << 20;
+const EBADF: u16 = 9;
+/// How the kernel calls memfds.
+const MEMFD: &str = "/memfd:";
+
+impl Planner {
+    fn next_file(&mut self) -> u32 {
+        self.files += 1;
+        self.files
+    }
+
+    /// The number of what a list calls `name`; none for anonymous memory.
+    pub(super) fn file_of(&mut self, name: &str) -> Option<u32> {
+        let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+        if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {
+            return None;
+        }
+        if let Some(&id) = self.names.get(name) {
+            return Some(id);
+        }
+        let id = self.next_file();
+        self.names.insert(name.to_owned(), id);
+        let size = self.size_of(name);
+        let huge = is_of_huge_pages(name).then_some(HUGE);
+        if huge.is_some() {
+            self.huge.insert(id);
+        }
+        let plain = PlanFile { size, huge, ..PlanFile::new(id, name) };
+        self.segment.files.push(plain);
+        Some(id)
+    }
+
+    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put in its place.
+    pub(super) fn file_of_record(&mut self, record: u32) -> Option<u32> {
+        if let Some(&id) = self.records.get(&record) {
+            return Some(id);
+        }
+        let path = self.recording.file(record)?.path.clone();
+        let name = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        if self.names.get(name).is_some_and(|id| self.recorded_files.contains(id)) {
+            self.names.remove(name);
+        }
+        let id = self.file_of(&path)?;
+        self.recorded_files.insert(id);
+        self.records.insert(record, id);
+        Some(id)
+    }
+
+    /// A new memfd, by the flags of memfd_create.
+    pub(super) fn memfd(&mut self, flags: u64, record: Option<u32>) -> u32 {
+        const MFD_HUGETLB: u64 = 4;
+        let id = self.next_file();
+        let path = record.and_then(|record| self.recording.file(record)).map_or(MEMFD, |file| &file.path);
+        let huge = (flags & MFD_HUGETLB != 0).then(|| page_bytes(flags));
+        let file = PlanFile { length: Some(0), memfd: Some(flags), huge, ..PlanFile::new(id, path) };
+        if huge.is_some() {
+            self.huge.insert(id);
+        }
+        self.segment.files.push(file.clone());
+        self.nameless.insert(id, file);
+        if let Some(record) = record {
+            self.records.insert(record, id);
+        }
+        id
+    }
+
+    /// The file that an mmap with a descriptor maps. `path` is what the recording calls it.
+    fn opened_file(&mut self, task: u32, call: &Call, path: Option<&str>) -> Option<u32> {
+        let open = self.descriptors.get(task, call.args[4]);
+        let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd));
+        if let Some(id) = memfd.and_then(|open| open.file) {
+            self.call_by_name(id, path);
+            return Some(id);
+        }
+        match (path, call.file) {
+            (Some(path), Some(record)) if self.recording.follows_descriptors() => {
+                let id = self.file_of_record(record).or_else(|| self.file_of(path));
+                self.note_mapped(task, call, id);
+                id
+            }
+            (Some(path), _) => self.file_of(path),
+            (None, _) => self.file_of(&format!("descriptor {}", call.args[4] as i64)),
+        }
+    }
+
+    /// A memfd's name is known when it is first mapped.
+    fn call_by_name(&mut self, id: u32, path: Option<&str>) {
+        let Some(path) = path.filter(|path| is_memfd(path)) else { return };
+        if let Some(file) = self.nameless.remove(&id) {
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            self.segment.files.push(PlanFile { path: path.to_owned(), ..file });
+        }
+    }
+
+    /// A descriptor is file `id`: so a mapping shows. One that was another file was opened again, nobody knows how.
+    fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
+        let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
+        let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
+        self.descriptors.set(task, call.args[4], same.then_some(Open { file: id, ..open }));
+    }
+
+    /// How the file was opened that an mmap maps, if that is known.
+    pub(super) fn access(&self, task: u32, call: &Call) -> Option<Access> {
+        let of_file = call.name == CallName::Mmap && call.args[3] & MAP_ANONYMOUS == 0;
+        if of_file { self.descriptors.get(task, call.args[4])?.access } else { None }
+    }
+
+    /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
+    fn attached(&mut self, call: &Call) -> Option<u32> {
+        // Made before the recording began, of a size that is not known.
+        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, huge: None });
+        let SystemV { bytes, huge } = self.segments.get(&call.args[0]).copied().or(unknown)?;
+        let key = format!("segment {}", call.args[0]);
+        if let Some(&id) = self.names.get(&key) {
+            return Some(id);
+        }
+        let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
+        let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
+        let id = self.next_file();
+        self.names.insert(key, id);
+        let segment = PlanFile { size: Some(bytes), segment: true, huge, ..PlanFile::new(id, &path) };
+        self.segment.files.push(segment);
+        Some(id)
+    }
+
+    /// The size of the file at `path`, where the recording has one there.
+    fn size_of(&mut self, path: &str) -> Option<u64> {
+        let files = self.recording.files();
+        for (index, file) in files.iter().enumerate().skip(self.paths_known) {
+            let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
+            self.paths.entry(path.to_owned()).or_insert(index);
+        }
+        self.paths_known = files.len();
+        files.get(*self.paths.get(path)?)?.size
+    }
+
+    /// What a call maps, by its number in the plan.
+    pub(super) fn mapped_file(&mut self, task: u32, call: &Call) -> Option<u32> {
+        match call.name {
+            CallName::Shmget => {
+                if let Some(id) = call.returned.value() {
+                    // Who only asks for the identifier may say any size up to the true one.
+                    let segment = self.segments.entry(id).or_default();
+                    segment.bytes = segment.bytes.max(call.args[1]);
+                    if call.args[2] & SHM_HUGETLB != 0 {
+                        segment.huge = Some(page_bytes(call.args[2]));
+                    }
+                }
+                None
+            }
+            // There was no such descriptor.
+            CallName::Mmap if call.returned == Returned::Error(EBADF) => None,
+            CallName::Shmat => self.attached(call),
+            CallName::Mmap => {
+                let anonymous = call.args[3] & MAP_ANONYMOUS != 0;
+                let shared = matches!(call.args[3] & 0xf, 1 | 3);
+                let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
+                match (path, anonymous, shared) {
+                    (_, true, false) => None,
+                    (None, true, true) => self.file_of("/dev/zero"),
+                    (Some(path), true, true) => self.file_of(&path),
+                    (path, false, _) => self.opened_file(task, call, path.as_deref()),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> bool {
+        match call.args[3] & MAP_ANONYMOUS != 0 {
+            true => call.args[3] & MAP_HUGETLB != 0,
+            false => file.is_some_and(|file| self.huge.contains(&file)),
+        }
+    }
+}
+
+fn is_memfd(path: &str) -> bool {
+    path.starts_with(MEMFD) || path.starts_with("memfd of line ")
+}
+
+/// Bytes of the huge pages that flags of mmap or shmget ask for: the logarithm stands at bit 26.
+pub(super) fn page_bytes(flags: u64) -> u64 {
+    match flags >> 26 & 0x3f {
+        0 => HUGE,
+        shift => 1 << shift,
+    }
+}
+
+/// Whether the file at `path` is one of huge pages. No recording says of what kind a file system is: those of huge pages are taken
+/// to be mounted where they usually are.
+fn is_of_huge_pages(path: &str) -> bool {
+    path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
+}
+
+/// The same mmap of as many bytes as it maps.
+pub(super) fn in_whole_pages(call: Call) -> Call {
+    let mut call = call;
+    let page = if call.args[3] & MAP_ANONYMOUS != 0 { page_bytes(call.args[3]) } else { HUGE };
+    call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
+    call
+}
