@@ -305,6 +305,8 @@ pub struct FileInfo {
     pub id: u32,
     /// Its size in bytes, as found after the run; unknown when it was gone by then or is no file.
     pub size: Option<u64>,
+    /// Bytes of its pages, if those are huge ones from a pool.
+    pub huge: Option<u64>,
     /// Its path.
     pub path: String,
 }

@@ -33,6 +33,13 @@ impl Files {
         }
     }
 
+    /// Its pages are huge ones, of so many bytes.
+    pub(crate) fn set_huge(&mut self, id: u32, bytes: u64) -> Result<(), Bad> {
+        let file = self.index.get(&id).and_then(|index| self.list.get_mut(*index));
+        file.ok_or(Bad::UnknownFile(id))?.huge = Some(bytes);
+        Ok(())
+    }
+
     /// One more.
     pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
         let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());

@@ -116,6 +116,12 @@ impl Seen {
             }
             return Ok(());
         }
+        if fields.eat_text(b"# huge ") {
+            let id = fields.decimal_u32("a file's number")?;
+            fields.blank("bytes of its pages")?;
+            let bytes = fields.decimal("bytes of its pages")?;
+            return self.files.set_huge(id, bytes);
+        }
         if !fields.eat_text(b"# file ") {
             return Ok(());
         }
@@ -127,7 +133,7 @@ impl Seen {
         if path.is_empty() {
             return fields.expected("a path");
         }
-        self.files.define(FileInfo { id, size, path })
+        self.files.define(FileInfo { id, size, huge: None, path })
     }
 
     /// A line with an event.

@@ -91,7 +91,7 @@ fn remarks_and_files_are_no_events() {
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")));
     let event = reader.next_event().unwrap().unwrap();
     assert_eq!((event.line, event.time), (4, 1));
-    let file = FileInfo { id: 1, size: Some(40883), path: "/etc/ld so.cache".to_owned() };
+    let file = FileInfo { id: 1, size: Some(40883), huge: None, path: "/etc/ld so.cache".to_owned() };
     assert_eq!(reader.files().get(1), Some(&file));
     assert_eq!(reader.files().all().len(), 2);
     assert_eq!(reader.files().get(2), None);

@@ -48,7 +48,8 @@ impl<W: Write> TraceWriter<W> {
             Some(size) => write!(self.out, "{size} ")?,
             None => write!(self.out, "- ")?,
         }
-        writeln!(self.out, "{}", one_line(&file.path))
+        writeln!(self.out, "{}", one_line(&file.path))?;
+        file.huge.map_or(Ok(()), |bytes| writeln!(self.out, "# huge {} {bytes}", file.id))
     }
 
     /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, as is the line

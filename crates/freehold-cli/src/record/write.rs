@@ -10,6 +10,7 @@ use crate::output::Output;
 use crate::units;
 use anyhow::{Context, bail};
 use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
+use rustix::fs::statfs;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -180,7 +181,8 @@ impl Written {
             while let Some(index) = order.next_if(|index| files[*index].first <= op.time) {
                 let path = &files[index].path;
                 let size = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len());
-                out.file(&FileInfo { id: index as u32 + 1, size, path: renamed(path, rename) })?;
+                let huge = huge_pages(path);
+                out.file(&FileInfo { id: index as u32 + 1, size, huge, path: renamed(path, rename) })?;
             }
             let Some(event) = op.event(start) else { continue };
             self.events += 1;
@@ -231,6 +233,14 @@ fn snapshots_file(
         out.snapshot(&snapshot)?;
     }
     Ok(out.finish()?.finish()?)
+}
+
+/// Bytes of the pages of the file at `path`, if it lies in a file system of huge ones. Of one that is gone, its folder tells.
+fn huge_pages(path: &str) -> Option<u64> {
+    const HUGETLBFS: i64 = 0x958458f6;
+    let path = Path::new(path);
+    let found = statfs(path).or_else(|_| statfs(path.parent().unwrap_or(path))).ok()?;
+    (found.f_type == HUGETLBFS).then_some(found.f_bsize as u64)
 }
 
 /// Writes a file whole, or leaves what was there.

@@ -194,6 +194,9 @@ fn attempt(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Op
             return Ok(None);
         }
         planning += begun.elapsed();
+        if events == 0 {
+            replay.world.set_up(planner.recording());
+        }
         events += segment.events;
         progress.planned(events);
         replay.run(&segment)?;

@@ -13,6 +13,7 @@ use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
 use freehold_machine::{Machine, MachineConfig, Memory};
+use freehold_trace::Recording;
 use freehold_trace::plan::PlanFile;
 use std::collections::HashMap;
 use std::io;
@@ -93,6 +94,20 @@ impl World {
             images: Mutex::default(),
             newborn: Mutex::default(),
         })
+    }
+
+    /// The machine gets the settings of the recorded one, as far as they are known.
+    pub(super) fn set_up(&self, recording: &Recording) {
+        for size in HugePageSize::ALL {
+            let pool = recording.machine(&format!("pool-{}kB", size.bytes() >> 10));
+            let mut numbers =
+                pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse().ok());
+            if let (Some(free), Some(more)) = (numbers.next(), numbers.next()) {
+                let enough = self.engine.resize_huge_pool(size, free, None) == free;
+                // A machine with less memory has them made when they are asked for.
+                self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
+            }
+        }
     }
 
     /// How every address space begins: as root's, as the recordings were made.

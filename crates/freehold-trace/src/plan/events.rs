@@ -239,10 +239,12 @@ impl Planner {
         let access = self.access(task, &call);
         let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.
-        let call = match call.name == CallName::Mmap && self.maps_huge_pages(&call, file) {
-            true if call.returned == Returned::Error(ENOMEM) => return self.aside(aside::POOL),
-            true => in_whole_pages(call),
-            false => call,
+        let call = match self.maps_huge_pages(&call, file) {
+            Some(page) if call.returned == Returned::Error(ENOMEM) && !self.knows_pool(page) => {
+                return self.aside(aside::POOL);
+            }
+            Some(page) => in_whole_pages(call, page),
+            None => call,
         };
         let stamp = self.stamp(task);
         self.gather_target(&call, number, task);

@@ -32,11 +32,9 @@ impl Planner {
         }
         let id = self.next_file();
         self.names.insert(name.to_owned(), id);
-        let size = self.size_of(name);
-        let huge = is_of_huge_pages(name).then_some(HUGE);
-        if huge.is_some() {
-            self.huge.insert(id);
-        }
+        let (size, huge) = self.pages_of(name);
+        let huge = huge.or(is_of_huge_pages(name).then_some(HUGE));
+        self.huge.extend(huge.map(|bytes| (id, bytes)));
         let plain = PlanFile { size, huge, ..PlanFile::new(id, name) };
         self.segment.files.push(plain);
         Some(id)
@@ -65,9 +63,7 @@ impl Planner {
         let path = record.and_then(|record| self.recording.file(record)).map_or(MEMFD, |file| &file.path);
         let huge = (flags & MFD_HUGETLB != 0).then(|| page_bytes(flags));
         let file = PlanFile { length: Some(0), memfd: Some(flags), huge, ..PlanFile::new(id, path) };
-        if huge.is_some() {
-            self.huge.insert(id);
-        }
+        self.huge.extend(huge.map(|bytes| (id, bytes)));
         self.segment.files.push(file.clone());
         self.nameless.insert(id, file);
         if let Some(record) = record {
@@ -135,15 +131,16 @@ impl Planner {
         Some(id)
     }
 
-    /// The size of the file at `path`, where the recording has one there.
-    fn size_of(&mut self, path: &str) -> Option<u64> {
+    /// The size of the file at `path`, and that of its pages if they are huge ones, where the recording tells.
+    fn pages_of(&mut self, path: &str) -> (Option<u64>, Option<u64>) {
         let files = self.recording.files();
         for (index, file) in files.iter().enumerate().skip(self.paths_known) {
             let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
             self.paths.entry(path.to_owned()).or_insert(index);
         }
         self.paths_known = files.len();
-        files.get(*self.paths.get(path)?)?.size
+        let file = self.paths.get(path).and_then(|index| files.get(*index));
+        (file.and_then(|file| file.size), file.and_then(|file| file.huge))
     }
 
     /// What a call maps, by its number in the plan.
@@ -178,10 +175,17 @@ impl Planner {
         }
     }
 
-    pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> bool {
-        match call.args[3] & MAP_ANONYMOUS != 0 {
-            true => call.args[3] & MAP_HUGETLB != 0,
-            false => file.is_some_and(|file| self.huge.contains(&file)),
+    /// Whether it is known how many huge pages of so many bytes there were.
+    pub(super) fn knows_pool(&self, bytes: u64) -> bool {
+        self.recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
+    }
+
+    /// Bytes of the huge pages that an mmap maps, if it maps such.
+    pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> Option<u64> {
+        match (call.name, call.args[3] & MAP_ANONYMOUS != 0) {
+            (CallName::Mmap, true) => (call.args[3] & MAP_HUGETLB != 0).then(|| page_bytes(call.args[3])),
+            (CallName::Mmap, false) => self.huge.get(&file?).copied(),
+            _ => None,
         }
     }
 }
@@ -198,16 +202,15 @@ pub(super) fn page_bytes(flags: u64) -> u64 {
     }
 }
 
-/// Whether the file at `path` is one of huge pages. No recording says of what kind a file system is: those of huge pages are taken
-/// to be mounted where they usually are.
+/// Whether the file at `path` is one of huge pages, where the recording does not say so: file systems of those are taken to be mounted
+/// where they usually are.
 fn is_of_huge_pages(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
 }
 
-/// The same mmap of as many bytes as it maps.
-pub(super) fn in_whole_pages(call: Call) -> Call {
+/// The same mmap of as many bytes as it maps, in pages of so many.
+pub(super) fn in_whole_pages(call: Call, page: u64) -> Call {
     let mut call = call;
-    let page = if call.args[3] & MAP_ANONYMOUS != 0 { page_bytes(call.args[3]) } else { HUGE };
     call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
     call
 }

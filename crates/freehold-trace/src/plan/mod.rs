@@ -88,8 +88,8 @@ pub struct Planner {
     paths_known: usize,
     /// System V segments, by number.
     segments: HashMap<u64, SystemV>,
-    /// Which of `names` are files of huge pages.
-    huge: HashSet<u32>,
+    /// Which of them are files of huge pages, and how large those are, in bytes.
+    huge: HashMap<u32, u64>,
     families: u32,
     recorded: Recorded,
     set_aside: BTreeMap<&'static str, u64>,
@@ -167,7 +167,7 @@ impl Planner {
             paths: HashMap::default(),
             paths_known: 0,
             segments: HashMap::default(),
-            huge: HashSet::default(),
+            huge: HashMap::default(),
             families: 0,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
