@@ -134,8 +134,8 @@ impl Planner {
         let Some(space) = self.spaces.get(&space).filter(|_| !self.lengths.is_empty()) else { return };
         let page = page_of(address);
         let Some((start, area)) = space.areas.find(page) else { return };
-        let (Some(file), offset) = (area.file, area.offset + (page - start)) else { return };
-        let beyond = self.lengths.get(file).is_some_and(|bytes| offset >= bytes.next_multiple_of(PAGE));
+        let (Some(file), offset) = (area.file, area.offset.saturating_add(page - start)) else { return };
+        let beyond = self.lengths.get(file).is_some_and(|bytes| is_beyond(offset, bytes));
         if resolved && (beyond || self.stale && self.lengths.get(file).is_some()) {
             self.forget_length(line, task, file);
         }
@@ -170,10 +170,9 @@ impl Planner {
         let Some(space) = self.spaces.get(&space) else { return };
         let range = call.args[0]..call.args[0].saturating_add(call.args[1]);
         let longer = |(start, area): (u64, &super::area::Area)| {
-            let file = area.file?;
-            let end = area.offset + (area.end.min(range.end) - start);
-            let inside = start < range.end && range.start < area.end;
-            (inside && end > self.lengths.get(file)?.next_multiple_of(PAGE)).then_some(file)
+            let file = area.file.filter(|_| start < range.end && range.start < area.end)?;
+            let end = area.offset.saturating_add(area.end.min(range.end) - start);
+            is_beyond(end - 1, self.lengths.get(file)?).then_some(file)
         };
         let longer: Vec<u32> = space.areas.iter().filter_map(longer).collect();
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
@@ -195,4 +194,9 @@ impl Planner {
         let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
         files.filter(|file| self.lengths.follows(*file)).collect()
     }
+}
+
+/// Whether the page at `offset` lies behind the end of a file of so many bytes.
+fn is_beyond(offset: u64, bytes: u64) -> bool {
+    offset / PAGE >= bytes.div_ceil(PAGE)
 }
