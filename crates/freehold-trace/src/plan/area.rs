@@ -122,6 +122,12 @@ impl Areas {
         (at < area.end).then_some((*start, area))
     }
 
+    /// The areas that share addresses with `range`, ascending, each with its start.
+    pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Area)> {
+        let from = self.find(range.start).map_or(range.start, |(start, _)| start);
+        self.by_start.range(from..range.end.max(from)).map(|(start, area)| (*start, area))
+    }
+
     /// What is left of a segment that was attached at `at`, ascending.
     pub(crate) fn attached(&self, at: u64) -> Vec<Range<u64>> {
         let mut file = None;

@@ -1,7 +1,7 @@
 //! Calls on files: descriptors, lengths, seals, holes.
 
 use super::Planner;
-use super::area::{PAGE, page_of};
+use super::area::{Area, PAGE, page_of};
 use super::aside;
 use super::calls::{Reach, Space};
 use super::descriptors::{Access, Open};
@@ -169,12 +169,12 @@ impl Planner {
         }
         let Some(space) = self.spaces.get(&space) else { return };
         let range = call.args[0]..call.args[0].saturating_add(call.args[1]);
-        let longer = |(start, area): (u64, &super::area::Area)| {
-            let file = area.file.filter(|_| start < range.end && range.start < area.end)?;
+        let longer = |(start, area): (u64, &Area)| {
+            let file = area.file?;
             let end = area.offset.saturating_add(area.end.min(range.end) - start);
             is_beyond(end - 1, self.lengths.get(file)?).then_some(file)
         };
-        let longer: Vec<u32> = space.areas.iter().filter_map(longer).collect();
+        let longer: Vec<u32> = space.areas.within(&range).filter_map(longer).collect();
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
@@ -183,14 +183,12 @@ impl Planner {
         if self.lengths.is_empty() {
             return Vec::new();
         }
-        let all = [0..u64::MAX, 0..0];
         let ranges: [Range<u64>; 2] = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
-            Reach::Whole => all,
+            Reach::Whole => [0..u64::MAX, 0..0],
         };
-        let inside = |start: u64, end: u64| ranges.iter().any(|range| start < range.end && range.start < end);
-        let areas = space.areas.iter().filter(|(start, area)| inside(*start, area.end));
+        let areas = ranges.iter().flat_map(|range| space.areas.within(range));
         let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
         files.filter(|file| self.lengths.follows(*file)).collect()
     }
