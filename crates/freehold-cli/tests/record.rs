@@ -22,7 +22,7 @@ fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<
         .chain(command.iter().copied())
         .collect();
     let output = freehold(folder.path(), &all);
-    let made = ["t.trace.zst", "t.strace"]
+    let made = ["t.trace.zst", "t.strace.zst"]
         .map(|name| folder.path().join(name))
         .into_iter()
         .find(|path| path.exists());
@@ -53,7 +53,7 @@ fn paths_are_renamed_in_both_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--rename", "/usr=/elsewhere", "--rename", "/lib=/elsewhere/lib"];
     let (_, Some(made)) = record(&folder, &args, &["sh", "-c", "exit"]) else { return };
-    if made.ends_with("t.strace") {
+    if made.ends_with("t.strace.zst") {
         return;
     }
     for file in [made, folder.path().join("t.snap.zst")] {
@@ -142,7 +142,7 @@ fn a_recording_that_is_told_to_end_is_whole() {
 #[test]
 fn nothing_is_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in ["t.trace.zst", "t.snap.zst", "t.strace"] {
+    for name in ["t.trace.zst", "t.snap.zst", "t.strace.zst"] {
         let there = folder.path().join(name);
         std::fs::write(&there, "mine").expect("written");
         let output = freehold(folder.path(), &["record", "-o", "t", "--", "true"]);
@@ -164,5 +164,174 @@ fn arguments_that_make_no_sense_are_refused() {
         &["record", "--snapshot-every", "soon", "--", "true"],
     ] {
         assert_eq!(freehold(folder.path(), args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+/// What a command leaves that is recorded: a test of this file which is none, but a program.
+fn record_program(folder: &TempDir, args: &[&str], program: &str) -> (Output, Option<PathBuf>) {
+    let own = std::env::current_exe().expect("there");
+    let own = own.to_str().expect("UTF-8");
+    record(folder, args, &[own, "--exact", program, "--ignored", "--nocapture", "--test-threads=1"])
+}
+
+/// The report of a replay that has found no difference.
+fn replay(folder: &TempDir, made: &Path) -> String {
+    let replayed = freehold(folder.path(), &["replay", "-q", &made.to_string_lossy()]);
+    let report = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    assert_eq!(replayed.status.code(), Some(0), "{report}{}", String::from_utf8_lossy(&replayed.stderr));
+    report
+}
+
+fn is_by_the_kernel(made: &Path) -> bool {
+    made.to_string_lossy().ends_with(".trace.zst")
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn a_parent_that_looks_once() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+    for _ in 0..50 {
+        #[expect(clippy::zombie_processes, reason = "waited for by its number")]
+        let child = std::process::Command::new("true").spawn().expect("run");
+        let pid = Pid::from_child(&child);
+        let gone = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
+        poll(&mut [PollFd::new(&gone, PollFlags::IN)], None).expect("it is gone");
+        let found = waitpid(Some(pid), WaitOptions::NOHANG).expect("a child");
+        assert!(found.is_some(), "gone, and not to be waited for");
+    }
+}
+
+/// Whoever hears that a child is gone finds it, as it would alone.
+#[test]
+fn children_are_there_for_their_parent_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (output, Some(made)) = record_program(&folder, &[], "a_parent_that_looks_once") else { return };
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    replay(&folder, &made);
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn files_that_change() {
+    use rustix::fs::{
+        FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+    };
+    use rustix::io::dup;
+    use rustix::mm::{MapFlags, ProtFlags, mmap, mprotect, munmap};
+    const PAGE: usize = 4096;
+    let map = |file: &std::os::fd::OwnedFd, prot, flags| {
+        #[expect(unsafe_code, reason = "a mapping where nothing was")]
+        // SAFETY: the kernel chooses the place.
+        unsafe {
+            mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, file, 0)
+        }
+    };
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // Two of one name, one of them by a copy of its descriptor.
+    let [one, other] = [0, 1].map(|_| memfd_create("same", MemfdFlags::ALLOW_SEALING).expect("a memfd"));
+    ftruncate(&one, 4 * PAGE as u64).expect("longer");
+    let copy = dup(&one).expect("a copy");
+    drop(one);
+    let at = map(&copy, both, MapFlags::SHARED).expect("mapped");
+    #[expect(unsafe_code, reason = "stores into memory of its own")]
+    // SAFETY: four pages, of which the last are taken away and come back before they are touched again.
+    unsafe {
+        at.cast::<u8>().add(3 * PAGE).write_volatile(1);
+        ftruncate(&copy, PAGE as u64).expect("shorter");
+        ftruncate(&copy, 4 * PAGE as u64).expect("longer");
+        at.cast::<u8>().write_volatile(1);
+        fallocate(&copy, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, PAGE as u64)
+            .expect("a hole");
+    }
+    assert!(fcntl_add_seals(&copy, SealFlags::WRITE).is_err(), "it is mapped for writing");
+    #[expect(unsafe_code, reason = "nobody uses it any more")]
+    // SAFETY: what was mapped above.
+    unsafe { munmap(at, 4 * PAGE) }.expect("unmapped");
+    fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::SHRINK).expect("sealed");
+    assert!(map(&copy, both, MapFlags::SHARED).is_err(), "sealed");
+    assert!(ftruncate(&copy, 0).is_err(), "sealed");
+    map(&other, both, MapFlags::PRIVATE).expect("mapped, behind its end");
+    // Opened for reading alone.
+    let text: std::os::fd::OwnedFd = std::fs::File::open("/etc/passwd").expect("there").into();
+    assert!(map(&text, both, MapFlags::SHARED).is_err(), "not to be written");
+    let at = map(&text, ProtFlags::READ, MapFlags::SHARED).expect("mapped");
+    #[expect(unsafe_code, reason = "rights of memory of its own")]
+    // SAFETY: what was mapped above.
+    let refused =
+        unsafe { mprotect(at, PAGE, rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE) };
+    assert!(refused.is_err(), "not to be written");
+}
+
+/// How files were opened, how long they are and what they are sealed against is recorded: nothing of it is set aside.
+#[test]
+fn files_are_replayed_as_they_were_opened_and_changed() {
+    for args in [&[][..], &["--calls-only"]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (output, Some(made)) = record_program(&folder, args, "files_that_change") else { return };
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report = replay(&folder, &made);
+        for reason in ["which are not recorded", "how long they were", "the file is not recorded"] {
+            assert!(!report.contains(reason), "{report}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn many_faults_and_an_exec() {
+    use std::os::unix::process::CommandExt;
+    for _ in 0..20 {
+        std::hint::black_box(vec![1_u8; 16 << 20]);
+    }
+    let error = std::process::Command::new("true").exec();
+    panic!("{error}");
+}
+
+/// What finds no room is said, is in the recording at its place, and makes no differences.
+#[test]
+fn what_was_lost_is_not_checked_until_the_next_exec() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (output, Some(made)) = record_program(&folder, &["--buffer-kb", "64"], "many_faults_and_an_exec")
+    else {
+        return;
+    };
+    if !is_by_the_kernel(&made) || output.status.code() != Some(125) {
+        // Nothing was lost this time.
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("try --buffer-kb 256"), "{said}");
+    let report = replay(&folder, &made);
+    assert!(report.contains("places where events were lost"), "{report}");
+    assert!(report.contains("until their next exec"), "{report}");
+}
+
+/// In a PID namespace of its own the recorder would trace strangers; a command may make one.
+#[test]
+fn namespaces() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = std::process::Command::new("unshare").args(["-pf", "--mount-proc", "true"]).output();
+    if !own.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let (output, Some(made)) = record(&folder, &[], &["unshare", "-pf", "--mount-proc", "sh", "-c", SCRIPT])
+    else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let report = replay(&folder, &made);
+    assert!(!is_by_the_kernel(&made) || !report.contains(" 0 faults"), "{report}");
+    let program = assert_cmd::cargo::cargo_bin("freehold");
+    let program = program.to_str().expect("UTF-8");
+    let inside = std::process::Command::new("unshare")
+        .current_dir(folder.path())
+        .args(["-pf", "--mount-proc", program, "record", "-o", "inside", "--", "true"])
+        .output()
+        .expect("run");
+    let said = String::from_utf8_lossy(&inside.stderr);
+    assert!(!folder.path().join("inside.trace.zst").exists(), "{said}");
+    if is_by_the_kernel(&made) {
+        assert!(said.contains("PID namespace"), "{said}");
     }
 }

@@ -47,6 +47,7 @@ struct Task {
     fault: Option<usize>,
     /// That fault is the last thing it began.
     in_fault: bool,
+    exited: bool,
 }
 
 #[derive(Debug)]
@@ -99,6 +100,10 @@ impl<'a> Assembler<'a> {
         }
         // Of who is no longer known, or was never made, nothing is told.
         let Some(task) = self.tasks.get_mut(&thread) else { return };
+        // What the kernel still does for one that exits is not its doing.
+        if task.exited && what != What::TornDown {
+            return;
+        }
         let (serial, process) = (task.serial, task.process);
         let ops = &mut self.made.ops;
         match what {
@@ -135,6 +140,7 @@ impl<'a> Assembler<'a> {
                 }
             }
             What::Exit { last } => {
+                task.exited = true;
                 let alive = self.alive.entry(process).or_insert(1);
                 *alive = alive.saturating_sub(1);
                 let last = last.unwrap_or(*alive == 0);
@@ -175,10 +181,9 @@ impl<'a> Assembler<'a> {
         if thread == before {
             return;
         }
-        let Some(by) = self.tasks.get_mut(&before) else { return };
-        let (call, serial, process) = (by.call.take(), by.serial, by.process);
-        let first = self.tasks.entry(thread).or_insert_with(|| Task { serial, process, ..Task::default() });
-        first.call = call;
+        if let Some(by) = self.tasks.remove(&before) {
+            self.tasks.insert(thread, by);
+        }
     }
 
     fn enter(&mut self, thread: i32, mut op: Op, name: CallName, args: [u64; 6]) {

@@ -152,7 +152,7 @@ fn an_exec_has_the_snapshot_that_was_taken_of_it() {
         (30, ROOT, What::Leave(CallName::Execve, 0)),
     ];
     let expected =
-        ["5 1 1 N 2 1 10100", "12 1 1 X", "15 1 1 f 7f00 2", "19 1 2 E 4 e9 x11", "20 - 1 S 4 exec 1"];
+        ["5 1 1 N 2 1 10100", "12 1 1 X", "15 1 2 f 7f00 2", "19 1 2 E 4 e9 x11", "20 - 2 S 4 exec 1"];
     assert_eq!(lines(&story, &mut snapshots), expected);
     assert_eq!(snapshots[0].process, 1);
 }

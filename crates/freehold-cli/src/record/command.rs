@@ -1,11 +1,13 @@
 //! The command that is to be recorded, before it begins.
 
 use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 use std::env;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 /// The exit status that a shell shows where there is no such command, and where there is one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -13,20 +15,20 @@ const CANNOT_RUN: u8 = 126;
 /// Where commands are looked for, if nothing is said.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Looks for the command as execvp(3) does.
+/// Where the command is, looked for as execvp(3) does.
 ///
 /// # Errors
 ///
 /// There is none, or no leave to run it.
-pub fn find(command: &OsStr) -> io::Result<()> {
+pub fn find(command: &OsStr) -> io::Result<PathBuf> {
     if command.as_bytes().contains(&b'/') {
-        return may_run(Path::new(command));
+        return may_run(Path::new(command).to_owned());
     }
     let path = env::var_os("PATH").unwrap_or_else(|| USUAL.into());
     let mut worst = io::Error::from(io::ErrorKind::NotFound);
     for folder in env::split_paths(&path) {
-        match may_run(&folder.join(command)) {
-            Ok(()) => return Ok(()),
+        match may_run(folder.join(command)) {
+            Ok(path) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => worst = error,
             Err(_) => {}
         }
@@ -34,9 +36,16 @@ pub fn find(command: &OsStr) -> io::Result<()> {
     Err(worst)
 }
 
-fn may_run(path: &Path) -> io::Result<()> {
-    access(path, Access::EXEC_OK)?;
-    if path.is_dir() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+fn may_run(path: PathBuf) -> io::Result<PathBuf> {
+    access(&path, Access::EXEC_OK)?;
+    if path.is_dir() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(path) }
+}
+
+/// Whether the command's file gives who runs it other credentials, which it does not under a tracer without privileges.
+pub fn gains_privileges(command: &OsStr) -> bool {
+    const SET_USER_OR_GROUP: u32 = 0o6000;
+    let file = find(command).and_then(|path| path.metadata());
+    !geteuid().is_root() && file.is_ok_and(|file| file.permissions().mode() & SET_USER_OR_GROUP != 0)
 }
 
 /// Says that the command cannot be run; the exit status for that.

@@ -48,8 +48,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<u8> {
             Ok(status) => return Ok(status),
         }
     }
-    names.make_room()?;
-    strace::record(&args.command, &names.text)
+    strace::record(&args.command, &names)
 }
 
 /// Why there is no recording by the kernel's tracing.

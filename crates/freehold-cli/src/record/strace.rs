@@ -1,28 +1,40 @@
 //! The calls alone, by the program strace: wherever ptrace works.
 
-use super::tracee;
-use super::write::replay_command;
+use super::write::{Names, replay_command};
+use super::{command, tracee};
+use crate::output::Output;
 use anyhow::{Context, bail};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// What a text by strace has to hold to be replayed.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
-    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate";
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,?mseal";
+/// Of these, what older versions of strace do not know.
+const NEWER: [&str; 1] = ["mseal"];
+/// How much effort goes into making the text small.
+const LEVEL: i32 = 12;
 
-/// Runs the command under strace, which writes to `text`, and says how it is replayed. The command's exit status.
+/// Runs the command under strace, packs what that writes to `text`, and says how it is replayed. The command's exit status.
 ///
 /// # Errors
 ///
-/// There is no strace, or it was stopped.
-pub fn record(command: &[OsString], text: &Path) -> anyhow::Result<u8> {
+/// There is no strace, or it was stopped; the text cannot be packed.
+pub fn record(command: &[OsString], names: &Names) -> anyhow::Result<u8> {
+    let text = &names.text;
+    let plain = tempfile::Builder::new().suffix(".strace").tempfile_in(&names.folder);
+    let plain = plain.with_context(|| format!("no file can be made in {}", names.folder.display()))?;
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS, "-o"]).arg(text).arg("--").args(command);
+    strace
+        .args(["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS, "-o"])
+        .arg(plain.path())
+        .arg("--")
+        .args(command);
     let strace = match strace.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!("the program strace is not installed; with it, or as root, a recording can be made")
@@ -30,14 +42,42 @@ pub fn record(command: &[OsString], text: &Path) -> anyhow::Result<u8> {
         other => other.context("strace cannot be run")?,
     };
     let status = wait(strace).context("strace cannot be waited for")?;
-    if !text.exists() {
-        bail!("strace made no {}", text.display());
+    if plain.as_file().metadata().is_ok_and(|found| found.len() == 0) {
+        bail!("strace has recorded nothing (exit status {})", status.code().unwrap_or(-1));
     }
-    eprintln!("freehold: {}: calls only; a replay compares no page faults and no snapshots", text.display());
-    eprintln!("freehold: {}", replay_command(text));
+    let packed = File::open(plain.path()).and_then(|file| zstd::encode_all(file, LEVEL));
+    let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;
+    let written = Output::new(text).and_then(|output| output.write(&packed));
+    written.with_context(|| format!("{}: cannot be written", text.display()))?;
+    tell(command, text);
     // strace ends as the command did, also by a signal.
     let killed = status.signal().map(|signal| 128 + signal);
     status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")
+}
+
+/// What there is now, what is missing in it, and how it is replayed.
+fn tell(command: &[OsString], text: &Path) {
+    eprintln!("freehold: {}: calls only; a replay compares no page faults and no snapshots", text.display());
+    let unknown: Vec<&str> = NEWER.into_iter().filter(|call| !is_known(call)).collect();
+    if !unknown.is_empty() {
+        eprintln!(
+            "freehold: the strace that is installed does not know {}: such calls are not in the text",
+            unknown.join(", ")
+        );
+    }
+    if command::gains_privileges(&command[0]) {
+        eprintln!(
+            "freehold: under strace the command ran without the privileges that its file gives it; be root"
+        );
+    }
+    eprintln!("freehold: {}", replay_command(text));
+}
+
+/// Whether the strace that is installed knows the call.
+fn is_known(call: &str) -> bool {
+    let mut probe = Command::new("strace");
+    probe.args(["-o", "/dev/null", "-e", &format!("trace={call}"), "true"]);
+    probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// Waits for the end of strace, which takes no signals itself; who asks for the end has the command told.

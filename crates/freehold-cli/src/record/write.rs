@@ -13,7 +13,6 @@ use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
 use rustix::fs::statfs;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// How much effort goes into making the files small.
@@ -46,7 +45,7 @@ impl Names {
         let name = name.with_context(|| format!("{} is no name of a recording", path.display()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let with = |ending: &str| folder.join(format!("{name}.{ending}"));
-        let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace"));
+        let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace.zst"));
         for file in [&trace, &snap, &text] {
             if file.exists() && !force {
                 bail!("{} exists already: name another recording with -o, or --force", file.display());
@@ -63,20 +62,6 @@ impl Names {
     pub fn check(&self) -> anyhow::Result<()> {
         Output::new(&self.trace).with_context(|| format!("{}: cannot be written", self.trace.display()))?;
         Ok(())
-    }
-
-    /// Takes an older text away, so that one which is there afterwards is strace's.
-    ///
-    /// # Errors
-    ///
-    /// What the system says.
-    pub fn make_room(&self) -> anyhow::Result<()> {
-        match fs::remove_file(&self.text) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("{}: cannot be replaced", self.text.display()))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -93,6 +93,8 @@ impl Planner {
                     let open = Open { length: Some(bytes), ..open };
                     self.descriptors.set(task, call.args[0], Some(open));
                 }
+                // Nobody has mapped it.
+                (Some(_), ..) => {}
                 _ => self.aside(aside::FILES),
             }
             return;
