@@ -233,7 +233,8 @@ impl StraceReader {
             return Err(self.feed.wrong(Bad::Expected("the name of a call", 0), line));
         };
         let Some(begun) = self.tasks.take_begun(pid) else {
-            let lost = CallName::parse(name).is_some_and(|known| known != CallName::Prctl);
+            let lost = CallName::parse(name)
+                .is_some_and(|known| !matches!(known, CallName::Prctl | CallName::Fcntl));
             return if lost { Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line)) } else { Ok(()) };
         };
         if begun.name.as_str() != name {
