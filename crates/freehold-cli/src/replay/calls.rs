@@ -78,9 +78,14 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
 
 /// Whether the kernel could put `len` bytes at `at`, for the program.
 fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
+    may_use(process, at, len, VmFlags::WRITE)
+}
+
+/// Whether the kernel could use `len` bytes at `at` that give the program these rights.
+pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::WRITE));
+        let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights));
         at = vma.ok_or(Errno::EFAULT)?.end();
     }
     Ok(())

@@ -235,10 +235,10 @@ impl<'w, 'c> Performer<'w, 'c> {
         if let Some(transfer) = &planned.call.transfer {
             let other = transfer.process.and_then(|task| self.world.image(task))?;
             return self.cpu.call(|| {
-                let process = other.process();
-                planned.assumed.iter().for_each(|range| start::assume(process, range));
-                let moved = transfer::transfer(planned, transfer, process);
-                other.reached.follow(process, 0, TASK_SIZE);
+                let theirs = other.process();
+                planned.assumed.iter().for_each(|range| start::assume(theirs, range));
+                let moved = transfer::transfer(planned, transfer, process, theirs);
+                other.reached.follow(theirs, 0, TASK_SIZE);
                 moved
             });
         }

@@ -51,6 +51,8 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         CallName::Mmap => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, ETXTBSY],
         CallName::Mprotect | CallName::PkeyMprotect => &[ENOMEM, EACCES],
         CallName::Mremap => &[EAGAIN, ENOMEM],
+        // How many VMAs there are is not known where it is not known how the address space began.
+        CallName::Munmap if planned.partly => &[ENOMEM],
         CallName::Mlock | CallName::Mlock2 | CallName::Mlockall => &[EPERM, EAGAIN, ENOMEM],
         _ => return None,
     };
@@ -63,7 +65,7 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     let start = call.args[0] & !(PAGE - 1);
     let range = start..call.args[0].saturating_add(call.args[1]).checked_next_multiple_of(PAGE)?;
     let lines: Vec<MapLine<Machine>> = match call.name {
-        CallName::Mlockall => return Some(Refused::Leave),
+        CallName::Mlockall | CallName::Munmap => return Some(Refused::Leave),
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
         _ => process.maps(range.start).take_while(|line| line.start < range.end).collect(),
     };

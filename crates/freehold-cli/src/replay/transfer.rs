@@ -1,7 +1,9 @@
 //! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording shows.
 
-use super::calls::returned;
+use super::calls::{may_use, returned};
 use freehold::access::IoVec;
+use freehold::error::Errno;
+use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned, Transfer};
@@ -21,8 +23,17 @@ pub(super) struct Moved {
     pub(super) strange: bool,
 }
 
-/// Makes the call on `other`, the process that it reads or writes; `None` if it moves too much.
-pub(super) fn transfer(planned: &PlannedCall, transfer: &Transfer, other: &Process) -> Option<Moved> {
+/// Makes the call of `own` on `other`, the process that it reads or writes; `None` if it moves too much.
+pub(super) fn transfer(
+    planned: &PlannedCall,
+    transfer: &Transfer,
+    own: &Process,
+    other: &Process,
+) -> Option<Moved> {
+    let refused = Returned::Error(Errno::EFAULT.0 as u16);
+    if planned.call.returned == refused && !may_move(planned, transfer, own) {
+        return Some(Moved { returned: refused, other: None, strange: false });
+    }
     let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
     if total > MOST_BYTES {
         return None;
@@ -44,6 +55,14 @@ pub(super) fn transfer(planned: &PlannedCall, transfer: &Transfer, other: &Proce
     };
     moved.returned = returned(result.map(|count| count as u64).map_err(|error| error.errno()));
     Some(moved)
+}
+
+/// Whether the kernel could begin to read, or fill, the caller's own memory. The recording tells where that is when it could not.
+fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
+    let fills = planned.call.name == CallName::ProcessVmReadv;
+    let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };
+    let first = transfer.local.iter().find(|(_, len)| *len > 0);
+    first.is_none_or(|(at, _)| *at == 0 || may_use(own, *at, 1, rights).is_ok())
 }
 
 /// What the recording shows of the bytes moved: the place of the first among all, and the text.

@@ -254,6 +254,7 @@ impl Planner {
             self.gather_whole(number, task);
         }
         let Some(mut space) = self.spaces.remove(&number) else { return };
+        let partly = space.told.is_some();
         let files = self.followed(&space, &reach, file);
         let unsure = self.assume(&mut space, task, line, &call, &reach);
         let stamp = Stamp { index: stamp.index + unsure.1, ..stamp };
@@ -277,6 +278,7 @@ impl Planner {
             heap,
             assumed,
             written,
+            partly,
             unsure: unsure.0,
             ..PlannedCall::new(call)
         };

@@ -159,6 +159,8 @@ pub struct PlannedCall {
     /// Of the bytes that process_vm_readv moved, the addresses of those that recorded calls had written there. Others the
     /// program may have stored itself.
     pub written: Vec<Range<u64>>,
+    /// It is not known what its address space was like when that began.
+    pub partly: bool,
     /// Its answer rests on memory of which the recording does not say what it was.
     pub unsure: bool,
 }
@@ -175,6 +177,7 @@ impl PlannedCall {
             heap: None,
             assumed,
             written,
+            partly: false,
             unsure: false,
         }
     }
