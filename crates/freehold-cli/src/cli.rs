@@ -2,11 +2,12 @@
 
 use crate::locking;
 use crate::reproduce::experiments;
+use crate::source;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use freehold_machine::MachineConfig;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a user asked for.
@@ -139,9 +140,13 @@ pub struct RecordArgs {
 /// What to replay, how, and what to show of it.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// Recordings: NAME.trace[.xz|.zst] with NAME.snap beside it, or text by strace
+    /// Recordings: NAME.trace[.xz|.zst] with NAME.snap beside it, or text by strace; `-` is standard input
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
+
+    /// The snapshots of a NAME.trace that do not lie beside it
+    #[arg(long, value_name = "FILE")]
+    pub snapshots: Option<PathBuf>,
 
     /// Virtual CPUs, each a thread [default: as many as this machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -189,7 +194,11 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
     pub maps_at: Option<u64>,
 
-    /// Whose address space that is [default: that of the first task alive then]
+    /// Only list the tasks: process, command, from when to when they lived, calls, faults
+    #[arg(long, conflicts_with_all = ["compare", "json", "picture", "maps_at"])]
+    pub tasks: bool,
+
+    /// Whose address space that is; --tasks lists them [default: that of the first task alive then]
     #[arg(long, value_name = "N", requires = "maps_at")]
     pub task: Option<u32>,
 
@@ -286,6 +295,12 @@ impl ReplayArgs {
         }
         if many > 1 && self.maps_at.is_some() {
             return Err(format!("--maps-at looks into one recording, but {many} are named"));
+        }
+        if many > 1 && self.snapshots.is_some() {
+            return Err(format!("--snapshots are those of one recording, but {many} are named"));
+        }
+        if self.recordings.iter().filter(|path| *path == Path::new(source::STDIN)).count() > 1 {
+            return Err("standard input (-) can be read once".to_owned());
         }
         Ok(())
     }

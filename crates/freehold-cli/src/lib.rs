@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod command;
 pub mod locking;
 pub mod output;
 pub mod picture;
@@ -10,4 +11,6 @@ pub mod record;
 pub mod replay;
 pub mod report;
 pub mod reproduce;
+pub mod source;
+pub mod tasks;
 pub mod units;

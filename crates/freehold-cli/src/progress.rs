@@ -1,11 +1,10 @@
 //! How far a replay has come, on a terminal.
 
 use crate::replay::Progress;
+use crate::source::Source;
 use freehold_trace::Recording;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, stderr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,14 +18,14 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// For the replay of the recording at `path`; shows nothing where standard error is no terminal, and when it is to be
-    /// `quiet`.
-    pub fn new(path: &Path, quiet: bool) -> Bar {
+    /// For the replay of a recording; shows nothing where standard error is no terminal, and when it is to be `quiet`.
+    pub fn new(source: &Source, quiet: bool) -> Bar {
         if quiet || !stderr().is_terminal() {
             return Bar { bar: ProgressBar::hidden() };
         }
-        let events = estimate(path);
+        let events = estimate(source);
         let bar = ProgressBar::with_draw_target(events, ProgressDrawTarget::stderr());
+        let path = source.name();
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let template = match events {
             Some(_) => "{prefix} {bar:30} {human_pos} events, {eta} left",
@@ -59,12 +58,12 @@ impl Drop for Bar {
 
 /// About how many events a recording has: as many as its first ones say, by what they take of its file. None for what can
 /// be read but once, and for what cannot be read.
-fn estimate(path: &Path) -> Option<u64> {
-    let file = File::open(path).ok()?;
-    let size = file.metadata().ok().filter(|found| found.is_file())?.len();
+fn estimate(source: &Source) -> Option<u64> {
+    let (input, size) = source.raw().ok()?;
+    let size = size?;
     let taken = Arc::new(AtomicU64::new(0));
-    let counted = BufReader::with_capacity(4096, Counted { file, taken: taken.clone() });
-    let mut recording = Recording::read(path, Box::new(counted), None).ok()?;
+    let counted = BufReader::with_capacity(4096, Counted { input, taken: taken.clone() });
+    let mut recording = Recording::read(source.name(), Box::new(counted), None).ok()?;
     let mut events = 0;
     while events < SAMPLE {
         if recording.next_event().ok()?.is_none() {
@@ -76,15 +75,15 @@ fn estimate(path: &Path) -> Option<u64> {
     u64::try_from(u128::from(events) * u128::from(size) / u128::from(taken)).ok()
 }
 
-/// A file that counts what is read from it.
+/// An input that counts what is read from it.
 struct Counted {
-    file: File,
+    input: Box<dyn Read + Send>,
     taken: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.input.read(buffer)?;
         // Only the reader's own thread looks at it.
         self.taken.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)

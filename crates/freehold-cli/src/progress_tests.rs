@@ -1,6 +1,7 @@
 use super::*;
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 /// A recording of so many faults.
 fn recording(folder: &Path, faults: u64) -> std::path::PathBuf {
@@ -17,21 +18,21 @@ fn recording(folder: &Path, faults: u64) -> std::path::PathBuf {
 #[test]
 fn a_short_recording_is_counted() {
     let folder = tempfile::tempdir().expect("a folder");
-    assert_eq!(estimate(&recording(folder.path(), 100)), Some(100));
-    assert_eq!(estimate(&recording(folder.path(), 0)), Some(0));
+    assert_eq!(estimate(&(&recording(folder.path(), 100)).into()), Some(100));
+    assert_eq!(estimate(&(&recording(folder.path(), 0)).into()), Some(0));
 }
 
 #[test]
 fn a_long_recording_is_estimated() {
     let folder = tempfile::tempdir().expect("a folder");
-    let events = estimate(&recording(folder.path(), 5 * SAMPLE)).expect("it can be read");
+    let events = estimate(&(&recording(folder.path(), 5 * SAMPLE)).into()).expect("it can be read");
     assert!((4 * SAMPLE..6 * SAMPLE).contains(&events), "{events}");
 }
 
 #[test]
 fn what_cannot_be_read_has_no_length() {
-    assert_eq!(estimate(Path::new("/dev/null")), None);
-    assert_eq!(estimate(Path::new("/nowhere")), None);
+    assert_eq!(estimate(&"/dev/null".into()), None);
+    assert_eq!(estimate(&"/nowhere".into()), None);
 }
 
 #[test]

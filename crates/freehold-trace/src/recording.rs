@@ -67,6 +67,19 @@ impl Recording {
         Recording::begin(path, input::lines(path, Ok(events))?, snapshots)
     }
 
+    /// As [`Recording::read`], with the snapshots in the file `snapshots`, wherever it lies.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Recording::open`].
+    pub fn read_with(
+        path: &Path,
+        events: Box<dyn BufRead + Send>,
+        snapshots: &Path,
+    ) -> Result<Recording, ReadError> {
+        Recording::begin(path, input::lines(path, Ok(events))?, || input::open(snapshots).map(Some))
+    }
+
     fn begin(
         path: &Path,
         mut lines: Lines,

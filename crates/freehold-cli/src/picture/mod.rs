@@ -19,16 +19,16 @@ mod svg;
 pub use draw::draw;
 pub use life::Life;
 
-use freehold_trace::{Kind, ReadError, Recording};
-use std::path::Path;
+use crate::source::Source;
+use freehold_trace::{Kind, ReadError};
 
-/// The picture of the recording at `path`.
+/// The picture of a recording.
 ///
 /// # Errors
 ///
 /// It cannot be read.
-pub fn of_recording(path: &Path) -> Result<String, ReadError> {
-    let mut recording = Recording::open(path)?;
+pub fn of_recording(source: impl Into<Source>) -> Result<String, ReadError> {
+    let mut recording = source.into().open()?;
     let mut life = Life::default();
     while let Some(event) = recording.next_event()? {
         let snapshot = match event.kind {

@@ -27,17 +27,18 @@ mod transfer;
 mod world;
 
 use crate::locking::Design;
+use crate::source::Source;
+use crate::tasks::{self, NoTask};
 use found::Found;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
 use freehold_trace::plan::{Frozen, Planner, Recorded, SEGMENT, Segment};
-use freehold_trace::{ReadError, Recording};
-use outcome::{Beside, FlushCount, KindTime, Outcome, Rungs, Spread};
+use freehold_trace::{Format, ReadError};
+use outcome::{Beside, FlushCount, KindTime, LinuxTime, Outcome, Rungs, Spread};
 use run::{Run, Tasks};
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use world::World;
 
@@ -97,7 +98,7 @@ pub enum ReplayError {
     /// The machine could not be made, or its memory ran out.
     Machine(io::Error),
     /// There is no such task at that time, or none at all, of which an address space is known.
-    NoTask(Option<u32>),
+    NoTask(Box<NoTask>),
 }
 
 impl fmt::Display for ReplayError {
@@ -105,10 +106,7 @@ impl fmt::Display for ReplayError {
         match self {
             ReplayError::Read(error) => error.fmt(f),
             ReplayError::Machine(error) => write!(f, "the machine to replay on cannot be made: {error}"),
-            ReplayError::NoTask(Some(task)) => {
-                write!(f, "no task {task} with a known address space at that time")
-            }
-            ReplayError::NoTask(None) => write!(f, "no task with a known address space at that time"),
+            ReplayError::NoTask(absent) => absent.fmt(f),
         }
     }
 }
@@ -168,23 +166,32 @@ impl Replay {
     }
 }
 
-/// Replays the recording at `path` once.
+/// Replays a recording once.
 ///
 /// # Errors
 ///
 /// The recording cannot be read, or there is no machine to replay it on. That something came out differently is no error.
-pub fn replay(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Outcome, ReplayError> {
-    if let Some(outcome) = attempt(path, options, progress)? {
+pub fn replay(
+    source: impl Into<Source>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Outcome, ReplayError> {
+    let source = source.into();
+    if let Some(outcome) = attempt(&source, options, progress)? {
         return Ok(outcome);
     }
     // What the recording shows in memory can be compared only where memory holds it.
-    let again = attempt(path, &Options { backed: true, ..options.clone() }, progress)?;
+    let again = attempt(&source, &Options { backed: true, ..options.clone() }, progress)?;
     again.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported).into())
 }
 
 /// Replays a recording. None: it shows bytes in memory, and memory has no contents.
-fn attempt(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Option<Outcome>, ReplayError> {
-    let mut planner = Planner::new(Recording::open(path)?).with_segments_of(options.segment);
+fn attempt(
+    source: &Source,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Option<Outcome>, ReplayError> {
+    let mut planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut replay = Replay::new(options)?;
     let (mut events, mut planning) = (0, Duration::ZERO);
     loop {
@@ -213,8 +220,14 @@ fn attempt(path: &Path, options: &Options, progress: &dyn Progress) -> Result<Op
 /// # Errors
 ///
 /// As [`replay`]; or there is no such task.
-pub fn maps_at(path: &Path, time: u64, task: Option<u32>, options: &Options) -> Result<String, ReplayError> {
-    let mut planner = Planner::new(Recording::open(path)?).until(time);
+pub fn maps_at(
+    source: impl Into<Source>,
+    time: u64,
+    task: Option<u32>,
+    options: &Options,
+) -> Result<String, ReplayError> {
+    let source = source.into();
+    let mut planner = Planner::new(source.open()?).until(time);
     let mut replay = Replay::new(options)?;
     while let Some(segment) = planner.next_segment()? {
         replay.run(&segment)?;
@@ -223,7 +236,10 @@ pub fn maps_at(path: &Path, time: u64, task: Option<u32>, options: &Options) -> 
         Some(task) => replay.tasks.image(task),
         None => replay.tasks.first(),
     };
-    let image = image.ok_or(ReplayError::NoTask(task))?;
+    let Some(image) = image else {
+        let tasks = tasks::Tasks::of(source)?;
+        return Err(ReplayError::NoTask(Box::new(NoTask { task, time, tasks })));
+    };
     let mut text = String::new();
     // A String takes everything.
     let _ = image.process().write_maps(&mut text);
@@ -240,6 +256,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     let aside = planner.set_aside().iter().chain(&found.aside);
     Outcome {
         name: planner.recording().name().to_owned(),
+        calls_only: planner.recording().format() == Format::Strace,
         design: options.design,
         cpus: options.cpus,
         backed: options.backed,
@@ -294,7 +311,10 @@ fn kinds(found: &Found, recorded: &Recorded) -> Vec<KindTime> {
             name: name.to_owned(),
             count,
             freehold: Duration::from_nanos(ns),
-            linux: recorded.kinds.get(name).map(|(_, ns)| Duration::from_nanos(*ns)),
+            linux: recorded
+                .kinds
+                .get(name)
+                .map(|(count, ns)| LinuxTime { all: Duration::from_nanos(*ns), count: *count }),
         })
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse((kind.linux, kind.freehold)));

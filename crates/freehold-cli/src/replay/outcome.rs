@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Outcome {
     /// The recording's name.
     pub name: String,
+    /// The recording is a text by strace: it has no faults and no snapshots, and the program ran at strace's pace.
+    pub calls_only: bool,
     /// The design that ran.
     pub design: Design,
     /// Virtual CPUs that ran it.
@@ -52,6 +54,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// How many events were not checked.
+    pub fn not_checked(&self) -> u64 {
+        self.set_aside.iter().map(|(_, events)| events).sum()
+    }
+
     /// Everything checked was as on Linux.
     pub fn is_as_linux(&self) -> bool {
         self.difference_count == 0
@@ -127,7 +134,16 @@ pub struct KindTime {
     /// All of them together, here.
     pub freehold: Duration,
     /// On the recorded machine, where the recording says so.
-    pub linux: Option<Duration>,
+    pub linux: Option<LinuxTime>,
+}
+
+/// The time of one kind of call on the recorded machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinuxTime {
+    /// All of them together.
+    pub all: Duration,
+    /// Of so many: the recording need not say it of each.
+    pub count: u64,
 }
 
 /// Flushes of translations.

@@ -15,7 +15,7 @@ pub struct Unusable {
 }
 
 /// Counts the shapes that this document has had. One more when a key goes or changes its meaning; keys may come at any time.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// All replays, in the order in which they ran, as one JSON document that ends in a line feed.
 pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
@@ -23,6 +23,7 @@ pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
         schema: SCHEMA,
         freehold: env!("CARGO_PKG_VERSION"),
         recordings: outcomes.iter().map(Recording::of).collect(),
+        not_checked: outcomes.iter().map(Outcome::not_checked).sum(),
         unusable,
     };
     let mut text = serde_json::to_string_pretty(&document).expect("strings and numbers always serialise");
@@ -35,6 +36,7 @@ struct Document<'a> {
     schema: u32,
     freehold: &'static str,
     recordings: Vec<Recording<'a>>,
+    not_checked: u64,
     unusable: &'a [Unusable],
 }
 
@@ -43,12 +45,9 @@ struct Recording<'a> {
     name: &'a str,
     calls: u64,
     calls_as_linux: u64,
-    faults: u64,
-    faults_as_linux: u64,
-    snapshots: u64,
-    snapshots_as_linux: u64,
-    file_vmas: u64,
-    file_vmas_as_linux: u64,
+    #[serde(flatten)]
+    beyond_calls: BeyondCalls,
+    not_checked: u64,
     exclusive_hold_ns: Times,
     mmap_lock_wait_ns: Times,
     wall_ns: u64,
@@ -66,6 +65,17 @@ struct Recording<'a> {
     kinds: Vec<KindOfCall<'a>>,
     set_aside: Vec<SetAside<'a>>,
     linux: Linux,
+}
+
+/// What a text by strace does not have; null there.
+#[derive(Default, Serialize)]
+struct BeyondCalls {
+    faults: Option<u64>,
+    faults_as_linux: Option<u64>,
+    snapshots: Option<u64>,
+    snapshots_as_linux: Option<u64>,
+    file_vmas: Option<u64>,
+    file_vmas_as_linux: Option<u64>,
 }
 
 /// A distribution of nanoseconds.
@@ -119,6 +129,7 @@ struct KindOfCall<'a> {
     count: u64,
     ns: u64,
     linux_ns: Option<u64>,
+    linux_count: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -138,21 +149,14 @@ struct Linux {
 impl<'a> Recording<'a> {
     fn of(outcome: &'a Outcome) -> Self {
         let Tally { all: calls, as_linux: calls_as_linux } = outcome.calls;
-        let Tally { all: faults, as_linux: faults_as_linux } = outcome.faults;
-        let Tally { all: snapshots, as_linux: snapshots_as_linux } = outcome.snapshots;
-        let Tally { all: file_vmas, as_linux: file_vmas_as_linux } = outcome.file_vmas;
         let Beside { freehold: held, linux: linux_held } = outcome.exclusive_hold;
         let Beside { freehold: waited, linux: linux_waited } = outcome.mmap_lock_wait;
         Recording {
             name: &outcome.name,
             calls,
             calls_as_linux,
-            faults,
-            faults_as_linux,
-            snapshots,
-            snapshots_as_linux,
-            file_vmas,
-            file_vmas_as_linux,
+            beyond_calls: BeyondCalls::of(outcome),
+            not_checked: outcome.not_checked(),
             exclusive_hold_ns: Times::of(held),
             mmap_lock_wait_ns: Times::of(waited),
             wall_ns: nanoseconds(outcome.wall),
@@ -190,6 +194,23 @@ impl<'a> Recording<'a> {
     }
 }
 
+impl BeyondCalls {
+    fn of(outcome: &Outcome) -> Self {
+        if outcome.calls_only {
+            return BeyondCalls::default();
+        }
+        let Outcome { faults, snapshots, file_vmas, .. } = outcome;
+        BeyondCalls {
+            faults: Some(faults.all),
+            faults_as_linux: Some(faults.as_linux),
+            snapshots: Some(snapshots.all),
+            snapshots_as_linux: Some(snapshots.as_linux),
+            file_vmas: Some(file_vmas.all),
+            file_vmas_as_linux: Some(file_vmas.as_linux),
+        }
+    }
+}
+
 impl Times {
     fn of(spread: Spread) -> Self {
         let Spread { count, p50, p99, max } = spread;
@@ -207,7 +228,13 @@ impl<'a> Different<'a> {
 impl<'a> KindOfCall<'a> {
     fn of(kind: &'a KindTime) -> Self {
         let KindTime { name, count, freehold, linux } = kind;
-        KindOfCall { name, count: *count, ns: nanoseconds(*freehold), linux_ns: linux.map(nanoseconds) }
+        KindOfCall {
+            name,
+            count: *count,
+            ns: nanoseconds(*freehold),
+            linux_ns: linux.map(|linux| nanoseconds(linux.all)),
+            linux_count: linux.map(|linux| linux.count),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ pub use compare::compare;
 pub use json::{Unusable, json};
 pub use single::single;
 pub use summary::summary;
-pub(crate) use table::{Layout, wrapped};
+pub(crate) use table::{Layout, row, wrapped};
 
 use crate::replay::outcome::{Outcome, Tally};
 use crate::units;
@@ -38,6 +38,9 @@ fn verdict(outcome: &Outcome) -> String {
 
 /// `1,846 calls, 57,665 faults, 43 snapshots`.
 fn checked(outcome: &Outcome) -> String {
+    if outcome.calls_only {
+        return units::counted(outcome.calls.all, "call");
+    }
     [(outcome.calls, "call"), (outcome.faults, "fault"), (outcome.snapshots, "snapshot")]
         .map(|(tally, noun)| units::counted(tally.all, noun))
         .join(", ")

@@ -1,6 +1,6 @@
 use super::*;
 use crate::locking::Design;
-use crate::replay::outcome::{Beside, Difference, FlushCount, KindTime, Rungs, Spread};
+use crate::replay::outcome::{Beside, Difference, FlushCount, KindTime, LinuxTime, Rungs, Spread};
 use freehold::space::Locking;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ fn all(all: u64) -> Tally {
 }
 
 fn kind(name: &str, count: u64, us: u64, linux_us: Option<u64>) -> KindTime {
-    let linux = linux_us.map(Duration::from_micros);
+    let linux = linux_us.map(|us| LinuxTime { all: Duration::from_micros(us), count });
     KindTime { name: name.to_owned(), count, freehold: Duration::from_micros(us), linux }
 }
 
@@ -21,6 +21,7 @@ fn spread(count: u64, p50: u64, p99: u64, max: u64) -> Spread {
 fn redis() -> Outcome {
     Outcome {
         name: "redis".to_owned(),
+        calls_only: false,
         design: Design::default(),
         cpus: 2,
         backed: false,
@@ -101,6 +102,7 @@ fn different() -> Outcome {
 fn strace() -> Outcome {
     Outcome {
         name: "sample-redis".to_owned(),
+        calls_only: true,
         backed: true,
         calls: all(1_812),
         faults: all(0),
@@ -173,6 +175,19 @@ fn many_kinds_share_a_line_and_lines_are_short() {
     for name in freehold_trace::CallName::ALL {
         assert!(text.contains(name.as_str()), "{} is nowhere in\n{text}", name.as_str());
     }
+}
+
+/// Where only some calls have a time, those are compared by what one of them took.
+#[test]
+fn times_that_are_known_of_some_calls_only() {
+    let mut outcome = redis();
+    let linux = Some(LinuxTime { all: Duration::from_micros(30), count: 3 });
+    outcome.kinds = vec![KindTime { linux, ..kind("mmap", 10, 20, None) }];
+    let line = single(&outcome).lines().find(|line| line.starts_with("  mmap  ")).map(str::to_owned);
+    assert_eq!(
+        line.as_deref(),
+        Some("  mmap         10   2 us   20 us         10 us        30 us              5")
+    );
 }
 
 /// A difference that no tally counts is still one.

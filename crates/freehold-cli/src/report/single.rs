@@ -3,9 +3,10 @@
 use super::differences::differences;
 use super::table::{Layout, row, wrapped};
 use super::{checked, verdict};
-use crate::replay::outcome::{Beside, Outcome, Spread, Tally};
+use crate::replay::outcome::{Beside, KindTime, LinuxTime, Outcome, Spread, Tally};
 use crate::{locking, units};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Kinds of call with a line of their own; the rest share one.
 const MOST_KINDS: usize = 12;
@@ -36,8 +37,11 @@ pub fn single(outcome: &Outcome) -> String {
 fn ran(outcome: &Outcome) -> String {
     let cpus = units::counted(outcome.cpus as u64, "CPU");
     let mut said = format!("{} on {cpus}", units::duration(outcome.wall));
-    if let Some(ratio) = units::ratio(outcome.recorded, outcome.wall) {
-        let recorded = units::duration(outcome.recorded);
+    let recorded = units::duration(outcome.recorded);
+    if outcome.calls_only {
+        // Most of that time is strace's own.
+        write!(said, "; under strace the program took {recorded}").expect("a string takes all");
+    } else if let Some(ratio) = units::ratio(outcome.recorded, outcome.wall) {
         write!(said, ": {ratio} times as fast as recorded ({recorded})").expect("a string takes all");
     }
     if !outcome.checking.is_zero() {
@@ -61,6 +65,9 @@ fn design(outcome: &Outcome) -> String {
 }
 
 fn rungs(outcome: &Outcome) -> String {
+    if outcome.calls_only {
+        return "-, a text by strace has no faults".to_owned();
+    }
     let rungs = outcome.rungs;
     let parts = [
         ("VMA lock", rungs.vma_lock),
@@ -88,6 +95,9 @@ fn flushes(outcome: &Outcome) -> String {
 
 /// How many VMAs of files were compared, page by page.
 fn file_pages(outcome: &Outcome) -> String {
+    if outcome.calls_only {
+        return "-, a text by strace has no snapshots".to_owned();
+    }
     let Tally { all, as_linux } = outcome.file_vmas;
     if all == 0 {
         return "none compared".to_owned();
@@ -141,9 +151,9 @@ fn kinds(outcome: &Outcome) -> String {
         cells.push(units::duration(kind.freehold));
         match kind.linux {
             Some(linux) => cells.extend([
-                units::each(linux, kind.count),
-                units::duration(linux),
-                units::ratio(linux, kind.freehold).unwrap_or_else(|| "-".to_owned()),
+                units::each(linux.all, linux.count),
+                units::duration(linux.all),
+                times_as_long(kind, linux).unwrap_or_else(|| "-".to_owned()),
             ]),
             None if beside => cells.extend(row(["-", "-", "-"])),
             None => {}
@@ -165,13 +175,18 @@ fn kinds(outcome: &Outcome) -> String {
     text
 }
 
+/// How many times as long one call took on Linux.
+fn times_as_long(kind: &KindTime, linux: LinuxTime) -> Option<String> {
+    let each = |all: Duration, count: u64| Some(all.div_f64(count as f64)).filter(|_| count > 0);
+    units::ratio(each(linux.all, linux.count)?, each(kind.freehold, kind.count)?)
+}
+
 /// What was not checked, and why.
 fn set_aside(outcome: &Outcome) -> String {
     if outcome.set_aside.is_empty() {
         return String::new();
     }
-    let all = outcome.set_aside.iter().map(|(_, events)| events).sum();
-    let mut text = format!("  not checked, {} in all:\n", units::count(all));
+    let mut text = format!("  not checked, {} in all:\n", units::count(outcome.not_checked()));
     for (reason, events) in &outcome.set_aside {
         text.push_str(&wrapped("    ", &format!("{}: {reason}", units::count(*events))));
     }

@@ -21,8 +21,10 @@ pub fn summary(outcomes: &[Outcome]) -> String {
         ]),
     ];
     for outcome in outcomes {
-        let (calls, faults) = (units::count(outcome.calls.all), units::count(outcome.faults.all));
-        let mut cells = row([&outcome.name, &calls, &faults, &units::count(outcome.snapshots.all)]);
+        let known = |number: String| if outcome.calls_only { "-".to_owned() } else { number };
+        let faults = known(units::count(outcome.faults.all));
+        let snapshots = known(units::count(outcome.snapshots.all));
+        let mut cells = row([&outcome.name, &units::count(outcome.calls.all), &faults, &snapshots]);
         cells.push(match outcome.difference_count {
             0 => "none".to_owned(),
             some => units::count(some),
@@ -30,7 +32,8 @@ pub fn summary(outcomes: &[Outcome]) -> String {
         cells.push(hold(outcome.exclusive_hold.freehold));
         cells.push(outcome.exclusive_hold.linux.map_or_else(|| "-".to_owned(), hold));
         cells.push(units::duration(outcome.wall));
-        cells.push(units::ratio(outcome.recorded, outcome.wall).unwrap_or_else(|| "-".to_owned()));
+        let ratio = units::ratio(outcome.recorded, outcome.wall).filter(|_| !outcome.calls_only);
+        cells.push(ratio.unwrap_or_else(|| "-".to_owned()));
         rows.push(cells);
     }
     let mut text = Layout { indent: 0, gap: 2, left: 1 }.text(rows);
@@ -49,7 +52,7 @@ fn hold(spread: Spread) -> String {
 fn sentence(outcomes: &[Outcome]) -> String {
     let recordings = units::counted(outcomes.len() as u64, "recording");
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
-    let aside: u64 = outcomes.iter().flat_map(|outcome| &outcome.set_aside).map(|(_, events)| events).sum();
+    let aside: u64 = outcomes.iter().map(Outcome::not_checked).sum();
     let found = match different {
         0 => "all as Linux".to_owned(),
         _ => format!("{} not as Linux", units::count(different)),

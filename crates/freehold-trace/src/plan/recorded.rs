@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 /// Times on the recorded machine.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// By kind of call: how many, and their time in nanoseconds.
+    /// By kind of call: of how many the recording says how long they took, and the time of these in nanoseconds. Kinds of which
+    /// it says nothing are not here.
     pub kinds: BTreeMap<&'static str, (u64, u64)>,
     /// How long the mmap lock was held for writing, each time, in nanoseconds.
     pub exclusive_hold: Histogram,
@@ -51,9 +52,10 @@ impl Recorded {
         let Some(name) = kind_name(&event.kind) else { return };
         let fault = matches!(event.kind, Kind::Fault { .. });
         let ns = if fault { cost.after } else { total(cost) };
+        let Some(ns) = ns else { return };
         let sum = self.kinds.entry(name).or_default();
         sum.0 += 1;
-        sum.1 = sum.1.saturating_add(ns.unwrap_or(0));
+        sum.1 = sum.1.saturating_add(ns);
     }
 
     fn note_lock(&mut self, cost: &Cost) {

@@ -1,0 +1,168 @@
+//! `freehold replay`.
+
+use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
+use crate::cli::ReplayArgs;
+use crate::locking::Design;
+use crate::picture;
+use crate::progress::Bar;
+use crate::replay::outcome::Outcome;
+use crate::replay::{Options, ReplayError, maps_at, replay};
+use crate::report::{self, Unusable};
+use crate::source::Source;
+use crate::tasks::Tasks;
+use anyhow::Context;
+use freehold::space::Locking;
+use freehold_trace::ReadError;
+use std::path::Path;
+
+/// As many virtual CPUs as a machine in a process can have.
+const MOST_CPUS: usize = 64;
+
+/// Does what the arguments say; the exit status.
+///
+/// # Errors
+///
+/// What keeps it from going on: an output that cannot be written, a single recording that cannot be looked into.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
+    if let Some(time) = args.maps_at {
+        return print_maps(args, time);
+    }
+    if args.tasks {
+        return list_tasks(args);
+    }
+    let text = args.json.as_deref() != Some(Path::new("-"));
+    let json = args.json.as_deref().filter(|_| text).map(output).transpose()?;
+    let picture = args.picture.as_deref().map(output).transpose()?;
+    let mut all = All { args, options: options(args), text, outcomes: Vec::new(), unusable: Vec::new() };
+    let mut last = None;
+    for path in &args.recordings {
+        last = all.recording(path)?;
+    }
+    if text && !args.compare && all.outcomes.len() > 1 {
+        say(&report::summary(&all.outcomes))?;
+    }
+    let found = args.json.as_ref().map(|_| report::json(&all.outcomes, &all.unusable));
+    match (json, &found, &args.json) {
+        (Some(file), Some(found), Some(path)) => file.write(found).with_context(|| cannot_write(path))?,
+        (None, Some(found), _) => say(found)?,
+        _ => {}
+    }
+    if let (Some(file), Some(path), Some(source)) = (picture, &args.picture, last) {
+        let drawn = picture::of_recording(&source)?;
+        file.write(&drawn).with_context(|| cannot_write(path))?;
+    }
+    Ok(all.status())
+}
+
+fn options(args: &ReplayArgs) -> Options {
+    let usual = Options::default();
+    Options {
+        backed: args.backed,
+        seed: args.seed,
+        oracles: args.oracles,
+        cpus: args.cpus.map_or(usual.cpus.min(MOST_CPUS), usize::from),
+        design: args.locking.unwrap_or_default(),
+        ..usual
+    }
+}
+
+/// `--maps-at`.
+fn print_maps(args: &ReplayArgs, time: u64) -> anyhow::Result<u8> {
+    let source = source(args, &args.recordings[0]).map_err(anyhow::Error::msg)?;
+    match maps_at(&source, time, args.task, &options(args)) {
+        Ok(maps) => say(&maps).map(|()| 0),
+        Err(error) => Err(anyhow::Error::msg(reason(&source, &error))),
+    }
+}
+
+/// `--tasks`. A recording that cannot be read does not keep others from it.
+fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
+    let mut status = 0;
+    for (index, path) in args.recordings.iter().enumerate() {
+        let listed = source(args, path).and_then(|source| {
+            Tasks::of(&source).map_err(|error| reason(&source, &ReplayError::Read(error)))
+        });
+        match listed {
+            Ok(tasks) => say(&format!("{}{}", if index > 0 { "\n" } else { "" }, tasks.text()))?,
+            Err(why) => {
+                eprintln!("freehold: {why}");
+                status = UNUSABLE;
+            }
+        }
+    }
+    Ok(status)
+}
+
+/// The recording that an argument names, or why it cannot be read.
+fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
+    Source::of_argument(path, args.snapshots.as_deref()).map_err(|error| error.to_string())
+}
+
+/// Everything that was replayed so far.
+struct All<'a> {
+    args: &'a ReplayArgs,
+    options: Options,
+    /// Reports are printed.
+    text: bool,
+    outcomes: Vec<Outcome>,
+    unusable: Vec<Unusable>,
+}
+
+impl All<'_> {
+    /// Replays a recording, and prints what was found; the recording. None: it cannot be replayed, which does not keep others
+    /// from it.
+    fn recording(&mut self, path: &Path) -> anyhow::Result<Option<Source>> {
+        let replayed = source(self.args, path)
+            .and_then(|source| self.designs(&source).map(|outcomes| (source, outcomes)));
+        let (source, mut outcomes) = match replayed {
+            Ok(replayed) => replayed,
+            Err(reason) => {
+                eprintln!("freehold: {reason}");
+                self.unusable.push(Unusable { recording: path.display().to_string(), reason });
+                return Ok(None);
+            }
+        };
+        if self.text {
+            match outcomes.as_slice() {
+                [outcome] if !self.args.compare => say(&report::single(outcome))?,
+                outcomes => say(&report::compare(outcomes))?,
+            }
+        }
+        self.outcomes.append(&mut outcomes);
+        Ok(Some(source))
+    }
+
+    /// Replays on each design that was asked for.
+    fn designs(&self, source: &Source) -> Result<Vec<Outcome>, String> {
+        let designs = match self.args.compare {
+            true => Locking::ALL.map(Design::from).to_vec(),
+            false => vec![self.options.design],
+        };
+        let on = |design| {
+            let bar = Bar::new(source, self.args.quiet);
+            replay(source, &Options { design, ..self.options.clone() }, &bar)
+        };
+        designs.into_iter().map(|design| on(design).map_err(|error| reason(source, &error))).collect()
+    }
+
+    fn status(&self) -> u8 {
+        if !self.unusable.is_empty() {
+            UNUSABLE
+        } else if self.outcomes.iter().any(|outcome| !outcome.is_as_linux()) {
+            DIFFERENT
+        } else {
+            0
+        }
+    }
+}
+
+/// Why a recording cannot be replayed, in one line that begins with its file.
+fn reason(source: &Source, error: &ReplayError) -> String {
+    match error {
+        ReplayError::Read(error @ ReadError::NoSnapshot { .. }) if source.lacks_snapshots() => {
+            format!("{error}; --snapshots FILE names one that lies elsewhere")
+        }
+        ReplayError::Read(error) => error.to_string(),
+        other => format!("{}: {other}", source.name().display()),
+    }
+}

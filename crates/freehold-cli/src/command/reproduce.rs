@@ -1,0 +1,67 @@
+//! `freehold reproduce`.
+
+use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
+use crate::cli::ReproduceArgs;
+use crate::reproduce;
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+
+/// Does the experiments that the arguments name; the exit status.
+///
+/// # Errors
+///
+/// Not enough memory for an experiment, an output that cannot be written.
+pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
+    let (chosen, scale) = reproduce::plan(args);
+    reproduce::check(&chosen, &scale).map_err(anyhow::Error::msg)?;
+    let text = args.json.as_deref() != Some(Path::new("-"));
+    // Whether files can be written is known before anything takes a quarter of an hour.
+    let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
+    let json = file(args.json.as_ref().filter(|_| text))?;
+    let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
+    // Who reads the text may have seen enough of it; files are written all the same.
+    let mut gone = None;
+    let mut show = |text: &str| {
+        if gone.is_none() {
+            gone = say(text).err();
+        }
+    };
+    let found = reproduce::run(&chosen, &scale, args.quiet, command_line(), |found| match found {
+        Ok(found) if text => show(&reproduce::text::of(found)),
+        Ok(_) => {}
+        Err(why) => eprintln!("freehold: {why}"),
+    });
+    let json_text = serde_json::to_string_pretty(&found)? + "\n";
+    if !text {
+        show(&json_text);
+    }
+    let page_text = page.as_ref().map(|_| reproduce::page::html(&found)).transpose()?;
+    let markdown_text = markdown.as_ref().map(|_| reproduce::text::markdown(&found));
+    // One that cannot be written does not keep the others from it.
+    let files = [
+        (json, &args.json, Some(json_text)),
+        (page, &args.report, page_text),
+        (markdown, &args.markdown, markdown_text),
+    ];
+    let mut status = if found.failed.is_empty() { 0 } else { UNUSABLE };
+    for (file, path, text) in files {
+        let (Some(file), Some(path), Some(text)) = (file, path, text) else { continue };
+        if let Err(error) = file.write(&text).with_context(|| cannot_write(path)) {
+            eprintln!("freehold: {error:#}");
+            status = UNUSABLE;
+        }
+    }
+    match gone {
+        Some(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(status),
+    }
+}
+
+/// As it was called, words with blanks in quotes.
+fn command_line() -> String {
+    let quoted = |word: std::ffi::OsString| match word.to_string_lossy() {
+        word if word.contains(char::is_whitespace) => format!("'{word}'"),
+        word => word.into_owned(),
+    };
+    std::env::args_os().skip(1).map(quoted).fold("freehold".to_owned(), |line, word| line + " " + &word)
+}
