@@ -3,7 +3,7 @@
 use crate::report::{Layout, row};
 use crate::source::Source;
 use crate::units;
-use freehold_trace::{Event, Kind, ReadError, Recording, Snapshot};
+use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -14,6 +14,8 @@ const MOST_NAMED: usize = 12;
 #[derive(Debug, Default)]
 pub struct Tasks {
     name: String,
+    /// It is a text by strace: no faults are in it.
+    calls_only: bool,
     /// When the last event was, in nanoseconds since the first.
     length: u64,
     tasks: BTreeMap<u32, Task>,
@@ -57,7 +59,8 @@ impl Tasks {
     /// The recording, or its snapshots, cannot be read.
     pub fn of(source: impl Into<Source>) -> Result<Tasks, ReadError> {
         let mut recording = source.into().open()?;
-        let mut tasks = Tasks { name: recording.name().to_owned(), ..Tasks::default() };
+        let calls_only = recording.format() == Format::Strace;
+        let mut tasks = Tasks { name: recording.name().to_owned(), calls_only, ..Tasks::default() };
         while let Some(event) = recording.next_event()? {
             let snapshot = snapshot_of(&mut recording, &event)?;
             tasks.event(&event, snapshot);
@@ -132,7 +135,7 @@ impl Tasks {
                 &self.at(task.from, true),
                 &task.to.map_or_else(|| "-".to_owned(), |to| self.at(to, false)),
                 &units::count(task.calls),
-                &units::count(task.faults),
+                &if self.calls_only { "-".to_owned() } else { units::count(task.faults) },
             ]));
         }
         text.push_str(&Layout { indent: 2, gap: 2, left: 0 }.text(rows));
@@ -141,7 +144,7 @@ impl Tasks {
 
     /// A time as `--maps-at` takes it, in the unit that suits the recording; what does not fit is rounded to the inside of a life.
     fn at(&self, time: u64, up: bool) -> String {
-        let (unit, size, digits) = match self.length {
+        let (unit, size, digits) = match self.length.max(time) {
             ..10_000 => return format!("{time}ns"),
             10_000..10_000_000 => ("us", 1_000, 3),
             10_000_000..10_000_000_000 => ("ms", 1_000_000, 3),

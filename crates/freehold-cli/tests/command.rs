@@ -192,6 +192,156 @@ fn a_bad_recording_does_not_keep_others_from_their_replay() {
     assert_eq!(all["unusable"][0]["recording"], "cut.trace");
 }
 
+/// Whatever becomes of some, the others are reported on.
+#[test]
+fn each_recording_has_its_own_end() {
+    let folder = Folder::new();
+    let packed = zstd_of(TRACE.as_bytes());
+    fs::write(folder.path("torn.trace.zst"), &packed[..packed.len() / 2]).expect("written");
+    fs::write(folder.path("empty.trace"), "").expect("written");
+    // Of /proc/self/mem nothing can be read at its beginning, by nobody.
+    let bad = ["nowhere.trace", ".", "/proc/self/mem", "torn.trace.zst", "empty.trace", "cut.trace"];
+    let run = folder.run(&format!(
+        "replay {} t.trace {} odd.trace --json all.json",
+        bad[..3].join(" "),
+        bad[3..].join(" ")
+    ));
+    let (text, said) = (stdout(&run), stderr(&run.code(2)));
+    assert!(text.contains("\n2 recordings: 1 not as Linux; 0 events not checked\n"), "{text}");
+    let said: Vec<&str> = said.lines().collect();
+    assert_eq!(said.len(), bad.len(), "{said:?}");
+    for (line, name) in said.iter().zip(bad) {
+        assert!(line.starts_with(&format!("freehold: {name}:")), "{line}");
+    }
+    let all = json(&folder.path("all.json"));
+    let names: Vec<&Value> =
+        all["unusable"].as_array().into_iter().flatten().map(|one| &one["recording"]).collect();
+    assert_eq!(names, bad);
+    let listed = folder.run(&format!("replay --tasks {} t.trace", bad.join(" "))).code(2);
+    assert!(stdout(&listed).contains("t: 2 tasks of 2 processes, 40ns\n"), "{}", stdout(&listed));
+    assert_eq!(stderr(&listed).lines().count(), bad.len());
+}
+
+/// What was not checked is a number: per recording and of all.
+#[test]
+fn what_was_not_checked_is_counted() {
+    let folder = Folder::new();
+    let prctl = TRACE.replace("26 0 1 N", "26 0 1 prctl 26 0 0 0 0 = 0\n26 0 1 N");
+    fs::write(folder.path("some.trace"), prctl).expect("written");
+    fs::write(folder.path("some.snap"), SNAPSHOTS).expect("written");
+    let text = stdout(&folder.run("replay some.trace t.trace some.trace --json all.json").code(0));
+    let all = json(&folder.path("all.json"));
+    let each: Vec<u64> =
+        (0..3).filter_map(|index| all["recordings"][index]["not_checked"].as_u64()).collect();
+    assert_eq!((each.as_slice(), &all["not_checked"]), ([1, 0, 1].as_slice(), &2.into()), "{text}");
+    assert!(
+        text.contains("  not checked, 1 in all:\n") && text.contains("; 2 events not checked\n"),
+        "{text}"
+    );
+}
+
+/// A recording on standard input is what it is in a file: text or packed, looked at as often as needed.
+#[test]
+fn standard_input() {
+    let folder = Folder::new();
+    let fed = |input: &[u8], arguments: &str| {
+        let mut run = cargo_bin_cmd!("freehold");
+        run.current_dir(folder.0.path()).args(arguments.split_whitespace()).write_stdin(input).assert()
+    };
+    let trace = TRACE.as_bytes();
+    for input in [trace, &zstd_of(trace)] {
+        let text = stdout(&fed(input, "replay - --snapshots t.snap --picture in.svg").code(0));
+        assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: all as Linux\n"), "{text}");
+        assert!(folder.path("in.svg").exists());
+    }
+    let text = stdout(&fed(trace, "replay - odd.trace --json -").code(2));
+    let all: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&all["unusable"][0]["recording"], &all["recordings"][0]["name"]), (&"-".into(), &"t".into()));
+    let text = stdout(&fed(trace, "replay --compare - --snapshots t.snap").code(0));
+    assert!(text.contains("on 8 designs: all as Linux"), "{text}");
+    let maps = stdout(&fed(trace, "replay --maps-at 17ns - --snapshots t.snap").code(0));
+    assert!(maps.contains("7f0000000000-7f0000003000 rw-p"), "{maps}");
+    assert!(stdout(&fed(trace, "replay --tasks -").code(0)).contains("t: 2 tasks"));
+    let missing = fed(trace, "replay -").code(2);
+    let said = "freehold: standard input:3: snapshot 0 is missing: ";
+    assert!(
+        stderr(&missing).starts_with(said) && stderr(&missing).contains("--snapshots FILE"),
+        "{}",
+        stderr(&missing)
+    );
+    assert!(stderr(&fed(b"", "replay -").code(2)).starts_with("freehold: standard input:0: not a recording"));
+    for (arguments, said) in [
+        ("replay - -", "standard input (-) can be read once"),
+        ("replay t.trace odd.trace --snapshots t.snap", "--snapshots are those of one recording"),
+        ("replay --tasks --json x t.trace", "cannot be used with"),
+    ] {
+        assert!(stderr(&fed(trace, arguments).code(2)).contains(said), "{arguments}");
+    }
+}
+
+/// A text by strace knows calls: the rest is not known, which is not nothing.
+const STRACE: &str = "\
+7 1.000000 execve(\"/bin/t\", [\"t\"], 0x1 /* 1 var */) = 0 <0.000300>
+7 1.001000 mmap(NULL, 12288, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000 <0.000020>
+7 1.002000 munmap(0x7f0000000000, 4096) = 0 <0.000010>
+7 1.003000 +++ exited with 0 +++
+";
+
+#[test]
+fn what_strace_does_not_know() {
+    let folder = Folder::new();
+    let untimed = STRACE.replace(" <0.000300>", "").replace(" <0.000020>", "").replace(" <0.000010>", "");
+    for (text, linux) in [(STRACE, Some(20_000)), (&untimed, None)] {
+        fs::write(folder.path("x.strace"), text).expect("written");
+        let report = stdout(&folder.run("replay x.strace --json x.json").code(0));
+        assert!(report.starts_with("x: 2 calls: all as Linux\n"), "{report}");
+        assert!(!report.contains("as fast"), "{report}");
+        assert!(report.contains("; under strace the program took 3 ms\n"), "{report}");
+        assert!(report.contains("faults served by  -, a text by strace has no faults\n"), "{report}");
+        assert!(report.contains("pages of files    -, a text by strace has no snapshots\n"), "{report}");
+        assert_eq!(report.contains("all, Linux"), linux.is_some(), "{report}");
+        let found = &json(&folder.path("x.json"))["recordings"][0];
+        for key in [
+            "faults",
+            "faults_as_linux",
+            "snapshots",
+            "snapshots_as_linux",
+            "file_vmas",
+            "file_vmas_as_linux",
+        ] {
+            assert!(found[key].is_null(), "{key}: {}", found[key]);
+        }
+        let kinds = found["kinds"].as_array().expect("kinds");
+        let mmap = kinds.iter().find(|kind| kind["name"] == "mmap").expect("mmap");
+        assert_eq!((mmap["linux_ns"].as_u64(), mmap["linux_count"].as_u64()), (linux, linux.map(|_| 1)));
+        let summary = stdout(&folder.run("replay x.strace t.trace").code(0));
+        let line: Vec<&str> = summary
+            .lines()
+            .rfind(|line| line.starts_with("x "))
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        assert_eq!(
+            (&line[..6], line.last()),
+            (["x", "2", "-", "-", "none", "0"].as_slice(), Some(&"-")),
+            "{summary}"
+        );
+        let list = stdout(&folder.run("replay --tasks x.strace").code(0));
+        assert!(
+            list.lines().any(|line| line.split_whitespace().eq([
+                "1",
+                "1",
+                "-",
+                "0.000us",
+                "3000.000us",
+                "2",
+                "-"
+            ])),
+            "{list}"
+        );
+    }
+}
+
 #[test]
 fn for_programs() {
     let folder = Folder::new();
@@ -255,15 +405,27 @@ fn maps_at_a_time() {
     assert!(maps("32ns --task 3").contains("/bin/t"));
     // A task that was never there, one that has exited, a time before the exec, and one behind the end.
     for (arguments, said) in [
-        ("17ns --task 9", "no task 9 with a known address space at that time"),
-        ("17ns --task 4294967295", "no task 4294967295 with a known address space at that time"),
-        ("36ns --task 3", "no task 3 with a known address space at that time"),
-        ("0", "no task with a known address space at that time"),
-        ("4ns --task 1", "no task 1 with a known address space at that time"),
-        ("18446744073s", "no task with a known address space at that time"),
+        (
+            "17ns --task 9",
+            "no task 9 with a known address space at 17ns; the recording has no task 9; there is task 1 then",
+        ),
+        (
+            "30ns --task 4294967295",
+            "no task 4294967295 with a known address space at 30ns; the recording has no task 4294967295; there are tasks 1, 3 then",
+        ),
+        (
+            "36ns --task 3",
+            "no task 3 with a known address space at 36ns; it lived from 26ns to 35ns; there is task 1 then",
+        ),
+        ("0", "no task with a known address space at 0ns; there is none then"),
+        (
+            "4ns --task 1",
+            "no task 1 with a known address space at 4ns; it is known from 5ns on; there is none then",
+        ),
+        ("100s", "no task with a known address space at 100.000000s; there is none then"),
     ] {
         let run = folder.run(&format!("replay t.trace --maps-at {arguments}")).code(2);
-        assert_eq!(stderr(&run), format!("freehold: t.trace: {said}\n"));
+        assert_eq!(stderr(&run), format!("freehold: t.trace: {said}; the recording lasts 40ns\n"));
         assert_eq!(stdout(&run), "");
     }
 }

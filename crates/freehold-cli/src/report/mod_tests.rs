@@ -165,7 +165,15 @@ fn many_kinds_share_a_line_and_lines_are_short() {
     outcome.kinds =
         freehold_trace::CallName::ALL.iter().map(|name| kind(name.as_str(), 7, 21, Some(63))).collect();
     let text = single(&outcome);
-    let outcomes = [outcome, different(), strace()];
+    // Ten million calls of a name that is longer than anybody's.
+    let large = Outcome {
+        name: "redis-benchmark".repeat(9),
+        calls: all(10_000_000),
+        faults: all(100_000_000),
+        set_aside: vec![("so".to_owned(), 1_000_000)],
+        ..redis()
+    };
+    let outcomes = [outcome, different(), strace(), large];
     for text in [single(&outcomes[0]), single(&outcomes[1]), summary(&outcomes), compare(&outcomes)] {
         for line in text.lines().filter(|line| !line.contains("/usr/lib")) {
             assert!(line.chars().count() <= 100, "{line}");

@@ -7,15 +7,16 @@ use crate::units;
 /// One line per replay and a sentence at the end.
 pub fn summary(outcomes: &[Outcome]) -> String {
     let mut rows = vec![
-        row(["", "", "", "", "not as", "held for writing", "the same", "", "times"]),
+        row(["", "", "", "snap-", "not as", "not", "held for", "on", "", "times"]),
         row([
             "recording",
             "calls",
             "faults",
-            "snapshots",
+            "shots",
             "Linux",
-            "99 % / longest",
-            "on Linux",
+            "checked",
+            "writing",
+            "Linux",
             "time",
             "as fast",
         ]),
@@ -29,6 +30,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
             0 => "none".to_owned(),
             some => units::count(some),
         });
+        cells.push(units::count(outcome.not_checked()));
         cells.push(hold(outcome.exclusive_hold.freehold));
         cells.push(outcome.exclusive_hold.linux.map_or_else(|| "-".to_owned(), hold));
         cells.push(units::duration(outcome.wall));
@@ -36,8 +38,11 @@ pub fn summary(outcomes: &[Outcome]) -> String {
         cells.push(ratio.unwrap_or_else(|| "-".to_owned()));
         rows.push(cells);
     }
-    let mut text = Layout { indent: 0, gap: 2, left: 1 }.text(rows);
-    text.push('\n');
+    let layout = Layout { indent: 0, gap: 2, left: 1 };
+    let room = layout.room(&rows);
+    rows.iter_mut().for_each(|cells| cells[0] = cut(&cells[0], room));
+    let mut text = layout.text(rows);
+    text.push_str("Held for writing: the mmap lock, 99 of 100 times no longer than this.\n\n");
     text.push_str(&sentence(outcomes));
     text
 }
@@ -45,8 +50,19 @@ pub fn summary(outcomes: &[Outcome]) -> String {
 fn hold(spread: Spread) -> String {
     match spread.count {
         0 => "-".to_owned(),
-        _ => format!("{} / {}", units::nanoseconds(spread.p99), units::nanoseconds(spread.max)),
+        _ => units::nanoseconds(spread.p99),
     }
+}
+
+/// A name in so many letters: of a longer one the beginning and the end.
+fn cut(name: &str, room: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= room {
+        return name.to_owned();
+    }
+    let half = room.saturating_sub(3) / 2;
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{}...{}", part(&letters[..half]), part(&letters[letters.len() - half..]))
 }
 
 fn sentence(outcomes: &[Outcome]) -> String {

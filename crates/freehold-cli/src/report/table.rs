@@ -2,6 +2,11 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+/// Columns of a terminal that a report keeps to.
+const WIDTH: usize = 100;
+/// A first column is not cut shorter.
+const LEAST_NAME: usize = 12;
+
 /// Where columns stand.
 pub struct Layout {
     /// Blanks before each row.
@@ -13,6 +18,13 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// How many columns of the terminal the columns behind the first leave to it.
+    pub fn room(&self, rows: &[Vec<String>]) -> usize {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let others: usize = (1..columns).map(|column| width(rows, column) + usize::from(self.gap)).sum();
+        WIDTH.saturating_sub(self.indent + others).max(LEAST_NAME)
+    }
+
     /// Rows as text.
     pub fn text(&self, rows: Vec<Vec<String>>) -> String {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -39,6 +51,11 @@ impl Layout {
     }
 }
 
+/// Of a column: its widest cell.
+fn width(rows: &[Vec<String>], column: usize) -> usize {
+    rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0)
+}
+
 /// Cells of a row.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
@@ -46,12 +63,11 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 
 /// Words in lines of at most 100 columns, each after `indent`, the further ones two deeper.
 pub fn wrapped(indent: &str, words: &str) -> String {
-    const MOST: usize = 100;
     let mut lines = vec![indent.to_owned()];
     for word in words.split_whitespace() {
         let line = lines.last_mut().expect("there is one");
         let used = line.chars().count();
-        if used > indent.len() + 2 && used + 1 + word.chars().count() > MOST {
+        if used > indent.len() + 2 && used + 1 + word.chars().count() > WIDTH {
             lines.push(format!("{indent}  {word}"));
         } else {
             if used > indent.len() && !line.ends_with(' ') {
