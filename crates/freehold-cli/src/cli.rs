@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::help;
 use crate::locking;
 use crate::reproduce::experiments;
 use crate::source;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// What a user asked for.
 #[derive(Debug, Parser)]
-#[command(name = "freehold", version, about, long_about = ABOUT, arg_required_else_help = true)]
+#[command(name = "freehold", version, about = help::ABOUT_SHORT, long_about = help::ABOUT, after_help = help::MORE, arg_required_else_help = true)]
 pub struct Cli {
     /// The job.
     #[command(subcommand)]
@@ -23,92 +24,32 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Replay recordings, and check every answer against Linux's
-    #[command(long_about = REPLAY, after_help = SEE_MORE, after_long_help = EXAMPLES)]
+    #[command(long_about = help::replay(), after_help = help::REPLAY_MORE, after_long_help = help::REPLAY_EXAMPLES)]
     Replay(ReplayArgs),
     /// Run a command, and make a recording of it
-    #[command(long_about = RECORD)]
+    #[command(long_about = help::record(), after_help = help::RECORD_MORE, after_long_help = help::RECORD_EXAMPLES)]
     Record(RecordArgs),
     /// Measure what the seeds have measured, every design side by side
-    #[command(long_about = REPRODUCE, after_long_help = REPRODUCE_EXAMPLES)]
+    #[command(long_about = help::REPRODUCE, after_help = help::REPRODUCE_MORE, after_long_help = help::REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
+    /// Print what completes this command's words in a shell
+    #[command(long_about = help::COMPLETIONS, after_help = help::COMPLETIONS_MORE, after_long_help = help::COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all jobs
+    #[command(long_about = help::MAN, after_help = help::MAN_MORE, after_long_help = help::MAN_EXAMPLES)]
+    Man(ManArgs),
 }
-
-const ABOUT: &str = "Replays what real programs did to their memory on Freehold's address spaces, and checks every answer \
-    against the one that Linux gave; measures what the designs of locking differ in.";
-
-const REPLAY: &str = "\
-Runs what a recorded program did to its memory (mmap, munmap, page faults, fork, ...) on Freehold's address spaces, its
-tasks side by side on virtual CPUs, as fast as they go. Each call's result, the end of each page fault, and each snapshot
-of the kernel's own lists of VMAs is compared with what Linux did.
-
-A recording is a NAME.trace (also .xz or .zst) with its NAME.snap beside it, or a plain text by
-  strace -f -ttt -T -y -s 64 -e trace=memory,process,process_vm_readv,process_vm_writev,ftruncate,memfd_create
-docs/trace-format.md describes both.
-
-Exit status: 0 when all was as on Linux, 1 when something differed, 2 when a recording could not be replayed or the
-arguments make no sense.";
-
-const RECORD: &str = "\
-Runs a command and records what it and all it forks do to their memory: their calls of memory management, their page
-faults, and snapshots of the kernel's own lists of their VMAs where a process execs or exits.
-
-This takes root, tracefs, perf events and Linux 6.7. Without them the calls alone are recorded, by the program strace.
-
-The recording is NAME.trace.zst and NAME.snap.zst (NAME.strace, where strace makes it), to be replayed by
-  freehold replay NAME.trace.zst
-
-The command is told of SIGTERM, and of a SIGINT that was sent to the recorder alone; it is recorded until it ends, and killed at the
-second. Existing files are left alone without --force.
-
-Exit status: that of the command, 128 + N if signal N ended it; 127 when there is no such command, 126 when it cannot be run, 125 when
-it could not be recorded; 2 when the arguments make no sense.";
-
-const REPRODUCE: &str = "\
-Does the experiments by which the seeds were judged, on this engine: for each the designs of locking that it compares, in turns in
-one run, and the host's own kernel beside them where it can do the same. Prints tables in the shape of the seeds', with what they
-published beside what was measured.
-
-Without --quick the sizes are the seeds' own, on phantom memory (page tables and records are real, contents are not), and take
-about twenty minutes and 6 GiB. docs/measuring.md says what each experiment does, and what phantom memory leaves out.
-
-Exit status: 0; 2 when an experiment could not be done, a file not be written, or the arguments make no sense.";
-
-const REPRODUCE_EXAMPLES: &str = "\
-Examples:
-  freehold reproduce --quick --report report.html
-      everything small, in less than two minutes; with plots for a browser
-  freehold reproduce munmap-hold munmap-stall
-      two of them, at the seeds' sizes: up to 320 GiB
-  freehold reproduce hugetlb --at-most 64GiB --turns 9
-      smaller, and more often
-  freehold reproduce --markdown docs/results.md
-      writes the tables of a full run as a document";
-
-const SEE_MORE: &str = "More, with examples: freehold replay --help";
-
-const EXAMPLES: &str = "\
-Examples:
-  freehold replay recordings/git.trace.zst
-      replays it, and says how long anyone waited for the mmap lock, beside what it was on Linux
-  freehold replay --compare recordings/git.trace.zst
-      the same on every design of locking, side by side
-  freehold replay --locking unmap=sectioned:64MiB,fault=mmap-lock --cpus 4 recordings/git.trace.zst
-      on one design, on four virtual CPUs
-  freehold replay --picture git.svg recordings/git.trace.zst
-      draws the program's address spaces over time, too
-  freehold replay --maps-at 1.5s --task 3 recordings/git.trace.zst
-      prints the address space of task 3 after a second and a half, as /proc/PID/maps would
-  freehold replay --json result.json *.trace.zst
-      for programs: times in nanoseconds, differences with both answers";
 
 /// What to record, and how.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// Name of the recording, with its folder [default: the command's name, here]
+    /// Name of the recording [default: the command's name, here]
     #[arg(short, long, value_name = "NAME")]
     pub output: Option<PathBuf>,
 
-    /// Stop everything this often for snapshots between exec and exit, too
+    /// Stop everything this often for snapshots
+    ///
+    /// Those where a process execs or exits are taken besides.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     pub snapshot_every: Duration,
 
@@ -116,7 +57,9 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub snapshots: u32,
 
-    /// Kernel buffer for each processor; larger when events are lost
+    /// Kernel buffer for each processor
+    ///
+    /// The command says when events were lost, which a larger one keeps.
     #[arg(long, value_name = "KIB", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(64..=4_194_304))]
     pub buffer_kb: u32,
 
@@ -140,39 +83,33 @@ pub struct RecordArgs {
 /// What to replay, how, and what to show of it.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// Recordings: NAME.trace[.xz|.zst] with NAME.snap beside it, or text by strace; `-` is standard input
+    /// NAME.trace[.zst|.xz] with NAME.snap beside it, text by strace, - (standard input)
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
-    /// The snapshots of a NAME.trace that do not lie beside it
+    /// The snapshots of a NAME.trace where they do not lie beside it
     #[arg(long, value_name = "FILE")]
-    pub snapshots: Option<PathBuf>,
+    pub snap: Option<PathBuf>,
 
     /// Virtual CPUs, each a thread [default: as many as this machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
-    /// Give memory contents, and compare the bytes that the recording shows; texts by strace that show bytes always have them
+    /// Give memory contents, and compare the bytes that the recording shows
+    ///
+    /// Texts by strace that show bytes always have them.
     #[arg(long)]
     pub backed: bool,
 
-    /// How to lock: unmap=..., fault=..., hugetlb=..., file-rmap=..., with commas between
-    ///
-    /// unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES) lets it go after every so many bytes
-    /// (1GiB), downgraded lets readers in while pages are freed (as Linux does), released lets everyone in.
-    /// fault=mmap-lock takes the mmap lock for every page fault, vma-lock just that of the VMA. hugetlb=file-lock keeps shared tables
-    /// of huge pages by a lock of the file in every fault (as Linux did before 6.1), vma-lock by one of the VMA. file-rmap=exclusive lets one
-    /// at a time look up who maps a file (as Linux did before 3.19), shared all.
-    ///
-    /// [default: unmap=released,fault=vma-lock,file-rmap=shared]
-    #[arg(long, value_name = "SPEC", value_parser = locking::parse)]
+    /// How to lock: unmap=, fault=, hugetlb=, file-rmap=, with commas between
+    #[arg(long, value_name = "SPEC", value_parser = locking::parse, long_help = help::LOCKING)]
     pub locking: Option<locking::Design>,
 
     /// Replay on every design of locking, side by side
     #[arg(long, conflicts_with = "locking")]
     pub compare: bool,
 
-    /// Vary which task runs first where the recording leaves it open
+    /// Vary which task runs first where that is open
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 
@@ -180,7 +117,7 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub oracles: bool,
 
-    /// Write the findings for programs; to standard output (-) without the text
+    /// Write the findings for programs; to standard output (-) without text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -190,15 +127,15 @@ pub struct ReplayArgs {
 
     /// Only print an address space at a time, as /proc/PID/maps would
     ///
-    /// TIME counts from the first event of the recording: 1.5s, 200ms, 30us, 7ns, or plain seconds.
+    /// TIME counts from the recording's first event: 1.5s, 200ms, 30us, 7ns, or plain seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
     pub maps_at: Option<u64>,
 
-    /// Only list the tasks: process, command, from when to when they lived, calls, faults
+    /// Only list the tasks: when each lived, its calls and faults
     #[arg(long, conflicts_with_all = ["compare", "json", "picture", "maps_at"])]
     pub tasks: bool,
 
-    /// Whose address space that is; --tasks lists them [default: that of the first task alive then]
+    /// Whose address space that is [default: the first task's alive then]
     #[arg(long, value_name = "N", requires = "maps_at")]
     pub task: Option<u32>,
 
@@ -207,11 +144,32 @@ pub struct ReplayArgs {
     pub quiet: bool,
 }
 
+/// For which shell.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Where manual pages go.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Write freehold.1 and a page of each job into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+}
+
 /// Which experiments to do, how large, and where to write what they find.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
     /// Experiments [default: all, in the order of the seeds]
-    #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(experiments::ALL.map(|experiment| experiment.name())))]
+    #[arg(
+        value_name = "EXPERIMENT",
+        value_parser = PossibleValuesParser::new(experiments::ALL.map(|experiment| experiment.name())),
+        hide_possible_values = true,
+        long_help = help::experiments()
+    )]
     pub experiments: Vec<String>,
 
     /// Small sizes: all of them in less than two minutes
@@ -222,7 +180,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub at_most: Option<u64>,
 
-    /// How often each design does its work [default: 5; 3 with --quick, and where once takes seconds]
+    /// Turns of each design [default: 5, or 3 where one takes long]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     pub turns: Option<u16>,
 
@@ -242,7 +200,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
 
-    /// Write all figures, every turn of them, for programs; to standard output (-) without the text
+    /// Write the figures for programs; to standard output (-) without text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -296,8 +254,8 @@ impl ReplayArgs {
         if many > 1 && self.maps_at.is_some() {
             return Err(format!("--maps-at looks into one recording, but {many} are named"));
         }
-        if many > 1 && self.snapshots.is_some() {
-            return Err(format!("--snapshots are those of one recording, but {many} are named"));
+        if many > 1 && self.snap.is_some() {
+            return Err(format!("--snap is of one recording, but {many} are named"));
         }
         if self.recordings.iter().filter(|path| *path == Path::new(source::STDIN)).count() > 1 {
             return Err("standard input (-) can be read once".to_owned());

@@ -3,6 +3,7 @@
 
 pub mod cli;
 pub mod command;
+mod help;
 pub mod locking;
 pub mod output;
 pub mod picture;

@@ -3,7 +3,7 @@
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use freehold_cli::cli::{Cli, Command};
-use freehold_cli::command::{UNUSABLE, is_broken_pipe, replay, reproduce};
+use freehold_cli::command::{UNUSABLE, is_broken_pipe, manual, replay, reproduce};
 use freehold_cli::record::record;
 use std::process::ExitCode;
 
@@ -25,6 +25,8 @@ fn main() -> ExitCode {
             sensible(args.check());
             reproduce::run(&args)
         }
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -250,29 +250,29 @@ fn standard_input() {
     };
     let trace = TRACE.as_bytes();
     for input in [trace, &zstd_of(trace)] {
-        let text = stdout(&fed(input, "replay - --snapshots t.snap --picture in.svg").code(0));
+        let text = stdout(&fed(input, "replay - --snap t.snap --picture in.svg").code(0));
         assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: all as Linux\n"), "{text}");
         assert!(folder.path("in.svg").exists());
     }
     let text = stdout(&fed(trace, "replay - odd.trace --json -").code(2));
     let all: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&all["unusable"][0]["recording"], &all["recordings"][0]["name"]), (&"-".into(), &"t".into()));
-    let text = stdout(&fed(trace, "replay --compare - --snapshots t.snap").code(0));
+    let text = stdout(&fed(trace, "replay --compare - --snap t.snap").code(0));
     assert!(text.contains("on 8 designs: all as Linux"), "{text}");
-    let maps = stdout(&fed(trace, "replay --maps-at 17ns - --snapshots t.snap").code(0));
+    let maps = stdout(&fed(trace, "replay --maps-at 17ns - --snap t.snap").code(0));
     assert!(maps.contains("7f0000000000-7f0000003000 rw-p"), "{maps}");
     assert!(stdout(&fed(trace, "replay --tasks -").code(0)).contains("t: 2 tasks"));
     let missing = fed(trace, "replay -").code(2);
     let said = "freehold: standard input:3: snapshot 0 is missing: ";
     assert!(
-        stderr(&missing).starts_with(said) && stderr(&missing).contains("--snapshots FILE"),
+        stderr(&missing).starts_with(said) && stderr(&missing).contains("--snap FILE"),
         "{}",
         stderr(&missing)
     );
     assert!(stderr(&fed(b"", "replay -").code(2)).starts_with("freehold: standard input:0: not a recording"));
     for (arguments, said) in [
         ("replay - -", "standard input (-) can be read once"),
-        ("replay t.trace odd.trace --snapshots t.snap", "--snapshots are those of one recording"),
+        ("replay t.trace odd.trace --snap t.snap", "--snap is of one recording"),
         ("replay --tasks --json x t.trace", "cannot be used with"),
     ] {
         assert!(stderr(&fed(trace, arguments).code(2)).contains(said), "{arguments}");
@@ -474,4 +474,50 @@ fn a_seed_repeats() {
         ["calls", "faults", "differences", "rungs", "tlb_flushes", "seed"].map(|key| one[key].clone())
     };
     assert_eq!(findings(), findings());
+}
+
+/// What shells need; each says the jobs, and the experiments by name.
+#[test]
+fn completions() {
+    let folder = Folder::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let text = stdout(&folder.run(&format!("completions {shell}")).code(0));
+        for word in ["reproduce", "maps-at", "calls-only"] {
+            assert!(text.contains(word), "{shell} does not know {word}");
+        }
+        let values = matches!(shell, "bash" | "zsh");
+        assert!(!values || text.contains("munmap-stall"), "{shell} does not know the experiments");
+    }
+    assert!(stderr(&folder.run("completions tcsh").code(2)).contains("[possible values: bash,"));
+    // Where there is a bash, it takes them, and completes.
+    let script = folder.path("freehold.bash");
+    fs::write(&script, stdout(&folder.run("completions bash").code(0))).expect("written");
+    let complete = format!(
+        "source {}; COMP_WORDS=(freehold replay --maps); COMP_CWORD=2; _freehold freehold --maps replay; echo ${{COMPREPLY[@]}}",
+        script.display()
+    );
+    if let Ok(bash) = std::process::Command::new("bash").args(["-c", &complete]).output() {
+        assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "--maps-at", "{bash:?}");
+    }
+}
+
+#[test]
+fn manual_pages() {
+    let folder = Folder::new();
+    let page = stdout(&folder.run("man").code(0));
+    assert!(page.contains(".TH freehold 1") && page.contains("freehold\\-replay(1)"), "{page}");
+    assert_eq!(stdout(&folder.run("man --dir pages/man1").code(0)), "");
+    let mut names: Vec<_> = fs::read_dir(folder.path("pages/man1"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    let jobs = ["-completions", "-man", "-record", "-replay", "-reproduce", ""];
+    assert_eq!(names, jobs.map(|job| format!("freehold{job}.1")));
+    let replay = fs::read_to_string(folder.path("pages/man1/freehold-replay.1")).expect("written");
+    for part in ["freehold replay", "\\-\\-maps\\-at", "Exit status: 0 when", "Examples:"] {
+        assert!(replay.contains(part), "{part} is not in\n{replay}");
+    }
+    fs::write(folder.path("file"), "").expect("written");
+    assert!(stderr(&folder.run("man --dir file").code(2)).starts_with("freehold: file: cannot be written"));
 }

@@ -1,5 +1,6 @@
 //! What the jobs of the command print and write, and their exit status.
 
+pub mod manual;
 pub mod replay;
 pub mod reproduce;
 

@@ -95,7 +95,7 @@ fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
 
 /// The recording that an argument names, or why it cannot be read.
 fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
-    Source::of_argument(path, args.snapshots.as_deref()).map_err(|error| error.to_string())
+    Source::of_argument(path, args.snap.as_deref()).map_err(|error| error.to_string())
 }
 
 /// Everything that was replayed so far.
@@ -160,7 +160,7 @@ impl All<'_> {
 fn reason(source: &Source, error: &ReplayError) -> String {
     match error {
         ReplayError::Read(error @ ReadError::NoSnapshot { .. }) if source.lacks_snapshots() => {
-            format!("{error}; --snapshots FILE names one that lies elsewhere")
+            format!("{error}; --snap FILE names one that lies elsewhere")
         }
         ReplayError::Read(error) => error.to_string(),
         other => format!("{}: {other}", source.name().display()),

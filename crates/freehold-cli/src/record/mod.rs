@@ -16,7 +16,7 @@ mod perf;
 mod proc;
 mod raw;
 mod ring;
-mod strace;
+pub(crate) mod strace;
 mod tracee;
 mod tracefs;
 mod write;

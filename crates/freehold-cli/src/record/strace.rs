@@ -12,13 +12,22 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// What a text by strace has to hold to be replayed.
+/// How a text by strace is made that can be replayed.
+const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
+/// What it has to hold.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
     open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,?mseal";
 /// Of these, what older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
 /// How much effort goes into making the text small.
 const LEVEL: i32 = 12;
+
+/// The line by which such a text is made, but for `-o FILE COMMAND`: what help and documents name.
+pub fn command_line() -> String {
+    // Shells look for files where a word has a question mark.
+    let word = |word: &str| if word.contains('?') { format!("'{word}'") } else { word.to_owned() };
+    format!("strace {}", OPTIONS.map(word).join(" "))
+}
 
 /// Runs the command under strace, packs what that writes to `text`, and says how it is replayed. The command's exit status.
 ///
@@ -30,11 +39,7 @@ pub fn record(command: &[OsString], names: &Names) -> anyhow::Result<u8> {
     let plain = tempfile::Builder::new().suffix(".strace").tempfile_in(&names.folder);
     let plain = plain.with_context(|| format!("no file can be made in {}", names.folder.display()))?;
     let mut strace = Command::new("strace");
-    strace
-        .args(["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS, "-o"])
-        .arg(plain.path())
-        .arg("--")
-        .args(command);
+    strace.args(OPTIONS).arg("-o").arg(plain.path()).arg("--").args(command);
     let strace = match strace.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!("the program strace is not installed; with it, or as root, a recording can be made")

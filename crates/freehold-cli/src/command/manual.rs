@@ -1,0 +1,56 @@
+//! `freehold completions` and `freehold man`: what the definition of the command line says, for shells and for man(1).
+
+use super::{cannot_write, say};
+use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::output::Output;
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_mangen::Man;
+use std::fs;
+use std::path::Path;
+
+/// Prints completions.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "freehold", &mut text);
+    say(&String::from_utf8_lossy(&text))?;
+    Ok(0)
+}
+
+/// Prints the page of the command itself, or writes the pages of all jobs.
+///
+/// # Errors
+///
+/// A page cannot be written.
+pub fn man(args: &ManArgs) -> anyhow::Result<u8> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let Some(folder) = &args.dir else {
+        say(&page(command)?)?;
+        return Ok(0);
+    };
+    fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
+    for job in command.get_subcommands() {
+        write(folder, &format!("freehold-{}", job.get_name()), job.clone())?;
+    }
+    write(folder, "freehold", command)?;
+    Ok(0)
+}
+
+fn write(folder: &Path, name: &str, command: clap::Command) -> anyhow::Result<()> {
+    let path = folder.join(format!("{name}.1"));
+    let text = page(command)?;
+    Output::new(&path).and_then(|file| file.write(text)).with_context(|| cannot_write(&path))
+}
+
+fn page(command: clap::Command) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    let source = concat!("freehold ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.version(env!("CARGO_PKG_VERSION"))).source(source).render(&mut text)?;
+    // Words as they are: lines to be typed are among them.
+    Ok(String::from_utf8(text)?.replacen(".SH NAME", ".ad l\n.nh\n.SH NAME", 1))
+}

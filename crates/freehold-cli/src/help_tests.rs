@@ -1,0 +1,82 @@
+use crate::cli::Cli;
+use crate::record::strace;
+use clap::CommandFactory;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Columns of a terminal.
+const WIDTH: usize = 100;
+
+/// The name of each job, with its short and its long help.
+fn jobs() -> Vec<(String, String, String)> {
+    let mut command = Cli::command();
+    command.build();
+    let jobs = command.get_subcommands_mut().filter(|job| job.get_name() != "help");
+    jobs.map(|job| {
+        (job.get_name().to_owned(), job.render_help().to_string(), job.render_long_help().to_string())
+    })
+    .collect()
+}
+
+#[test]
+fn all_jobs_have_the_same_parts() {
+    let jobs = jobs();
+    assert_eq!(jobs.len(), 5);
+    for (name, short, long) in jobs {
+        let more = format!("\nMore, with examples: freehold {name} --help");
+        assert!(short.contains(&more), "{short}");
+        let parts = ["\n\nExit status: ", "\n\nUsage: freehold ", "\n\nExamples:\n  "];
+        let places: Vec<Option<usize>> = parts.iter().map(|part| long.find(part)).collect();
+        assert!(places.is_sorted() && places[0].is_some(), "{places:?} in\n{long}");
+        assert!(!long.contains("More, with examples"), "{long}");
+        assert!(!short.contains("Exit status"), "{short}");
+    }
+}
+
+#[test]
+fn help_keeps_within_a_terminal() {
+    for (name, short, long) in jobs() {
+        for line in short.lines().chain(long.lines()) {
+            let fits = line.chars().count() <= WIDTH || line.trim() == strace::command_line();
+            assert!(fits, "{name}: {} columns\n{line}", line.chars().count());
+        }
+    }
+}
+
+/// The line that makes a text to be replayed stands in one place of the code. Whoever names it names it as it is there.
+#[test]
+fn everyone_names_the_same_options_of_strace() {
+    let expected = strace::command_line();
+    for (name, _, long) in jobs() {
+        let named = long.contains(&expected);
+        assert_eq!(named, name == "replay" || name == "record", "{long}");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut places = 0;
+    for path in documents(&root) {
+        let text = fs::read_to_string(&path).expect("a document");
+        let text = text.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        for (at, _) in text.match_indices("strace -f -ttt") {
+            // The words `strace -f -ttt` alone name what a text is, not how to make one.
+            let rest = &text[at..];
+            if !rest.starts_with("strace -f -ttt`") {
+                assert!(
+                    rest.starts_with(&expected),
+                    "{}: {}",
+                    path.display(),
+                    rest.chars().take(200).collect::<String>()
+                );
+                places += 1;
+            }
+        }
+    }
+    assert!(places >= 2, "docs/trace-format.md and docs/replay.md say how a text is made");
+}
+
+/// README and what lies in `docs`.
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let docs =
+        fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let texts = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    texts.chain([root.join("README.md")]).collect()
+}
