@@ -181,6 +181,8 @@ pub struct ReproduceArgs {
     pub at_most: Option<u64>,
 
     /// Turns of each design [default: 5, or 3 where one takes long]
+    ///
+    /// With --quick always 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     pub turns: Option<u16>,
 

@@ -4,6 +4,8 @@ use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Runs it in a folder of its own.
@@ -39,7 +41,12 @@ fn one_experiment_writes_everything_that_was_asked_for() {
         text.starts_with("mmap-churn: ") && text.contains("areas mapped, touched and unmapped a second"),
         "{text}"
     );
-    assert_eq!(stderr(&run), "", "no bar where there is no terminal");
+    // No bar where there is no terminal, but a line for each beginning and end.
+    let said = stderr(&run);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("freehold: mmap-churn (1 of 1) begins, about "), "{said}");
+    assert!(lines[1].starts_with("freehold: mmap-churn (1 of 1) took "), "{said}");
+    assert_eq!(lines.len(), 2, "{said}");
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("written");
     let page = read("r.html");
     assert!(
@@ -57,7 +64,8 @@ fn one_experiment_writes_everything_that_was_asked_for() {
 #[test]
 fn json_alone_goes_to_standard_output() {
     let folder = folder();
-    let run = reproduce(&folder, &format!("{LITTLE} --json -")).code(0);
+    let run = reproduce(&folder, &format!("{LITTLE} --json - --quiet")).code(0);
+    assert_eq!(stderr(&run), "");
     let json: Value = serde_json::from_str(&stdout(&run)).expect("nothing but JSON");
     let first = &json["experiments"][0]["tables"][0]["rows"][0]["cells"];
     assert!(first[0]["measured"]["figure"]["median"].as_f64().expect("a number") > 0.0, "{first}");
@@ -90,4 +98,55 @@ fn what_can_be_written_is_written() {
     let run = reproduce(&folder, &format!("{LITTLE} --json /dev/full --report r.html")).code(2);
     assert!(stderr(&run).contains("/dev/full: cannot be written"), "{}", stderr(&run));
     assert!(folder.path().join("r.html").exists());
+}
+
+/// One that is done at once, and one that would take minutes.
+const LONG: &str = "munmap-hold mmap-churn --quick --turns 25 --at-most 2MiB --no-host --cpus 1";
+
+/// What is finished when somebody ends it is kept, and said to be a part.
+#[test]
+fn interrupted() {
+    let ignored = fs::read_to_string("/proc/self/status").expect("a status");
+    let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("a mask");
+    let ignored = u64::from_str_radix(ignored, 16).expect("a mask");
+    for (name, signal) in [("INT", 2), ("TERM", 15)] {
+        // Where a shell has begun us in the background, nobody ends by SIGINT, and ours must not either.
+        if ignored >> (signal - 1) & 1 == 0 {
+            end_by(name, signal);
+        }
+    }
+}
+
+fn end_by(name: &str, signal: i32) {
+    let folder = folder();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_freehold"))
+        .current_dir(folder.path())
+        .arg("reproduce")
+        .args(LONG.split_whitespace())
+        .args(["--json", "r.json", "--report", "r.html", "--markdown", "r.md"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut said = BufReader::new(run.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+    let begun = said.find(|line| line.starts_with("freehold: mmap-churn (2 of 2) begins"));
+    assert!(begun.is_some(), "the second one begins");
+    let told = Command::new("kill").args(["-s", name, &run.id().to_string()]).status().expect("kill");
+    assert!(told.success());
+    let (mut text, rest) = (String::new(), said.collect::<Vec<_>>());
+    run.stdout.take().expect("piped").read_to_string(&mut text).expect("text");
+    assert_eq!(run.wait().expect("its end").code(), Some(128 + signal));
+    let partial =
+        format!("Partial, interrupted by SIG{name}: 1 of 2 experiments finished, without mmap-churn");
+    assert_eq!(rest, [format!("freehold: {partial}")]);
+    assert!(text.starts_with("munmap-hold: ") && text.contains("time of the call"), "{text}");
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("written");
+    let json: Value = serde_json::from_str(&read("r.json")).expect("JSON");
+    assert_eq!(json["experiments"].as_array().map(Vec::len), Some(1));
+    assert_eq!(json["interrupted"]["signal"], signal);
+    assert_eq!(json["interrupted"]["unfinished"][0], "mmap-churn");
+    for name in ["r.html", "r.md"] {
+        let text = read(name);
+        assert!(text.contains(&partial) && text.contains("time of the call"), "{name}: {text}");
+    }
 }

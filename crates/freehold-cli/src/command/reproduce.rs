@@ -6,6 +6,9 @@ use crate::reproduce;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
+/// What a shell adds to the number of a signal that ended a command.
+const SIGNALLED: u8 = 128;
+
 /// Does the experiments that the arguments name; the exit status.
 ///
 /// # Errors
@@ -26,11 +29,14 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
             gone = say(text).err();
         }
     };
-    let found = reproduce::run(&chosen, &scale, args.quiet, command_line(), |found| match found {
+    let found = reproduce::run(chosen, &scale, args.quiet, command_line(), |found| match found {
         Ok(found) if text => show(&reproduce::text::of(found)),
         Ok(_) => {}
         Err(why) => eprintln!("freehold: {why}"),
-    });
+    })?;
+    if let (Some(_), Some(said)) = (&found.interrupted, found.missing().last()) {
+        eprintln!("freehold: {said}");
+    }
     let json_text = serde_json::to_string_pretty(&found)? + "\n";
     if !text {
         show(&json_text);
@@ -53,7 +59,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     }
     match gone {
         Some(error) if !is_broken_pipe(&error) => Err(error),
-        _ => Ok(status),
+        _ => Ok(found.interrupted.map_or(status, |interrupted| SIGNALLED + interrupted.signal as u8)),
     }
 }
 

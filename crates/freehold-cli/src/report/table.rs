@@ -25,6 +25,32 @@ impl Layout {
         WIDTH.saturating_sub(self.indent + others).max(LEAST_NAME)
     }
 
+    /// A table that is too wide for a terminal as several, each with the first column; the first row has the headings. A heading that
+    /// `belongs` to the one before stays with it, as long as that fits.
+    pub fn parts(&self, rows: Vec<Vec<String>>, belongs: impl Fn(&str) -> bool) -> Vec<Vec<Vec<String>>> {
+        let wide = |column: &usize| usize::from(self.gap) + width(&rows, *column);
+        let all = WIDTH.saturating_sub(self.indent + width(&rows, 0));
+        let (mut parts, mut left) = (vec![vec![0]], all);
+        for group in groups(&rows, belongs) {
+            let together: usize = group.iter().map(wide).sum();
+            // What fits into no part is cut anywhere.
+            let mut needed = if together <= all { together } else { 0 };
+            for column in &group {
+                if needed.max(wide(column)) > left {
+                    parts.push(vec![0]);
+                    left = all;
+                }
+                parts.last_mut().expect("there is one").push(*column);
+                left = left.saturating_sub(wide(column));
+                needed = 0;
+            }
+        }
+        let of = |part: &Vec<usize>, row: &Vec<String>| {
+            part.iter().filter_map(|at| row.get(*at).cloned()).collect()
+        };
+        parts.iter().map(|part| rows.iter().map(|row| of(part, row)).collect()).collect()
+    }
+
     /// Rows as text.
     pub fn text(&self, rows: Vec<Vec<String>>) -> String {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -49,6 +75,19 @@ impl Layout {
         }
         text
     }
+}
+
+/// Columns behind the first, by what has to stay together.
+fn groups(rows: &[Vec<String>], belongs: impl Fn(&str) -> bool) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let headings = rows.first().map_or(&[][..], Vec::as_slice);
+    for (column, heading) in headings.iter().enumerate().skip(1) {
+        match groups.last_mut() {
+            Some(group) if belongs(heading) => group.push(column),
+            _ => groups.push(vec![column]),
+        }
+    }
+    groups
 }
 
 /// Of a column: its widest cell.
@@ -78,3 +117,7 @@ pub fn wrapped(indent: &str, words: &str) -> String {
     }
     lines.join("\n") + "\n"
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

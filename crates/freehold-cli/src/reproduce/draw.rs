@@ -8,9 +8,50 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
 
-/// Pixels.
-const SIZE: (u32, u32) = (960, 380);
+/// For which window a plot is drawn. Letters are of a size in each, so that one is not the other made smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A large one: the legend stands beside the plot.
+    Wide,
+    /// A telephone's: the legend stands below.
+    Narrow,
+}
+
+/// What a shape comes to, in pixels.
+struct Measures {
+    width: u32,
+    height: u32,
+    /// Left of the plot, below it: room for the marks of the axes.
+    marks: (u32, u32),
+    /// Letters.
+    words: u32,
+    /// Marks on an axis of numbers, about.
+    labels: usize,
+}
+
+impl Shape {
+    fn measures(self) -> Measures {
+        match self {
+            Shape::Wide => {
+                Measures { width: 960 - LEGEND, height: 380, marks: (84, 44), words: 13, labels: 10 }
+            }
+            Shape::Narrow => Measures { width: 390, height: 300, marks: (70, 40), words: 12, labels: 5 },
+        }
+    }
+
+    /// All of the drawing, with a legend of so many lines.
+    fn size(self, lines: usize) -> (u32, u32) {
+        let Measures { width, height, .. } = self.measures();
+        match self {
+            Shape::Wide => (width + LEGEND, height),
+            Shape::Narrow => (width, height + LINE * (lines.div_ceil(2) as u32 + 1)),
+        }
+    }
+}
+
+/// Pixels: beside a wide plot, and of a line.
 const LEGEND: u32 = 190;
+const LINE: u32 = 24;
 /// Of markers, half.
 const MARK: i32 = 4;
 const GREY: RGBColor = RGBColor(90, 90, 90);
@@ -49,14 +90,18 @@ type Chart<'c, 's> = ChartContext<'c, SVGBackend<'s>, Cartesian2d<Span, Span>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// A plot as an SVG element, without its title.
-pub fn svg(plot: &Plot) -> String {
+pub fn svg(plot: &Plot, shape: Shape) -> String {
     let mut text = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        let (left, right) = root.split_horizontally(SIZE.0 - LEGEND);
+        let root = SVGBackend::with_string(&mut text, shape.size(plot.lines.len())).into_drawing_area();
+        let Measures { width, height, .. } = shape.measures();
+        let (chart, rest) = match shape {
+            Shape::Wide => root.split_horizontally(width),
+            Shape::Narrow => root.split_vertically(height),
+        };
         // Nothing of this can fail on a string: no fonts are read, no files are written.
-        draw(plot, &left).expect("a string takes all");
-        legend(plot, &right).expect("a string takes all");
+        draw(plot, shape, &chart).expect("a string takes all");
+        legend(plot, shape, &rest).expect("a string takes all");
         root.present().expect("a string takes all");
     }
     text
@@ -66,12 +111,13 @@ fn words(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&RGBColor(40, 40, 40))
 }
 
-fn draw(plot: &Plot, area: &Area) -> Drawn {
+fn draw(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
+    let Measures { marks, words: letters, labels, .. } = shape.measures();
     let (x, y) = spans(plot);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .x_label_area_size(44)
-        .y_label_area_size(84)
+        .x_label_area_size(marks.1)
+        .y_label_area_size(marks.0)
         .build_cartesian_2d(x, y)?;
     let name = |axis: &Axis| format!("{}{}", axis.name, axis.unit.of_axis());
     chart
@@ -79,8 +125,9 @@ fn draw(plot: &Plot, area: &Area) -> Drawn {
         .bold_line_style(FAINT)
         .light_line_style(TRANSPARENT)
         .axis_style(GREY)
-        .label_style(words(13))
-        .axis_desc_style(words(14))
+        .label_style(words(letters))
+        .axis_desc_style(words(letters + 1))
+        .x_labels(if plot.x.names.is_empty() { labels } else { plot.x.names.len().max(2) })
         .x_desc(if plot.x.names.is_empty() { name(&plot.x) } else { String::new() })
         .y_desc(name(&plot.y))
         .x_label_formatter(&|x| plot.x.tick(*x))
@@ -169,18 +216,22 @@ fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, 
     }
 }
 
-fn legend(plot: &Plot, area: &Area) -> Drawn {
+fn legend(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
     for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
-        let y = 24 + number as i32 * 24;
-        let ends = vec![(0, y), (34, y)];
+        let (left, place) = match shape {
+            Shape::Wide => (0, number + 1),
+            Shape::Narrow => (8 + (number % 2 * 192) as i32, number / 2 + 1),
+        };
+        let y = place as i32 * LINE as i32;
+        let ends = vec![(left, y), (left + 34, y)];
         let style = look.colour.stroke_width(2);
         match (plot.x.names.is_empty(), look.dash) {
             (false, _) => {}
             (_, None) => area.draw(&PathElement::new(ends, style))?,
             (_, Some((dash, gap))) => area.draw(&DashedPathElement::new(ends, dash, gap, style))?,
         }
-        area.draw(&mark((17, y), *look))?;
-        area.draw(&Text::new(line.name.clone(), (42, y - 7), words(14)))?;
+        area.draw(&mark((left + 17, y), *look))?;
+        area.draw(&Text::new(line.name.clone(), (left + 42, y - 7), words(shape.measures().words + 1)))?;
     }
     Ok(())
 }

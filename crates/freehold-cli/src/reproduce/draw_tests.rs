@@ -18,7 +18,14 @@ fn plot(names: usize) -> Plot {
 
 #[test]
 fn a_plot_says_what_it_shows() {
-    let svg = svg(&plot(0));
+    for (shape, size) in [(Shape::Wide, "960\" height=\"380"), (Shape::Narrow, "390\" height=\"372")] {
+        let svg = svg(&plot(0), shape);
+        assert!(svg.contains(size), "{svg}");
+        says_what_it_shows(&svg);
+    }
+}
+
+fn says_what_it_shows(svg: &str) {
     for words in ["tasks &amp; threads", "faults (1/s)", "Exclusive", "Released", "1 k", "100 k"] {
         assert!(svg.contains(words), "{words} is missing in {svg}");
     }
@@ -32,14 +39,16 @@ fn a_plot_says_what_it_shows() {
 
 #[test]
 fn things_have_their_names() {
-    let svg = svg(&plot(3));
-    for words in ["load 0", "load 2"] {
-        assert!(svg.contains(words), "{words} is missing");
+    for shape in [Shape::Wide, Shape::Narrow] {
+        let svg = svg(&plot(3), shape);
+        for words in ["load 0", "load 2"] {
+            assert!(svg.contains(words), "{words} is missing");
+        }
     }
 }
 
 #[test]
 fn what_is_empty_can_be_drawn() {
     let empty = Plot { lines: Vec::new(), ..plot(0) };
-    assert!(svg(&empty).contains("</svg>"));
+    assert!(svg(&empty, Shape::Wide).contains("</svg>"));
 }

@@ -12,6 +12,8 @@ pub struct Findings {
     pub experiment: &'static str,
     /// What it is about, in a line.
     pub title: &'static str,
+    /// What was found, in a sentence each; the figures are medians.
+    pub found: Vec<String>,
     /// What was done, and at which size.
     pub work: String,
     /// Figures, in the shape of the seed's.
@@ -54,6 +56,33 @@ impl Table {
     }
 }
 
+impl Table {
+    /// What stands in a row under these headings: `WHAT: Exclusive 861 ms, Released 6.1 us.` Nothing where there is no such row, or nothing in it.
+    pub fn row_says(&self, what: &str, row: &str, columns: &[&str]) -> Option<String> {
+        let row = self.rows.iter().find(|found| found.name == row)?;
+        let place = |name: &str| self.columns[1..].iter().position(|column| column == name);
+        let cells = columns.iter().filter_map(|name| Some((*name, &row.cells[place(name)?])));
+        said(what, cells)
+    }
+
+    /// What stands in a column, row by row, in the same form.
+    pub fn column_says(&self, what: &str, column: usize) -> Option<String> {
+        said(what, self.rows.iter().map(|row| (row.name.as_str(), &row.cells[column])))
+    }
+
+    /// The name of the last row.
+    pub fn last_row(&self) -> &str {
+        self.rows.last().map_or("", |row| &row.name)
+    }
+}
+
+fn said<'c>(what: &str, cells: impl Iterator<Item = (&'c str, &'c Cell)>) -> Option<String> {
+    let figures: Vec<String> =
+        cells.filter_map(|(name, cell)| Some(format!("{name} {}", cell.figure()?))).collect();
+    let between = if figures.iter().any(|figure| figure.contains(", ")) { "; " } else { ", " };
+    (!figures.is_empty()).then(|| format!("{what}: {}.", figures.join(between)))
+}
+
 /// A name and its cells.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -86,6 +115,14 @@ pub enum Cell {
 }
 
 impl Cell {
+    /// What was measured, without its spread.
+    fn figure(&self) -> Option<String> {
+        match self {
+            Cell::Measured { unit, figure } => Some(unit.text(figure.median)),
+            Cell::Nothing | Cell::Published { .. } => None,
+        }
+    }
+
     /// A figure, where there is one.
     pub fn measured(unit: Unit, figure: impl Into<Option<Figure>>) -> Cell {
         figure.into().map_or(Cell::Nothing, |figure| Cell::Measured { unit, figure })

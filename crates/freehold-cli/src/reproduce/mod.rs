@@ -7,6 +7,7 @@ pub mod draw;
 pub mod experiments;
 pub mod findings;
 mod host;
+mod interrupt;
 mod load;
 pub mod machine;
 pub mod measure;
@@ -17,16 +18,17 @@ mod span;
 pub mod steps;
 pub mod text;
 pub mod unit;
+mod work;
 
 use crate::cli::ReproduceArgs;
-use anyhow::Context;
+use crate::units;
 use experiments::{ALL, Experiment};
 use findings::Findings;
 use machine::Facts;
 use scale::Scale;
 use serde::Serialize;
 use std::time::Instant;
-use steps::Steps;
+use work::{End, Work};
 
 /// All that a run has found.
 #[derive(Clone, Debug, Serialize)]
@@ -47,8 +49,37 @@ pub struct Report {
     pub experiments: Vec<Findings>,
     /// What could not be done, and why.
     pub failed: Vec<String>,
+    /// What ended it before all was done; none where nothing did.
+    pub interrupted: Option<Interrupted>,
     /// How long it took, in seconds.
     pub seconds: f64,
+}
+
+/// An end before all was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interrupted {
+    /// By this signal.
+    pub signal: i32,
+    /// Experiments that were begun and not finished, or not begun.
+    pub unfinished: Vec<&'static str>,
+}
+
+impl Report {
+    /// What became of the experiments that are not in it, a line each; none where all are.
+    pub fn missing(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.failed.iter().map(|why| format!("Not done: {why}")).collect();
+        let Some(Interrupted { signal, unfinished }) = &self.interrupted else { return lines };
+        let signal = match *signal {
+            libc::SIGINT => "SIGINT".to_owned(),
+            libc::SIGTERM => "SIGTERM".to_owned(),
+            other => format!("signal {other}"),
+        };
+        let done = self.experiments.len();
+        let all = units::counted((done + self.failed.len() + unfinished.len()) as u64, "experiment");
+        let names = unfinished.join(", ");
+        lines.push(format!("Partial, interrupted by {signal}: {done} of {all} finished, without {names}"));
+        lines
+    }
 }
 
 /// Why an experiment cannot be done here.
@@ -76,34 +107,35 @@ pub fn plan(args: &ReproduceArgs) -> (Vec<&'static dyn Experiment>, Scale) {
 }
 
 /// Does the experiments one after the other, and shows `each` what one has found as soon as it is done. One that cannot be done does not keep
-/// the others from it.
+/// the others from it. A signal that is to end the process ends the run: the report is of what was done until then.
+///
+/// # Errors
+///
+/// There is no thread for it.
 pub fn run(
-    chosen: &[&dyn Experiment],
+    chosen: Vec<&'static dyn Experiment>,
     scale: &Scale,
     quiet: bool,
     command: String,
     mut each: impl FnMut(Result<&Findings, &str>),
-) -> Report {
+) -> anyhow::Result<Report> {
     let begun = Instant::now();
-    let steps = Steps::new(chosen.iter().map(|experiment| experiment.seconds(scale)).sum(), quiet);
+    let mut unfinished: Vec<&str> = chosen.iter().map(|experiment| experiment.name()).collect();
     let (mut all, mut failed) = (Vec::new(), Vec::new());
-    for experiment in chosen {
-        steps.begin(experiment.name());
-        let started = Instant::now();
-        match experiment.run(scale, &steps).with_context(|| experiment.name()) {
-            Ok(mut found) => {
-                found.seconds = started.elapsed().as_secs_f64();
-                steps.aside(|| each(Ok(&found)));
-                all.push(found);
-            }
-            Err(error) => {
-                let why = format!("{error:#}");
-                steps.aside(|| each(Err(&why)));
-                failed.push(why);
-            }
+    let end = Work::begin(chosen, scale.clone(), quiet)?.each(|found| {
+        // They are done in order.
+        unfinished.remove(0);
+        each(found.as_ref().map_err(String::as_str));
+        match found {
+            Ok(found) => all.push(found),
+            Err(why) => failed.push(why),
         }
-    }
-    Report {
+    });
+    let interrupted = match end {
+        End::Interrupted(signal) => Some(Interrupted { signal, unfinished }),
+        End::Whole => None,
+    };
+    Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
         machine: Facts::here(),
         command,
@@ -112,6 +144,7 @@ pub fn run(
         cpus: scale.cpus,
         experiments: all,
         failed,
+        interrupted,
         seconds: begun.elapsed().as_secs_f64(),
-    }
+    })
 }

@@ -1,7 +1,8 @@
 //! The report for a browser: one file that needs no other.
 
+use super::draw::{self, Shape};
 use super::findings::{Cell, Findings, Plot, Table};
-use super::{Report, draw, text};
+use super::{Report, text};
 use askama::Template;
 
 #[derive(Template)]
@@ -15,8 +16,13 @@ impl Page<'_> {
         text::how(self.report)
     }
 
-    fn tables(&self, found: &Findings) -> Vec<Table> {
-        found.tables.iter().map(Table::shown).collect()
+    /// The first table of an experiment, and the others.
+    fn first(&self, found: &Findings) -> Vec<Table> {
+        found.tables.iter().take(1).map(Table::shown).collect()
+    }
+
+    fn others(&self, found: &Findings) -> Vec<Table> {
+        found.tables.iter().skip(1).map(Table::shown).collect()
     }
 
     fn value(&self, cell: &Cell) -> String {
@@ -36,8 +42,12 @@ impl Page<'_> {
         }
     }
 
+    /// For large windows, and for small ones; the style shows one of them.
     fn drawn(&self, plot: &Plot) -> String {
-        draw::svg(plot)
+        let shapes = [(Shape::Wide, "large"), (Shape::Narrow, "small")];
+        shapes
+            .map(|(shape, class)| format!("<div class=\"{class}\">{}</div>\n", draw::svg(plot, shape)))
+            .concat()
     }
 
     fn took(&self, found: &Findings) -> String {

@@ -1,5 +1,7 @@
-//! How far the experiments have come, on a terminal.
+//! How far the experiments have come: a line that is drawn again and again on a terminal, elsewhere a line for each beginning and end.
 
+use super::experiments::Experiment;
+use super::scale::Scale;
 use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
@@ -9,10 +11,15 @@ use std::time::{Duration, Instant};
 /// Thousandths of a second: what the bar counts in.
 const SCALE: f64 = 1000.0;
 
-/// A line on standard error that goes away at the end. It is drawn by the thread that coordinates the experiments, between two steps, while
-/// nothing is measured.
+/// On standard error. All is written by the thread that coordinates the experiments, between two steps, while nothing is measured.
 pub struct Steps {
+    /// Goes away at the end; hidden where there is no terminal.
     bar: ProgressBar,
+    /// Beginnings and ends are said in lines of their own.
+    lines: bool,
+    /// Experiments in all, and those that have begun.
+    all: usize,
+    begun_of_all: Cell<usize>,
     begun: Instant,
     /// As expected: in all, and of the steps that are done.
     seconds: f64,
@@ -20,9 +27,11 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// For so many seconds of work, as far as one can tell; shows nothing where standard error is no terminal, and when it is to be `quiet`.
-    pub fn new(seconds: f64, quiet: bool) -> Steps {
-        let bar = match quiet || !stderr().is_terminal() {
+    /// For these experiments, which take about as many seconds as they say; shows nothing when it is to be `quiet`.
+    pub fn new(chosen: &[&dyn Experiment], scale: &Scale, quiet: bool) -> Steps {
+        let seconds: f64 = chosen.iter().map(|experiment| experiment.seconds(scale)).sum();
+        let terminal = stderr().is_terminal();
+        let bar = match quiet || !terminal {
             true => ProgressBar::hidden(),
             false => {
                 let length = Some((seconds * SCALE) as u64);
@@ -31,12 +40,42 @@ impl Steps {
                     .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             }
         };
-        Steps { bar, begun: Instant::now(), seconds, done: Cell::new(0.0) }
+        Steps {
+            bar,
+            lines: !quiet && !terminal,
+            all: chosen.len(),
+            begun_of_all: Cell::new(0),
+            begun: Instant::now(),
+            seconds,
+            done: Cell::new(0.0),
+        }
     }
 
-    /// The next experiment.
-    pub fn begin(&self, experiment: &'static str) {
+    /// What other threads may do to the line.
+    pub fn line(&self) -> Line {
+        Line(self.bar.clone())
+    }
+
+    /// The next experiment, and how many seconds it takes, as far as one can tell.
+    pub fn begin(&self, experiment: &'static str, seconds: f64) {
         self.bar.set_prefix(experiment);
+        self.begun_of_all.set(self.begun_of_all.get() + 1);
+        let about = match seconds.round() {
+            seconds @ ..100.0 => format!("{:.0} s", seconds.max(1.0)),
+            more => format!("{:.0} min", more / 60.0),
+        };
+        self.say(experiment, &format!("begins, about {about}"));
+    }
+
+    /// It is over.
+    pub fn end(&self, experiment: &'static str, took: Duration) {
+        self.say(experiment, &format!("took {}", units::duration(took)));
+    }
+
+    fn say(&self, experiment: &str, what: &str) {
+        if self.lines {
+            eprintln!("freehold: {experiment} ({} of {}) {what}", self.begun_of_all.get(), self.all);
+        }
     }
 
     /// Does a step that is expected to take so many seconds.
@@ -48,11 +87,6 @@ impl Steps {
         self.done.set(self.done.get() + seconds);
         self.bar.set_position((self.done.get() * SCALE) as u64);
         result
-    }
-
-    /// Does something that writes to the terminal, with the line out of its way.
-    pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.bar.suspend(work)
     }
 
     /// The time that the rest takes if it is as much slower or faster than expected as what is done was; before much is done, that counts
@@ -67,6 +101,21 @@ impl Steps {
     #[cfg(test)]
     pub fn done(&self) -> f64 {
         self.done.get()
+    }
+}
+
+/// The line of progress, in the hands of a thread that does not measure.
+pub struct Line(ProgressBar);
+
+impl Line {
+    /// Does something that writes to the terminal, with the line out of its way.
+    pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.0.suspend(work)
+    }
+
+    /// Takes it away for good.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -34,9 +34,17 @@ fn spread(unit: Unit, figure: &Figure) -> Option<String> {
     })
 }
 
+/// Headings that say something only behind the one before.
+const BELONGS: [&str; 6] = ["change", "after", "99 %", "longest", "all together", "VMA lock"];
+
 /// An experiment's findings for a terminal.
 pub fn of(found: &Findings) -> String {
-    let mut text = format!("{}: {}\n\n", found.experiment, found.title);
+    let mut text = wrapped("", &format!("{}: {}", found.experiment, found.title));
+    text.push('\n');
+    for sentence in &found.found {
+        text.push_str(&wrapped("  ", sentence));
+    }
+    text.push('\n');
     text.push_str(&wrapped("  ", &found.work));
     for table in found.tables.iter().map(Table::shown) {
         text.push_str(&format!("\n  {}\n", table.title));
@@ -48,7 +56,10 @@ pub fn of(found: &Findings) -> String {
                 .map(|row| [row.name.clone()].into_iter().chain(row.cells.iter().map(cell)).collect());
             [head].into_iter().chain(rows).collect()
         };
-        text.push_str(&Layout { indent: 4, gap: 2, left: 1 }.text(cells(&table)));
+        let layout = Layout { indent: 4, gap: 2, left: 1 };
+        let parts = layout.parts(cells(&table), |heading| BELONGS.contains(&heading));
+        let parts: Vec<String> = parts.into_iter().map(|rows| layout.text(rows)).collect();
+        text.push_str(&parts.join("\n"));
     }
     text.push('\n');
     for note in &found.notes {
@@ -67,8 +78,15 @@ pub fn markdown(report: &Report) -> String {
         report.machine.text(),
         how(report)
     );
+    for missing in report.missing() {
+        text.push_str(&format!("\n**{missing}.**\n"));
+    }
     for found in &report.experiments {
-        text.push_str(&format!("\n## {}\n\n{}: {}\n", found.experiment, found.title, found.work));
+        text.push_str(&format!("\n## {}\n\n", found.experiment));
+        for sentence in &found.found {
+            text.push_str(&format!("- {sentence}\n"));
+        }
+        text.push_str(&format!("\n{}: {}\n", found.title, found.work));
         for table in found.tables.iter().map(Table::shown) {
             text.push_str(&format!("\n**{}**\n\n", table.title));
             text.push_str(&line(table.columns.iter().map(String::as_str)));

@@ -14,6 +14,7 @@ fn found() -> Findings {
     Findings {
         experiment: "munmap-hold",
         title: "munmap of populated memory",
+        found: vec!["The longest hold of 80 GiB: Exclusive 1 us.".to_owned()],
         work: "One thread unmaps.".to_owned(),
         tables: vec![Table {
             title: "time of the call".to_owned(),
@@ -46,6 +47,7 @@ fn a_document_says_how_it_was_made() {
         at_most: None,
         cpus: 2,
         failed: Vec::new(),
+        interrupted: None,
         experiments: vec![found()],
         seconds: 61.0,
     };

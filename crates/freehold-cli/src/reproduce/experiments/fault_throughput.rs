@@ -192,18 +192,24 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
             .map(|(case, rates)| Point { x: case as f64 + 1.0, y: rates[side].clone() })
             .collect(),
     });
+    let table = Table {
+        title: "faults a second".to_owned(),
+        columns: columns.map(str::to_owned).into(),
+        rows: rows.collect(),
+    };
+    let found = table
+        .rows
+        .first()
+        .and_then(|row| table.row_says(&format!("Faults a second, {}", row.name), &row.name, &names));
     Findings {
         experiment: FaultThroughput.name(),
         title: FaultThroughput.title(),
+        found: found.into_iter().collect(),
         work: format!(
             "{threads} threads, in one process (-mt) or one each, map {} of a file in the page cache, touch every page in order, and unmap it, again and again.",
             crate::units::bytes(bytes)
         ),
-        tables: vec![Table {
-            title: "faults a second".to_owned(),
-            columns: columns.map(str::to_owned).into(),
-            rows: rows.collect(),
-        }],
+        tables: vec![table],
         plots: vec![Plot {
             title: "Faults a second".to_owned(),
             x: Axis::of(Case::ALL.iter().map(|case| case.name())),

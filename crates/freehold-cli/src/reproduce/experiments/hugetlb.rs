@@ -210,9 +210,14 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         y,
         lines: [(0, "FileLock"), (1, "VmaLock")].map(|design| line(design, value)).into(),
     };
+    let sentence = |of: &&Of| {
+        let what = format!("Faults a second, {}", counted(of.processes));
+        table(of, bytes).row_says(&what, "faults a second", &["FileLock", "VmaLock"])
+    };
     Findings {
         experiment: Hugetlb.name(),
         title: Hugetlb.title(),
+        found: shared.last().and_then(sentence).into_iter().collect(),
         work: format!(
             "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already.",
             units::bytes(bytes)

@@ -87,6 +87,11 @@ fn findings(all: &[OfTasks]) -> Findings {
         Table { title: titles[number].to_owned(), columns: columns.map(str::to_owned).into(), rows }
     });
     let mut tables: Vec<Table> = tables.collect();
+    let found = tables.iter().filter_map(|table| {
+        let row = table.last_row();
+        table.row_says(&format!("{}, {row}", capitalized(&table.title)), row, &["Exclusive", "Shared"])
+    });
+    let found = found.collect();
     tables.push(waits(all));
     let plots = LOADS.iter().enumerate().map(|(number, load)| {
         let line = |(side, name): (usize, &str)| {
@@ -103,6 +108,7 @@ fn findings(all: &[OfTasks]) -> Findings {
     Findings {
         experiment: IMmap.name(),
         title: IMmap.title(),
+        found,
         work: "Tasks that map the same libraries and data; jobs fork one, map, fault, truncate, unmap and exit (alltests), or map, write and truncate files of \
                their own beside the shared data (disk). For the last figure one thread moves pages that all tasks map to other frames while the others do the first load's jobs; the time in which the tasks fault them in again is not counted."
             .to_owned(),
@@ -115,6 +121,15 @@ fn findings(all: &[OfTasks]) -> Findings {
         ],
         seconds: 0.0,
     }
+}
+
+/// The same with a large first letter, where it is one of ASCII.
+fn capitalized(text: &str) -> String {
+    let mut text = text.to_owned();
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    text
 }
 
 fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {

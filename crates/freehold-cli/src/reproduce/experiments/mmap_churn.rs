@@ -171,12 +171,16 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
         Line { name: (*name).to_owned(), points: points.collect() }
     });
     let lines = lines.collect();
+    let churn =
+        table("areas mapped, touched and unmapped a second", Unit::PerSecond, 5, &|turn| turn.operations);
+    let what = format!("Areas mapped, touched and unmapped a second, number of threads {}", churn.last_row());
     Findings {
         experiment: MmapChurn.name(),
         title: MmapChurn.title(),
+        found: churn.row_says(&what, churn.last_row(), &names).into_iter().collect(),
         work: format!("Threads of one process map {AREA} pages, write to each, and unmap them, again and again."),
         tables: vec![
-            table("areas mapped, touched and unmapped a second", Unit::PerSecond, 5, &|turn| turn.operations),
+            churn,
             table("waits for the mmap lock, in a second", Unit::Count, 4, &|turn| turn.waits),
             table("time waited for the mmap lock by all threads, in a second", Unit::Nanoseconds, 4, &|turn| turn.waited),
             singles,

@@ -181,14 +181,19 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) 
     };
     let mut calls: Vec<Line> = lines(&|turn| turn.call);
     calls.push(line(HOST, 4, &|turn| turn.call));
+    let longest =
+        measure("mmap lock held for writing at once: the longest of a turn", &|turn, _| turn.longest);
+    let what =
+        format!("The longest that one munmap of {} holds the mmap lock for writing", longest.last_row());
     Findings {
         experiment: MunmapHold.name(),
         title: MunmapHold.title(),
+        found: longest.row_says(&what, longest.last_row(), &names).into_iter().collect(),
         work: "One thread maps anonymous memory, faults in every page of 4 KiB, and unmaps all of it by one call.".to_owned(),
         tables: vec![
             call_table(sizes, of_sizes),
             measure("mmap lock held for writing at once: mean of a call, median of calls", &|turn, _| turn.hold),
-            measure("mmap lock held for writing at once: the longest of a turn", &|turn, _| turn.longest),
+            longest,
             measure("mmap lock held for writing: all holds of a call together", &|turn, _| turn.written),
             measure("mmap lock held for reading, after the downgrade, of a call", &|turn, _| turn.read),
             measure("time of the call, per page (zap, flush, free; of one page mostly the call)", &|turn, size| turn.call / (size / PAGE) as f64),

@@ -234,6 +234,7 @@ fn findings(all: &[OfSize]) -> Findings {
     Findings {
         experiment: MunmapStall.name(),
         title: MunmapStall.title(),
+        found: all.iter().filter_map(sentence).collect(),
         work: "One thread unmaps populated memory of 4 KiB pages by one call; another thread on another CPU of the same process does something else all the \
                while, and each time is taken. A victim is watched alone first."
             .to_owned(),
@@ -251,6 +252,19 @@ fn findings(all: &[OfSize]) -> Findings {
         ],
         seconds: 0.0,
     }
+}
+
+/// How long who changes mappings elsewhere waits.
+fn sentence(of_size: &OfSize) -> Option<String> {
+    /// Of the table: 99 % of the operations beside the munmap.
+    const BESIDE: usize = 4;
+    let (victim, found) = Victim::ALL.iter().zip(&of_size.found).last()?;
+    let what = format!(
+        "99 % of \"{}\" while {} are unmapped take at most",
+        victim.title(),
+        units::bytes(of_size.size)
+    );
+    table(of_size, *victim, found).column_says(&what, BESIDE)
 }
 
 fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {

@@ -264,13 +264,20 @@ fn findings(all: &[Measured]) -> Findings {
             lines: lines.collect(),
         }
     });
+    let tables: Vec<Table> = tables.collect();
+    let most = all.iter().map(|(_, threads, ..)| *threads).max().unwrap_or(0);
+    let found = tables.iter().zip(WHERE).filter_map(|(table, (_, place))| {
+        let what = format!("Faults a second of {most} threads together, {place}");
+        table.row_says(&what, &format!("faults/sec-{most}"), &["MmapLock", "VmaLock", HOST])
+    });
     Findings {
         experiment: PageFault.name(),
         title: PageFault.title(),
+        found: found.collect(),
         work: "Threads of one process write to every page of anonymous memory, each in its own part of one VMA or in a VMA of its own, at tables of its own; mapping and \
                unmapping is not counted. faults/cpu: in a second of a thread's processor time; faults/sec: of all, from the first thread's beginning to the last one's end."
             .to_owned(),
-        tables: tables.collect(),
+        tables,
         plots: plots.collect(),
         notes: vec![
             "Published: two sockets of E5-2690 v4, 56 processors; before and after are the VMA lock beside the VMA and in it as a count. The same contrast cannot be chosen \

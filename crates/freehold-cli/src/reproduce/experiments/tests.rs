@@ -18,7 +18,7 @@ fn run(name: &str) -> Findings {
 
 fn run_at(name: &str, scale: &Scale) -> Findings {
     let experiment = find(name).expect("it exists");
-    let steps = Steps::new(1.0, true);
+    let steps = Steps::new(&[experiment], scale, true);
     let found = experiment.run(scale, &steps).expect("it runs");
     assert_eq!(found.experiment, name);
     let promised = experiment.seconds(scale);
@@ -40,6 +40,10 @@ fn run_at(name: &str, scale: &Scale) -> Findings {
         assert!(plot.lines.iter().any(|line| !line.points.is_empty()), "{}: no lines", plot.title);
     }
     assert!(!found.notes.is_empty() && !found.work.is_empty());
+    for sentence in &found.found {
+        assert!(sentence.ends_with('.') && sentence.contains(": "), "{sentence}");
+    }
+    assert!(!found.found.is_empty(), "{name} says what it found");
     found
 }
 
