@@ -258,7 +258,7 @@ fn findings(all: &[OfSize]) -> Findings {
 fn sentence(of_size: &OfSize) -> Option<String> {
     /// Of the table: 99 % of the operations beside the munmap.
     const BESIDE: usize = 4;
-    let (victim, found) = Victim::ALL.iter().zip(&of_size.found).last()?;
+    let (victim, found) = Victim::ALL.iter().zip(&of_size.found).next_back()?;
     let what = format!(
         "99 % of \"{}\" while {} are unmapped take at most",
         victim.title(),
