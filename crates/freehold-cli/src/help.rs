@@ -107,7 +107,7 @@ Examples:
       writes /tmp/build.trace.zst and its snapshots, in place of older ones
   freehold record --snapshot-every 200ms --snapshots 50 -- redis-server
       looks at all address spaces five times a second, fifty times at most
-  freehold record --rename $HOME=/home/user -- ./program
+  freehold record --rename $PWD=/src -- ./program
       without one's own name in the paths of mapped files
   freehold record --calls-only -- ls
       by strace, also where tracefs would do";

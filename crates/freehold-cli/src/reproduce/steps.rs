@@ -116,6 +116,8 @@ impl Line {
     /// Takes it away for good.
     pub fn clear(&self) {
         self.0.finish_and_clear();
+        // The thread that draws it may be about to.
+        self.0.set_draw_target(ProgressDrawTarget::hidden());
     }
 }
 

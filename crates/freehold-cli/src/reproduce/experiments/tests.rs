@@ -1,5 +1,6 @@
 use super::*;
 use crate::reproduce::findings::{Cell, Table};
+use crate::reproduce::text;
 use std::time::Duration;
 
 /// Small enough for a test, the host's calls included.
@@ -44,6 +45,9 @@ fn run_at(name: &str, scale: &Scale) -> Findings {
         assert!(sentence.ends_with('.') && sentence.contains(": "), "{sentence}");
     }
     assert!(!found.found.is_empty(), "{name} says what it found");
+    for line in text::of(&found).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
     found
 }
 
