@@ -19,6 +19,8 @@ pub(super) const KEYS: &str = "allocation of protection keys";
 pub(super) const SHM: &str = "shmget and shmctl: System V segments themselves";
 pub(super) const TASKS: &str = "fork, clone and exec that failed";
 pub(super) const OTHERS: &str = "calls on other processes, and userfaultfd";
+pub(super) const USERFAULTFD: &str =
+    "moves refused in processes that have a userfaultfd: what is registered with it is not recorded";
 pub(super) const RESTARTED: &str = "calls interrupted by a signal and begun anew";
 pub(super) const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
 pub(super) const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";

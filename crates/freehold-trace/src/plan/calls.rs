@@ -37,6 +37,8 @@ pub(crate) struct Space {
     pub(crate) told: Option<Told>,
     /// Bytes that recorded calls wrote.
     pub(crate) written: Told,
+    /// Ranges may be registered with a userfaultfd: the process has made one.
+    pub(crate) has_userfaultfd: bool,
 }
 
 /// What a call concerns.

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 const CLONE_VM: u64 = 0x100;
 const EPERM: u16 = 1;
+const EFAULT: u16 = 14;
 const EINVAL: u16 = 22;
 const ESRCH: u16 = 3;
 const ENOMEM: u16 = 12;
@@ -227,12 +228,16 @@ impl Planner {
             return self.file_call(line, task, call);
         }
         if let Some(why) = self.is_elsewhere(&call) {
+            self.note_userfaultfd(task, &call);
             return self.aside(why);
         }
         if call.returned == Returned::Never {
             return;
         }
         let Some(number) = self.space_of(task) else { return self.aside(self.no_space(task)) };
+        if self.is_refused_by_userfaultfd(number, &call) {
+            return self.aside(aside::USERFAULTFD);
+        }
         let file = self.mapped_file(task, &call);
         self.length_before(line, task, &call, file);
         self.lengths_before(line, task, number, &call);
@@ -283,6 +288,21 @@ impl Planner {
             ..PlannedCall::new(call)
         };
         self.push(task, line, What::Call(Box::new(planned)));
+    }
+
+    fn note_userfaultfd(&mut self, task: u32, call: &Call) {
+        let made = call.name == CallName::Userfaultfd && call.returned.value().is_some();
+        let space = self.space_of(task).filter(|_| made);
+        if let Some(space) = space.and_then(|number| self.spaces.get_mut(&number)) {
+            space.has_userfaultfd = true;
+        }
+    }
+
+    /// Mappings that are registered with a userfaultfd are not moved several at once. Which are, an ioctl says that is not recorded.
+    fn is_refused_by_userfaultfd(&self, space: u32, call: &Call) -> bool {
+        call.name == CallName::Mremap
+            && call.returned == Returned::Error(EFAULT)
+            && self.spaces.get(&space).is_some_and(|space| space.has_userfaultfd)
     }
 
     /// A call that reads or writes another address space waits for all that was done there, and is waited for.
