@@ -151,6 +151,13 @@ impl Reached {
         });
     }
 
+    /// What lies in `range` may be gone.
+    pub(super) fn doubt(&self, range: &Range<u64>) {
+        let mut pages = self.pages();
+        let within = range.start / PAGE..range.end / PAGE;
+        pages.range_mut(within).for_each(|(_, how)| *how = How::Along);
+    }
+
     /// What of it a child has that was just forked.
     pub(super) fn forked(&self, child: &Process) -> Reached {
         let pages = self.pages();

@@ -1,5 +1,6 @@
 //! Files, as recorded programs have opened and changed them.
 
+use super::image::Image;
 use super::world::{Mapped, UNKNOWN_SIZE, World};
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -7,6 +8,7 @@ use freehold::object::{File, FileAccess, FillError, Mapping, Seals};
 use freehold_machine::Machine;
 use freehold_trace::plan::Access;
 use freehold_trace::{Call, CallName, Returned};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// `F_ADD_SEALS`, as a number of fcntl.
@@ -129,14 +131,28 @@ impl World {
 
     /// Wherever the file is mapped, only those of its pages are expected that the engine still has.
     fn pages_went(&self, mapping: &Counted<Mapping<Machine>>) {
+        self.each_mapping(mapping, |image, range| {
+            image.reached.follow(image.process(), range.start, range.end - range.start);
+        });
+    }
+
+    /// Something that is not recorded may have taken pages of a file: wherever it is mapped, they may be there or not.
+    pub(super) fn doubt(&self, file: u32) {
+        let Some(Mapped::File(opened)) = self.mapped(file) else { return };
+        self.each_mapping(&opened.mapping, |image, range| image.reached.doubt(&range));
+    }
+
+    /// The addresses of each VMA that maps the file, in all address spaces.
+    fn each_mapping(&self, mapping: &Counted<Mapping<Machine>>, mut each: impl FnMut(&Image, Range<u64>)) {
         for image in self.live() {
             let process = image.process();
             for line in process.maps(0) {
                 let vma = process.find_vma(line.start);
                 let file = vma.as_ref().and_then(|vma| vma.object().file());
-                if file.is_some_and(|file| Counted::same(file.mapping(), mapping)) {
-                    drop(vma);
-                    image.reached.follow(process, line.start, line.end - line.start);
+                let same = file.is_some_and(|file| Counted::same(file.mapping(), mapping));
+                drop(vma);
+                if same {
+                    each(&image, line.start..line.end);
                 }
             }
         }

@@ -138,6 +138,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.cpu.call(|| self.world.set_length(*file, *bytes));
                 self.lap();
             }
+            What::Doubt { file } => {
+                self.world.doubt(*file);
+                self.lap();
+            }
             What::Assume(range) => {
                 let image = task.image.as_deref()?;
                 self.cpu.call(|| start::assume(image.process(), range));

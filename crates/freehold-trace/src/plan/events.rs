@@ -229,6 +229,7 @@ impl Planner {
         }
         if let Some(why) = self.is_elsewhere(&call) {
             self.note_userfaultfd(task, &call);
+            self.doubt(line, task, &call);
             return self.aside(why);
         }
         if call.returned == Returned::Never {

@@ -67,6 +67,20 @@ impl Planner {
         }
     }
 
+    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was last mapped as.
+    pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
+        let takes = match call.name {
+            CallName::Ftruncate => true,
+            CallName::Fallocate => call.args[1] & PUNCH_HOLE == PUNCH_HOLE,
+            _ => false,
+        };
+        let file = self.file_at(task, call).filter(|_| takes && call.returned.value().is_some());
+        let (Some(file), Some(_)) = (file, self.space_of(task)) else { return };
+        let stamp = self.stamp(task);
+        self.lengths.changes(file, None, stamp, &mut self.scratch);
+        self.push(task, line, What::Doubt { file });
+    }
+
     fn allocated(&self, task: u32, call: &Call) -> Change {
         let [_, mode, offset, len, ..] = call.args;
         let now = self.file_at(task, call).and_then(|file| self.lengths.get(file));

@@ -86,7 +86,11 @@ impl Planner {
                 self.note_mapped(task, call, id);
                 id
             }
-            (Some(path), _) => self.file_of(path),
+            (Some(path), _) => {
+                let file = self.file_of(path);
+                self.descriptors.set(task, call.args[4], Some(Open { file, ..Open::default() }));
+                file
+            }
             (None, _) => self.file_of(&format!("descriptor {}", call.args[4] as i64)),
         }
     }

@@ -117,6 +117,11 @@ pub enum What {
         /// Bytes; nothing: it is not known any more.
         bytes: Option<u64>,
     },
+    /// Pages of a file may be gone.
+    Doubt {
+        /// Its number in the plan.
+        file: u32,
+    },
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
 }
