@@ -93,7 +93,7 @@ impl Recording {
                 let snapshots = snapshots()?.map(|lines| snapshots_of(lines, &name)).transpose()?;
                 Ok(Recording {
                     name,
-                    events: Events::Trace(version, Box::new(TraceReader::new(lines))),
+                    events: Events::Trace(version, Box::new(TraceReader::new(lines, version))),
                     snapshots,
                 })
             }

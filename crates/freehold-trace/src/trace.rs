@@ -15,6 +15,8 @@ pub(crate) const SNAP_VERSION: u32 = 1;
 const CLONE_THREAD: u64 = 0x10000;
 /// Most settings of the machine.
 const MOST_SETTINGS: usize = 1000;
+/// Most bytes of one; longer ones mean nothing here.
+const MOST_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
@@ -24,6 +26,7 @@ pub(crate) struct TraceReader {
 
 /// What earlier lines said, as far as it decides whether a line is right.
 pub(crate) struct Seen {
+    version: u32,
     time: u64,
     tasks: Numbers,
     exited: Numbers,
@@ -60,8 +63,8 @@ pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
 
 impl TraceReader {
     /// Reads what follows the first line, which `lines` has passed.
-    pub(crate) fn new(lines: Lines) -> Self {
-        TraceReader { lines, seen: Seen::new() }
+    pub(crate) fn new(lines: Lines, version: u32) -> Self {
+        TraceReader { lines, seen: Seen { version, ..Seen::new() } }
     }
 
     /// The next event.
@@ -100,7 +103,14 @@ impl Seen {
         let mut tasks = Numbers::default();
         let first = tasks.insert(1, "task", "tasks");
         debug_assert_eq!(first, Ok(()));
-        Seen { time: 0, tasks, exited: Numbers::default(), files: Files::default(), machine: BTreeMap::new() }
+        Seen {
+            version: VERSION,
+            time: 0,
+            tasks,
+            exited: Numbers::default(),
+            files: Files::default(),
+            machine: BTreeMap::new(),
+        }
     }
 
     /// A line that begins with `#`: the definition of a file, a setting of the machine, or a remark.
@@ -109,17 +119,21 @@ impl Seen {
         if fields.eat_text(b"# fhtrace ") || fields.eat_text(b"# fhsnap ") {
             return Err(Bad::Expected("no second header: this looks like two files in one", 0));
         }
-        if fields.eat_text(b"# machine ") {
+        if self.version >= 2 && fields.eat_text(b"# machine ") {
             let (name, value) = fields.rest_text()?.split_once(' ').unwrap_or_default();
-            if self.machine.len() < MOST_SETTINGS {
+            if self.machine.len() < MOST_SETTINGS && name.len() + value.len() < MOST_OF_SETTING {
                 self.machine.insert(name.to_owned(), value.to_owned());
             }
             return Ok(());
         }
-        if fields.eat_text(b"# huge ") {
+        if self.version >= 2 && fields.eat_text(b"# huge ") {
             let id = fields.decimal_u32("a file's number")?;
             fields.blank("bytes of its pages")?;
+            let begin = fields.position();
             let bytes = fields.decimal("bytes of its pages")?;
+            if !bytes.is_power_of_two() || bytes < 4096 {
+                return Err(Bad::Expected("a power of two, 4096 or more", begin));
+            }
             return self.files.set_huge(id, bytes);
         }
         if !fields.eat_text(b"# file ") {

@@ -3,7 +3,7 @@ use crate::TraceWriter;
 
 /// The events of a text behind its first line.
 fn read(text: &str) -> Result<Vec<Event>, String> {
-    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")));
+    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let mut events = Vec::new();
     while let Some(event) = reader.next_event().map_err(|error| error.to_string())? {
         events.push(event);
@@ -88,7 +88,7 @@ fn an_event_has_what_its_line_says() {
 #[test]
 fn remarks_and_files_are_no_events() {
     let text = "# a remark\n# file 1 40883 /etc/ld so.cache\n# file 4000000000 - [x]\n1 0 1 X";
-    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")));
+    let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let event = reader.next_event().unwrap().unwrap();
     assert_eq!((event.line, event.time), (4, 1));
     let file = FileInfo { id: 1, size: Some(40883), huge: None, path: "/etc/ld so.cache".to_owned() };
@@ -170,7 +170,7 @@ fn a_task_exits_once() {
 
 #[test]
 fn text_is_in_utf8() {
-    let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"));
+    let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"), VERSION);
     let error = reader.next_event().unwrap_err().to_string();
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
 }

@@ -110,7 +110,8 @@ impl Work {
         for (buffer, file) in &mut self.buffers {
             buffer.drain(file).context(KEPT)?;
         }
-        let lost = self.dropped.saturating_sub(before) + self.perf.drain();
+        self.perf.drain();
+        let lost = self.dropped.saturating_sub(before);
         if lost > 0 {
             self.losses.push(Raw { time: self.looked, cpu: None, thread: 0, what: What::Lost(lost) });
         }
@@ -130,8 +131,6 @@ impl Running {
         instance.stop()?;
         stop.store(true, Ordering::Release);
         let work = thread.join().map_err(|_| anyhow::anyhow!("the thread that collects has panicked"))??;
-        let lost =
-            work.losses.iter().map(|raw| if let What::Lost(count) = raw.what { count } else { 0 }).sum();
         let mut pages = Vec::new();
         for (buffer, mut file) in work.buffers {
             file.flush()?;
@@ -142,6 +141,8 @@ impl Running {
         let mut perf = work.perf.found;
         perf.extend(work.losses);
         perf.sort_by_key(|raw| raw.time);
+        let count = |raw: &Raw| if let What::Lost(count) = raw.what { count } else { 0 };
+        let lost = perf.iter().map(count).sum();
         Ok(Collected { instance, pages, perf, lost })
     }
 }

@@ -49,8 +49,8 @@ pub struct Freezes {
 
 /// How long the threads get to stand still.
 const PATIENCE: u64 = 100_000_000;
-/// How long a process gets to exit once it has begun to.
-const EXITS_IN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long processes get to exit once they have begun to.
+const EXITS_IN: u64 = 10_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Thread {
@@ -111,7 +111,8 @@ pub fn follow(root: i32, freezes: Freezes, again: Again) -> anyhow::Result<Follo
         let wait = if left > 0 { next - time } else { u64::MAX };
         follower.pause(Duration::from_nanos(wait).min(Duration::from_secs(1)));
     }
-    follower.exiting.iter().for_each(wait_for);
+    let until = now() + EXITS_IN;
+    follower.exiting.iter().for_each(|process| wait_for(process, until));
     Ok(follower.found)
 }
 
@@ -129,7 +130,8 @@ impl Follower {
     fn pause(&mut self, most: Duration) {
         let Some(signal) = tracee::pause(most) else { return };
         match self.ending {
-            false => tracee::tell(self.root, signal),
+            false if !self.root_gone => tracee::tell(self.root, signal),
+            false => self.threads.values().for_each(|thread| tracee::tell(thread.process, signal)),
             true => self.threads.values().for_each(|thread| tracee::tell(thread.process, libc::SIGKILL)),
         }
         self.ending = true;
@@ -275,9 +277,11 @@ fn is_gone(process: &OwnedFd) -> bool {
     ends_within(process, &Timespec { tv_sec: 0, tv_nsec: 0 })
 }
 
-fn wait_for(process: &OwnedFd) {
+fn wait_for(process: &OwnedFd, until: u64) {
+    let left = until.saturating_sub(now());
+    let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
     // One that hangs is not waited for: what is recorded of it is.
-    let _ = ends_within(process, &EXITS_IN);
+    let _ = ends_within(process, &time);
 }
 
 fn ends_within(process: &OwnedFd, time: &Timespec) -> bool {

@@ -1,6 +1,7 @@
 //! What only perf events tell: when a page fault was resolved, and which file a mapping is of.
 
 use super::raw::{Mapped, Raw, What};
+use super::tracee::now;
 use anyhow::Context;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
@@ -18,7 +19,7 @@ const MMAP2: u32 = 10;
 pub struct Perf {
     rings: Vec<Ring>,
     more: Receiver<Vec<Ring>>,
-    /// What was read so far.
+    /// What was read so far, losses included: from the last record before them.
     pub found: Vec<Raw>,
 }
 
@@ -35,6 +36,8 @@ struct Ring {
     cpu: u16,
     /// It is that of faults that had to wait for storage.
     major: bool,
+    /// When its last record was made.
+    last: u64,
 }
 
 impl Perf {
@@ -50,22 +53,25 @@ impl Perf {
         Ok((Perf { rings: again.rings(process)?, more, found: Vec::new() }, again))
     }
 
-    /// Reads what is there, and does not wait for more. How many records have found no room.
-    pub fn drain(&mut self) -> u64 {
-        let mut lost = 0;
+    /// Reads what is there, and does not wait for more.
+    pub fn drain(&mut self) {
         self.rings.extend(self.more.try_iter().flatten());
         for ring in &mut self.rings {
             while let Some(record) = ring.sampler.next_record() {
                 let (kind, bytes) = (record.ty(), record.to_contiguous());
-                match kind {
-                    SAMPLE => self.found.extend(resolved(&bytes, ring.major, ring.cpu)),
-                    MMAP2 => self.found.extend(mapped(&bytes, ring.cpu)),
-                    LOST => lost += word(&bytes, 8).unwrap_or(1),
-                    _ => {}
-                }
+                let raw = match kind {
+                    SAMPLE => resolved(&bytes, ring.major, ring.cpu),
+                    MMAP2 => mapped(&bytes, ring.cpu),
+                    LOST => {
+                        let what = What::Lost(word(&bytes, 8).unwrap_or(1));
+                        Some(Raw { time: ring.last, cpu: None, thread: 0, what })
+                    }
+                    _ => None,
+                };
+                ring.last = raw.as_ref().map_or(ring.last, |raw| raw.time);
+                self.found.extend(raw);
             }
         }
-        lost
     }
 }
 
@@ -100,7 +106,7 @@ impl Ring {
         let mut counter = builder.build().context("no leave for perf events (perf_event_open): be root")?;
         counter.enable()?;
         let sampler = counter.sampled(bytes).context("no room for the rings of perf events")?;
-        Ok(Ring { sampler, cpu, major })
+        Ok(Ring { sampler, cpu, major, last: now() })
     }
 }
 

@@ -50,8 +50,8 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Whether the program that `process` has just begun runs with other credentials than who called it, or may not be read: the kernel ends
-/// perf events then.
+/// Whether the program that `process` has just begun runs with other credentials than its caller, or may not be read by it: the kernel
+/// ends perf events then.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {
@@ -61,7 +61,8 @@ pub fn is_privileged(process: i32) -> bool {
     };
     let readable = fs::metadata(format!("/proc/{process}/exe"));
     let readable = readable.is_ok_and(|exe| exe.permissions().mode() & 0o444 == 0o444);
-    differ("Uid:") || differ("Gid:") || !readable
+    let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
+    differ("Uid:") || differ("Gid:") || !root && !readable
 }
 
 /// The sizes that `status` holds, in kB.

@@ -110,7 +110,18 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, 
     // Where Linux put it; the engine agrees if that is free.
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
     let addr = planned.call.returned.value().filter(|_| !fixed).unwrap_or(addr);
-    process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset).map_err(MmapError::errno)
+    let mmap = || {
+        let mapped = process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset);
+        mapped.map_err(MmapError::errno)
+    };
+    match mmap() {
+        // There were enough huge pages on Linux.
+        Err(Errno::ENOMEM) if planned.call.returned.value().is_some() => {
+            world.has_larger_pools();
+            mmap()
+        }
+        answer => answer,
+    }
 }
 
 fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {

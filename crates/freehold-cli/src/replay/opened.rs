@@ -9,16 +9,21 @@ use freehold_machine::Machine;
 use freehold_trace::plan::Access;
 use freehold_trace::{Call, CallName, Returned};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// `F_ADD_SEALS`, as a number of fcntl.
 const F_ADD_SEALS: u32 = 1033;
-/// `F_SEAL_SEAL`: all seals of a memfd that was made without leave to be sealed.
-const SEALED: u64 = 1;
-/// `F_SEAL_EXEC`, of which the engine does not know.
+/// Seals, as fcntl has them.
+const SEAL_SEAL: u64 = 1;
+const SEAL_SHRINK: u64 = 2;
+const SEAL_GROW: u64 = 4;
 const SEAL_EXEC: u64 = 0x20;
-pub(super) const MFD_ALLOW_SEALING: u64 = 2;
-/// It takes the right to be executed away, and seals that.
+/// `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`: those that the engine has to know.
+const SEAL_WRITES: u64 = 0x18;
+/// All that there are.
+const SEALS: u64 = 0x3f;
+/// Flags of memfd_create: it may be sealed; it cannot be executed, and that is sealed.
+const MFD_ALLOW_SEALING: u64 = 2;
 const MFD_NOEXEC_SEAL: u64 = 8;
 const FALLOC_FL_KEEP_SIZE: u64 = 1;
 const PUNCH_HOLE: u64 = 3;
@@ -27,8 +32,8 @@ const PUNCH_HOLE: u64 = 3;
 pub(super) struct Opened {
     pub(super) mapping: Counted<Mapping<Machine>>,
     pub(super) name: String,
-    /// The flags of memfd_create, if that made it.
-    pub(super) memfd: Option<u64>,
+    /// What is sealed, if it is a memfd. Lengths are kept here: that a program has made it longer by writing is no call of the replay.
+    seals: Option<Mutex<u64>>,
     /// As it is taken to be where nobody knows: for reading and writing.
     guess: OnceLock<Counted<File<Machine>>>,
     /// By what it may do: 1 read, 2 write.
@@ -38,7 +43,17 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) fn new(mapping: Counted<Mapping<Machine>>, name: &str, memfd: Option<u64>) -> Opened {
         let (guess, known) = Default::default();
-        Opened { mapping, name: name.to_owned(), memfd, guess, known }
+        let seals = memfd.map(|flags| match flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) {
+            0 => SEAL_SEAL,
+            MFD_ALLOW_SEALING => 0,
+            _ => SEAL_EXEC,
+        });
+        Opened { mapping, name: name.to_owned(), seals: seals.map(Mutex::new), guess, known }
+    }
+
+    /// Whether seals may be added to a memfd that was made with these flags.
+    pub(super) fn may_be_sealed(flags: u64) -> bool {
+        flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) != 0
     }
 
     /// The open file behind a mapping; `access` is how it was opened, where that is recorded. None without memory.
@@ -62,43 +77,76 @@ impl Opened {
         self.known.iter().filter_map(OnceLock::get).any(|known| Counted::same(known, file))
     }
 
-    /// Makes a call that changes the file. None: the engine does not have it.
+    /// Makes a call that changes the file. None: the engine does not have it, or cannot know its answer.
     pub(super) fn change(&self, call: &Call) -> Option<Returned> {
         let [_, mode, offset, len, ..] = call.args;
-        let done = |result: Result<(), FillError>| match result {
+        let done = |result: Result<(), Errno>| match result {
             Ok(()) => Returned::Value(0),
-            Err(error) => Returned::Error(errno(error).0 as u16),
+            Err(Errno(number)) => Returned::Error(number as u16),
         };
+        let refused = call.returned.value().is_none();
         Some(match (call.name, mode) {
-            (CallName::Ftruncate, bytes) => done(self.mapping.truncate(bytes)),
+            (CallName::Ftruncate | CallName::Fallocate, _) if refused && self.length().is_none() => {
+                return None;
+            }
+            (CallName::Fallocate, _) if len == 0 => Returned::Error(Errno::EINVAL.0 as u16),
+            (CallName::Ftruncate, bytes) => done(self.resize(bytes)),
             (CallName::Fallocate, 0) => {
-                let bytes = self.mapping.size().max(offset.saturating_add(len));
-                done(self.mapping.truncate(bytes))
+                done(self.resize(self.mapping.size().max(offset.saturating_add(len))))
             }
             (CallName::Fallocate, FALLOC_FL_KEEP_SIZE) => Returned::Value(0),
-            (CallName::Fallocate, PUNCH_HOLE) => done(self.mapping.punch(offset..offset.saturating_add(len))),
-            (CallName::Fcntl, _) => return self.seals(call),
+            (CallName::Fallocate, PUNCH_HOLE) => {
+                done(self.mapping.punch(offset..offset.saturating_add(len)).map_err(errno))
+            }
+            (CallName::Fcntl, _) => return self.seal(call),
             _ => return None,
         })
     }
 
-    fn seals(&self, call: &Call) -> Option<Returned> {
-        let flags = self.memfd.filter(|flags| flags & MFD_NOEXEC_SEAL == 0)?;
-        let adds = call.args[1] as u32 == F_ADD_SEALS;
-        let bits = call.args[2];
-        if flags & MFD_ALLOW_SEALING == 0 {
-            let refused = Returned::Error(Errno::EPERM.0 as u16);
-            return Some(if adds { refused } else { Returned::Value(SEALED) });
+    /// Bytes, if that is known.
+    fn length(&self) -> Option<u64> {
+        Some(self.mapping.size()).filter(|bytes| *bytes != UNKNOWN_SIZE)
+    }
+
+    fn sealed(&self) -> u64 {
+        self.seals.as_ref().map_or(0, |seals| *seals.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn resize(&self, bytes: u64) -> Result<(), Errno> {
+        let seals = self.sealed();
+        let forbids = self.length().is_some_and(|now| {
+            bytes < now && seals & SEAL_SHRINK != 0 || bytes > now && seals & SEAL_GROW != 0
+        });
+        if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
+    }
+
+    /// Adds seals, or asks for them.
+    fn seal(&self, call: &Call) -> Option<Returned> {
+        let seals = self.seals.as_ref()?;
+        let mut seals = seals.lock().unwrap_or_else(PoisonError::into_inner);
+        if call.args[1] as u32 != F_ADD_SEALS {
+            return Some(Returned::Value(*seals));
         }
-        if !adds {
-            return Some(Returned::Value(u64::from(self.mapping.seals()?.bits())));
-        }
-        if bits & SEAL_EXEC != 0 {
+        let added = u64::from(call.args[2] as u32);
+        // Of a file that can be executed, that seals more; whether it can, nobody knows.
+        if added & SEAL_EXEC != 0 {
             return None;
         }
-        Some(match self.mapping.add_seals(Seals::from_bits_retain(bits as u32)) {
-            Ok(()) => Returned::Value(0),
-            Err(error) => Returned::Error(error.errno().0 as u16),
+        let result = match () {
+            _ if added & !SEALS != 0 => Err(Errno::EINVAL),
+            _ if *seals & SEAL_SEAL != 0 => Err(Errno::EPERM),
+            _ if added & SEAL_WRITES == 0 => Ok(()),
+            _ => {
+                let writes = Seals::from_bits_retain((added & SEAL_WRITES) as u32);
+                self.mapping.add_seals(writes).map_err(|error| error.errno())
+            }
+        };
+        Some(match result {
+            Ok(()) => {
+                *seals |= added;
+                Returned::Value(0)
+            }
+            Err(Errno(number)) => Returned::Error(number as u16),
         })
     }
 }
@@ -124,7 +172,7 @@ impl World {
     /// A file has this length now; nothing: that is not known any more.
     pub(super) fn set_length(&self, file: u32, bytes: Option<u64>) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
-        // Refused only by a seal, and then its length is what it was.
+        // No seal of the engine's keeps it from that; without memory its length stays.
         let _ = opened.mapping.truncate(bytes.unwrap_or(UNKNOWN_SIZE));
         self.pages_went(&opened.mapping);
     }

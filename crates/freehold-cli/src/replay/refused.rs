@@ -57,9 +57,7 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         _ => return None,
     };
     let Returned::Error(number) = call.returned else { return None };
-    let told = number == EACCES
-        && (process.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN) || tells_opening(world, process, planned));
-    if !reasons.contains(&number) || told {
+    if !reasons.contains(&number) {
         return None;
     }
     let start = call.args[0] & !(PAGE - 1);
@@ -69,6 +67,12 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
         _ => process.maps(range.start).take_while(|line| line.start < range.end).collect(),
     };
+    let told = number == EACCES
+        && (process.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN)
+            || tells_opening(world, process, planned, &lines));
+    if told {
+        return None;
+    }
     if call.name == CallName::Mmap && !lines.is_empty() {
         // Something would be replaced.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
@@ -77,14 +81,22 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     Some(Refused::Undo(Before { brk: None, lines, range }))
 }
 
-/// Whether it is recorded how the file was opened that the call concerns.
-fn tells_opening(world: &World, process: &Process, planned: &PlannedCall) -> bool {
+/// Whether it is recorded how the files were opened that the call concerns, which are mapped at `lines`.
+fn tells_opening(
+    world: &World,
+    process: &Process,
+    planned: &PlannedCall,
+    lines: &[MapLine<Machine>],
+) -> bool {
     if planned.call.name == CallName::Mmap {
         return planned.access.is_some();
     }
-    let vma = process.find_vma(planned.call.args[0]);
-    let file = vma.as_ref().and_then(|vma| vma.object().file());
-    file.is_some_and(|file| world.tells_opening(file))
+    let told = |line: &MapLine<Machine>| {
+        let vma = process.find_vma(line.start);
+        let file = vma.as_ref().and_then(|vma| vma.object().file());
+        file.is_none_or(|file| world.tells_opening(file))
+    };
+    lines.iter().all(told)
 }
 
 /// The break stays where it was.

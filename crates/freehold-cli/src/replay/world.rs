@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::image::{Image, Totals};
-use super::opened::{MFD_ALLOW_SEALING, Opened};
+use super::opened::Opened;
 use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -28,6 +28,8 @@ const LEAST: u64 = 1 << 30;
 const TABLES: u64 = 1 << 30;
 /// Pages of the kernel's own mappings: more than any has.
 const SPECIAL_PAGES: usize = 16;
+/// What part of the memory a pool of huge pages may take from the start.
+const MOST_OF_POOL: u64 = 4;
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
@@ -101,10 +103,12 @@ impl World {
         for size in HugePageSize::ALL {
             let pool = recording.machine(&format!("pool-{}kB", size.bytes() >> 10));
             let mut numbers =
-                pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse().ok());
+                pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse::<u64>().ok());
             if let (Some(free), Some(more)) = (numbers.next(), numbers.next()) {
-                let enough = self.engine.resize_huge_pool(size, free, None) == free;
                 // A machine with less memory has them made when they are asked for.
+                let fits = free == 0
+                    || free.saturating_mul(size.bytes()) <= MEMORY / MOST_OF_POOL && !self.options.backed;
+                let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;
                 self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
             }
         }
@@ -171,7 +175,7 @@ impl World {
         if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
             return Mapping::of_huge_pages(&self.engine, page, bytes, true).map_err(|_| NoMemory);
         }
-        if file.memfd.is_some_and(|flags| flags & MFD_ALLOW_SEALING != 0) {
+        if file.memfd.is_some_and(Opened::may_be_sealed) {
             return Mapping::memfd(&self.engine, bytes);
         }
         let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
@@ -211,6 +215,13 @@ impl World {
     pub(super) fn tells_opening(&self, file: &Counted<File<Machine>>) -> bool {
         let opened = self.homes.get(&home(file.mapping())).and_then(|id| self.files.get(id));
         matches!(opened, Some(Mapped::File(opened)) if opened.tells(file))
+    }
+
+    /// Recorded pools have grown meanwhile: more is known of them than at the start.
+    pub(super) fn has_larger_pools(&self) {
+        for size in HugePageSize::ALL {
+            self.engine.huge_pool(size).set_overcommit(u64::MAX);
+        }
     }
 
     /// What a list of VMAs calls by this name; none for anonymous memory.

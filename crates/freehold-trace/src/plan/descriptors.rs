@@ -1,8 +1,8 @@
 //! What the descriptors of each process are, as far as a recording tells: how a file was opened, and which file it is.
 //!
-//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it, an execve keeps it. What nothing is known of, because it
-//! was opened before the recording began or came from another process, is not in a table. Descriptors that an execve closes stay: who
-//! uses the number again has opened it again.
+//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it. What nothing is known of, because it was opened before the
+//! recording began or came from another process, is not in a table; nor is what was opened before an execve, since no recording tells
+//! which descriptors that closes.
 
 use crate::{Call, CallName};
 use rustc_hash::FxHashMap as HashMap;
@@ -13,6 +13,7 @@ const CLONE_FILES: u64 = 0x400;
 const O_PATH: u64 = 0x20_0000;
 const F_DUPFD: u32 = 0;
 const F_DUPFD_CLOEXEC: u32 = 1030;
+const CLOSE_RANGE_UNSHARE: u64 = 2;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
 /// Most descriptors of a process that are remembered.
 const MOST: usize = 1 << 16;
@@ -74,6 +75,12 @@ impl Descriptors {
         }
     }
 
+    /// The task begins another program.
+    pub(super) fn exec(&mut self, task: u32) {
+        self.exit(task);
+        self.begin(task, Table::default());
+    }
+
     /// Nothing is known any more.
     pub(super) fn forget(&mut self) {
         self.tables.values_mut().for_each(|(_, table)| *table = Table::default());
@@ -110,8 +117,13 @@ impl Descriptors {
                 self.copy(task, args[0], value);
             }
             CallName::Close => self.set(task, args[0], None),
-            CallName::CloseRange if args[2] & CLOSE_RANGE_CLOEXEC == 0 => {
-                self.close(task, args[0] as u32, args[1] as u32);
+            CallName::CloseRange => {
+                if args[2] & CLOSE_RANGE_UNSHARE != 0 {
+                    self.unshare(task);
+                }
+                if args[2] & CLOSE_RANGE_CLOEXEC == 0 {
+                    self.close(task, args[0] as u32, args[1] as u32);
+                }
             }
             _ => {}
         }
@@ -125,6 +137,13 @@ impl Descriptors {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
         Arc::make_mut(table).retain(|descriptor, _| !(first..=last).contains(&(*descriptor as u32)));
+    }
+
+    fn unshare(&mut self, task: u32) {
+        let number = self.number(task);
+        let table = self.tables.get(&number).map(|(_, table)| table.clone()).unwrap_or_default();
+        self.exit(task);
+        self.begin(task, table);
     }
 
     fn number(&mut self, task: u32) -> u32 {

@@ -99,6 +99,7 @@ impl Planner {
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.gather_last_whole(task);
         self.leave(task);
+        self.descriptors.exec(task);
         if let Some(own) = self.tasks.get_mut(&task) {
             own.lost = false;
         }
@@ -230,6 +231,9 @@ impl Planner {
         if let Some(why) = self.is_elsewhere(&call) {
             self.note_userfaultfd(task, &call);
             self.doubt(line, task, &call);
+            if call.name == CallName::Truncate {
+                self.lengths.doubt(false);
+            }
             return self.aside(why);
         }
         if call.returned == Returned::Never {

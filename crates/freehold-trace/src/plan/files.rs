@@ -9,6 +9,7 @@ use super::step::{PlannedCall, What};
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
+const EPERM: u16 = 1;
 const F_ADD_SEALS: u32 = 1033;
 const F_GET_SEALS: u32 = 1034;
 const FALLOC_FL_KEEP_SIZE: u64 = 1;
@@ -44,6 +45,9 @@ impl Planner {
                 self.change(line, task, call, Change::Nothing);
             }
             (name, Returned::Value(value)) if name.is_of_descriptors() => {
+                if empties(&call) {
+                    self.lengths.doubt(false);
+                }
                 self.descriptors.called(task, &call, value);
             }
             (name, _) if name.is_of_descriptors() => {}
@@ -52,8 +56,7 @@ impl Planner {
                 let access = Some(Access { read: true, write: true });
                 let open = Open { access, file: Some(file), memfd: true, length: None };
                 self.descriptors.set(task, descriptor, Some(open));
-                let stamp = self.stamp(task);
-                self.lengths.changes(file, Some(0), stamp, &mut Vec::new());
+                self.lengths.begin(file);
             }
             (CallName::Ftruncate, _) => {
                 let change = Change::Length(call.args[1]);
@@ -85,6 +88,7 @@ impl Planner {
         let [_, mode, offset, len, ..] = call.args;
         let now = self.file_at(task, call).and_then(|file| self.lengths.get(file));
         match mode {
+            _ if call.returned.value().is_none() => Change::Nothing,
             0 => now.map_or(Change::Unknown, |now| Change::Length(now.max(offset.saturating_add(len)))),
             FALLOC_FL_KEEP_SIZE => Change::Nothing,
             PUNCH_HOLE => Change::Pages,
@@ -108,13 +112,17 @@ impl Planner {
                     self.descriptors.set(task, call.args[0], Some(open));
                 }
                 // Nobody has mapped it.
-                (Some(_), ..) => {}
+                (Some(open), ..) => {
+                    self.descriptors.set(task, call.args[0], Some(Open { length: None, ..open }))
+                }
                 _ => self.aside(aside::FILES),
             }
             return;
         };
         let done = call.returned.value().is_some();
-        let known = open.is_some_and(|open| open.memfd);
+        // Of a memfd it is known what it is sealed against.
+        let told = matches!(call.returned, Returned::Error(EPERM)) || call.name == CallName::Fcntl;
+        let known = told && open.is_some_and(|open| open.memfd);
         if self.space_of(task).is_none() || !done && !known {
             return self.aside(aside::FILES);
         }
@@ -141,7 +149,7 @@ impl Planner {
     /// Of all files, what is known may be wrong.
     pub(super) fn forget_files(&mut self) {
         self.descriptors.forget();
-        self.stale = true;
+        self.lengths.doubt(true);
     }
 
     /// A fault: what it finds may depend on how long the file is. One that found a page where none should be shows that the file is
@@ -152,7 +160,7 @@ impl Planner {
         let Some((start, area)) = space.areas.find(page) else { return };
         let (Some(file), offset) = (area.file, area.offset.saturating_add(page - start)) else { return };
         let beyond = self.lengths.get(file).is_some_and(|bytes| is_beyond(offset, bytes));
-        if resolved && (beyond || self.stale && self.lengths.get(file).is_some()) {
+        if resolved && beyond || self.lengths.is_stale(file) {
             self.forget_length(line, task, file);
         }
         let stamp = self.stamp(task);
@@ -168,6 +176,10 @@ impl Planner {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let Some(bytes) = open.length else { return };
         self.descriptors.set(task, call.args[4], Some(Open { length: None, ..open }));
+        if self.lengths.follows(file) {
+            // By another descriptor, later.
+            return;
+        }
         let stamp = self.stamp(task);
         self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
         self.push(task, line, What::Length { file, bytes: Some(bytes) });
@@ -207,6 +219,17 @@ impl Planner {
         let areas = ranges.iter().flat_map(|range| space.areas.within(range));
         let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
         files.filter(|file| self.lengths.follows(*file)).collect()
+    }
+}
+
+/// Whether the call takes all bytes of some file.
+fn empties(call: &Call) -> bool {
+    const O_TRUNC: u64 = 0o1000;
+    match call.name {
+        CallName::Creat | CallName::Openat2 => true,
+        CallName::Open => call.args[1] & O_TRUNC != 0,
+        CallName::Openat => call.args[2] & O_TRUNC != 0,
+        _ => false,
     }
 }
 

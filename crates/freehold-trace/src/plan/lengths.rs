@@ -1,5 +1,5 @@
-//! How long files are, as far as calls that change it are recorded, and the order that this forces: who faults in a file, or compares
-//! what is there, and who makes it shorter or longer.
+//! How long files are, as far as calls that change it are recorded, and the order that this forces, also between address spaces: a step
+//! that faults in a file, or compares what is there, and one that makes the file shorter or longer keep their order.
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;
@@ -18,9 +18,28 @@ struct Length {
     changed: Stamp,
     /// The last step of each task since then that depends on it.
     users: HashMap<u32, u32>,
+    /// A memfd: no other name leads to it.
+    memfd: bool,
+    /// Something may have changed it that is not recorded.
+    stale: bool,
 }
 
 impl Lengths {
+    /// A memfd begins, with no bytes.
+    pub(super) fn begin(&mut self, file: u32) {
+        self.files.insert(file, Length { bytes: Some(0), memfd: true, ..Length::default() });
+    }
+
+    /// What is known may be wrong: of all files, or of those that others may reach by their path.
+    pub(super) fn doubt(&mut self, all: bool) {
+        self.files.values_mut().filter(|length| all || !length.memfd).for_each(|length| length.stale = true);
+    }
+
+    /// Whether the length that is known of the file may be wrong.
+    pub(super) fn is_stale(&self, file: u32) -> bool {
+        self.files.get(&file).is_some_and(|length| length.stale && length.bytes.is_some())
+    }
+
     /// No file's length was ever known.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
@@ -48,7 +67,7 @@ impl Lengths {
         let length = self.files.entry(file).or_default();
         waits.push(length.changed);
         waits.extend(length.users.drain().map(|(task, index)| Stamp { task, index }));
-        (length.bytes, length.changed) = (bytes, stamp);
+        (length.bytes, length.changed, length.stale) = (bytes, stamp, false);
     }
 
     /// Nobody has to wait for what happened until now.

@@ -75,9 +75,12 @@ impl Planner {
     /// The file that an mmap with a descriptor maps. `path` is what the recording calls it.
     fn opened_file(&mut self, task: u32, call: &Call, path: Option<&str>) -> Option<u32> {
         let open = self.descriptors.get(task, call.args[4]);
-        let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd));
-        if let Some(id) = memfd.and_then(|open| open.file) {
+        let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
+        // Known as another file, it is one that another process has sent.
+        let known = call.file.and_then(|record| self.records.get(&record).copied());
+        if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
             self.call_by_name(id, path);
+            self.records.extend(call.file.map(|record| (record, id)));
             return Some(id);
         }
         match (path, call.file) {

@@ -10,6 +10,7 @@
 //! | a call that changes VMAs, a first write | changed, or looked at, any VMA that it overlaps or touches; faulted where it changes |
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
 //! | fork, a snapshot, mlockall | did anything |
+//! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot or mlockall. To know which VMAs a call touches, the planner keeps a
 //! sequential model of each address space (`area.rs`, `calls.rs`), without pages.
@@ -81,8 +82,6 @@ pub struct Planner {
     nameless: HashMap<u32, PlanFile>,
     descriptors: Descriptors,
     lengths: Lengths,
-    /// Events were lost: files may have other lengths.
-    stale: bool,
     /// Files of the recording, by path, and how many of them are in here.
     paths: HashMap<String, usize>,
     paths_known: usize,
@@ -163,7 +162,6 @@ impl Planner {
             nameless: HashMap::default(),
             descriptors: Descriptors::default(),
             lengths: Lengths::default(),
-            stale: false,
             paths: HashMap::default(),
             paths_known: 0,
             segments: HashMap::default(),

@@ -406,3 +406,30 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
     // An exec, a fork, a brk; a fork, an exec, a brk; nothing.
     assert_eq!(calls, [(1, 3), (2, 3)]);
 }
+
+/// Making a memfd is no step, so nobody waits for one.
+#[test]
+fn who_maps_a_memfd_waits_for_no_step_of_its_maker() {
+    let segment = second(
+        "6 0 1 N 2 1 10500
+7 0 1 memfd_create 100 0 = 3
+8 0 2 mmap 0 2000 3 1 3 0 = 30000 f1
+9 0 1 munmap 30000 2000 = 0
+",
+    );
+    assert!(waits(&segment, 8).iter().all(|(task, _)| *task != 1), "{:?}", waits(&segment, 8));
+    assert_eq!(waits(&segment, 9), [(2, 0)]);
+}
+
+#[test]
+fn what_was_opened_before_an_exec_is_not_known_after_it() {
+    let segment = second(
+        "6 0 1 openat ffffff9c 100 2 1b6 = 3
+7 0 1 N 2 2 0
+8 0 2 E 1
+9 0 2 mmap 0 2000 1 1 3 0 = 30000 f2
+10 0 1 mmap 0 2000 1 1 3 0 = 30000 f2
+",
+    );
+    assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
+}

@@ -1,7 +1,7 @@
 //! Which file a descriptor is, as far as the text tells.
 //!
 //! With option -y each descriptor is followed by its path, and files with one path are one file. Without, the text gives
-//! the number alone, and neither the open nor the close of it. Then these rules hold, within one process from one execve to
+//! the number alone, and which file it is follows from what is done with it. Then these rules hold, within one process from one execve to
 //! the next (a fork passes them on):
 //!
 //! - memfd_create and ftruncate make a descriptor a file that shared mappings of it share, until the next memfd_create;
