@@ -250,7 +250,7 @@ impl Generator {
     }
 
     fn advice(&mut self) -> u64 {
-        let mut set = vec![0, 1, 2, 3, 4, 4, 4, 10, 11, 16, 17, 18, 19, 14, 15, 12, 13, 20, 24, 22, 23];
+        let mut set = vec![0, 1, 2, 3, 4, 4, 4, 10, 11, 16, 17, 18, 19, 14, 15, 12, 13, 20, 24, 22, 23, 25];
         set.push(if self.mix.free { 8 } else { 21 });
         if self.mix.files {
             set.push(9);
@@ -371,6 +371,7 @@ impl Generator {
             81 if self.mix.forks && self.one_in(2) => Call::Fork,
             81 if self.mix.forks && self.one_in(4) => Call::Exit,
             82 if self.mix.seals && self.one_in(3) => match self.below(12) {
+                1 => Call::SetMerge { on: self.below(2) },
                 0 => Call::SetMdwe { bits: self.pick(&[0, 1, 1, 1, 3, 3, 2, 5, 1 << 32]) },
                 _ => Call::Mseal { addr, len, flags: u64::from(self.one_in(12)) },
             },

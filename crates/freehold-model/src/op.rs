@@ -78,6 +78,10 @@ pub enum Call {
     SetMdwe {
         bits: u64,
     },
+    /// `prctl(PR_SET_MEMORY_MERGE)`: equal pages may become one, wherever that can be, or nowhere.
+    SetMerge {
+        on: u64,
+    },
     Brk {
         addr: u64,
     },

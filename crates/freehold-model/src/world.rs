@@ -57,7 +57,8 @@ pub struct World {
     pub may_lock: bool,
     /// How guards mark their VMA.
     pub guards: GuardMark,
-    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10; `PR_SET_MDWE`).
+    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10; `PR_SET_MDWE`), equal pages merged
+    /// (`PR_SET_MEMORY_MERGE`).
     pub seals: bool,
     /// How the kernel's slips are treated.
     pub quirks: Quirks,

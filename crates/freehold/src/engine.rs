@@ -16,21 +16,22 @@ use crate::{
 use freehold_pagetable::Level;
 use freehold_sync::{
     PerCpu, ReaderSlots,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     stats::{LockSnapshot, LockStats},
 };
 
-/// Where private anonymous memory gets huge pages: what /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses
-/// small pages into huge ones later.
+/// Where private anonymous memory gets huge pages when it is touched: what /sys/kernel/mm/transparent_hugepage/enabled says. Nothing
+/// collapses small pages into huge ones later, but for MADV_COLLAPSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
 pub enum HugePages {
     /// Nowhere.
-    Never,
+    Never = 0,
     /// Where MADV_HUGEPAGE asked for them.
     #[default]
-    Madvise,
+    Madvise = 1,
     /// Everywhere but where MADV_NOHUGEPAGE or MAP_STACK asked for none.
-    Always,
+    Always = 2,
 }
 
 /// System-wide settings.
@@ -45,7 +46,7 @@ pub struct Config {
     /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
     /// (heuristic overcommit: more than there is memory and swap).
     pub commit_pages: u64,
-    /// Where anonymous memory gets huge pages.
+    /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
     /// How the VMAs of a file are locked by who leaves their tree alone.
     pub file_rmap: FileRmap,
@@ -86,6 +87,8 @@ pub struct Engine<P: Platform> {
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
     /// Likewise, of the i_mmap locks.
     pub(crate) file_stats: Option<Counted<LockStats<P>>>,
+    /// See [`HugePages`]; one word, read and written alone.
+    huge_pages: AtomicU32,
     /// Frames whose memory failed; only ever counted up.
     pub(crate) failed_frames: AtomicU64,
     config: Config,
@@ -133,6 +136,7 @@ impl<P: Platform> Engine<P> {
             serials,
             lock_stats,
             file_stats,
+            huge_pages: AtomicU32::new(config.huge_pages as u32),
             failed_frames: AtomicU64::new(0),
             config,
             platform,
@@ -168,7 +172,22 @@ impl<P: Platform> Engine<P> {
         self.failed_frames.load(Relaxed)
     }
 
-    /// System-wide settings.
+    /// Where anonymous memory gets huge pages.
+    pub fn huge_pages(&self) -> HugePages {
+        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or after.
+        match self.huge_pages.load(Relaxed) {
+            0 => HugePages::Never,
+            1 => HugePages::Madvise,
+            _ => HugePages::Always,
+        }
+    }
+
+    /// It gets them there from now on. What is mapped stays.
+    pub fn set_huge_pages(&self, huge_pages: HugePages) {
+        self.huge_pages.store(huge_pages as u32, Relaxed);
+    }
+
+    /// System-wide settings, as they were when the engine was made.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -109,7 +109,7 @@ mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
-pub use settings::{EngineError, HeapError, MdweError, SpaceError};
+pub use settings::{EngineError, HeapError, MdweError, MergeError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 
 impl FillError {
@@ -123,6 +123,7 @@ impl FillError {
             FillError::NoHugePages => Errno::ENOSPC,
             FillError::Invalid => Errno::EINVAL,
             FillError::Busy => Errno::ETXTBSY,
+            FillError::Unsupported => Errno::EOPNOTSUPP,
             FillError::Lost => Errno::EIO,
             FillError::Killed => Errno::EINTR,
         }
@@ -260,6 +261,8 @@ verb_error! {
         NotMapped => ENOMEM,
         /// A VMA could not be cut: the limit on VMAs, or no memory.
         NotCut => EAGAIN,
+        /// A page that was to become part of a huge one is in use by others than page tables.
+        InUse => EAGAIN,
         /// No memory for pages or tables.
         OutOfMemory => ENOMEM,
         /// A sealed VMA that cannot be written cannot be emptied either, and a file may be sealed against holes.
@@ -270,10 +273,13 @@ verb_error! {
         BadAccess => EFAULT,
         /// The memory of a page to populate failed.
         MemoryFailed => EHWPOISON,
-        /// A page whose memory is to fail is in use in a way that forbids it.
+        /// A page whose memory is to fail is in use in a way that forbids it; or one that was to become part of a huge page is missing, and a
+        /// userfaultfd's pager supplies it.
         Busy => EBUSY,
         /// Memory is to fail, and no privilege.
         NotPermitted => EPERM,
+        /// Secret memory has no holes.
+        NotSupported => EOPNOTSUPP,
         /// The file failed.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.

@@ -75,6 +75,7 @@ impl Engine {
                     .map_err(|_| MdweError::Invalid)
                     .and_then(|bits| p.set_mdwe(Mdwe::from_bits_retain(bits)))
             )?,
+            Call::SetMerge { on } => errno!(p.set_memory_merge(on != 0))?,
             Call::Brk { addr } => p.brk(addr).map_err(|_| libc::EINTR)?,
             Call::Msync { addr, len, flags } => {
                 errno!(p.msync(addr, len, SyncFlags::from_bits_retain(flags as u32)))?

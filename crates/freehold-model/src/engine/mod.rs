@@ -16,7 +16,7 @@ mod outside;
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::space::maps::MapName;
-use freehold::space::{Counts, Limits, Locking, SpaceConfig};
+use freehold::space::{Counts, Limits, Locking, SpaceConfig, ThpDisable};
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::X86_4;
 
@@ -108,6 +108,8 @@ impl Engine {
             brk: w.heap,
             limits: Limits { may_lock: w.may_lock, ..Limits::default() },
             locking: self.locking,
+            // As in the kernel's processes.
+            thp_disable: ThpDisable::Everywhere,
             ..SpaceConfig::default()
         };
         let process = Process::new(&kernel, &space).expect("memory for a process");

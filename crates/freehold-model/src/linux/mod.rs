@@ -152,10 +152,11 @@ impl Linux {
         self.world.guards = GuardMark::AnonVma;
     }
 
-    /// Seals nothing, which a kernel that can seal does gladly, and denies nothing.
+    /// Seals nothing, which a kernel that can seal does gladly, denies nothing, and merges nothing.
     fn probe_seals(&mut self) {
         let (addr, len) = (self.world.start, 0);
-        let calls = [Call::Mseal { addr, len, flags: 0 }, Call::SetMdwe { bits: 0 }];
+        let calls =
+            [Call::Mseal { addr, len, flags: 0 }, Call::SetMdwe { bits: 0 }, Call::SetMerge { on: 0 }];
         self.world.seals = calls.into_iter().all(|call| self.apply(&Op { proc: 0, call }) == Outcome::Ok(0));
     }
 
@@ -306,6 +307,8 @@ impl Drop for Linux {
 
 /// The option of prctl.
 const PR_SET_MDWE: u64 = 65;
+/// Likewise.
+const PR_SET_MEMORY_MERGE: u64 = 67;
 
 /// A call as a command; `None` for those the parent has a hand in.
 fn command(call: &Call) -> Option<Cmd> {
@@ -327,6 +330,7 @@ fn command(call: &Call) -> Option<Cmd> {
         Call::Munlockall => (libc::SYS_munlockall, [0; 6]),
         Call::Mseal { addr, len, flags } => (libc::SYS_mseal, [addr, len, flags, 0, 0, 0]),
         Call::SetMdwe { bits } => (libc::SYS_prctl, [PR_SET_MDWE, bits, 0, 0, 0, 0]),
+        Call::SetMerge { on } => (libc::SYS_prctl, [PR_SET_MEMORY_MERGE, on, 0, 0, 0, 0]),
         Call::Brk { addr } => (libc::SYS_brk, [addr, 0, 0, 0, 0, 0]),
         Call::Msync { addr, len, flags } => (libc::SYS_msync, [addr, len, flags, 0, 0, 0]),
         Call::Ftruncate { file, len } => (libc::SYS_ftruncate, [fd(file), len, 0, 0, 0, 0]),

@@ -12,7 +12,7 @@ impl Model {
         }
         let outside = self.world.outside;
         let mut child = self.proc(p).clone();
-        child.def_flags = 0;
+        child.def_flags &= vmflag::MERGEABLE;
         child.mdwe = child.inherited_mdwe();
         child.count.locked_vm = outside.locked_vm;
         let mut fresh = self.next_anon;

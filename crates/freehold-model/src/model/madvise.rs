@@ -1,5 +1,6 @@
 //! madvise.
 
+use super::ksm::may_merge;
 use super::*;
 use crate::world::GuardMark;
 
@@ -8,7 +9,7 @@ pub(super) const DONTNEED_LOCKED: u64 = 24;
 impl Model {
     pub(super) fn madvise(&mut self, p: usize, addr: u64, len: u64, advice: u64) -> Res {
         let advice = u64::from(advice as u32); // The parameter is an int.
-        let known = matches!(advice, 0..=4 | 8..=24 | 102 | 103);
+        let known = matches!(advice, 0..=4 | 8..=25 | 102 | 103);
         let end = addr.wrapping_add(page_up(len));
         if !known || !aligned(addr) || (len != 0 && page_up(len) == 0) || end < addr {
             return Err(libc::EINVAL);
@@ -61,6 +62,8 @@ impl Model {
             9 => self.advise_remove(&v, start, end),
             20 | 21 if v.has(vmflag::LOCKED) => Err(libc::EINVAL),
             20 | 21 => Ok(()),
+            // No huge pages in these processes (`PR_SET_THP_DISABLE`).
+            25 => Err(libc::EINVAL),
             102 => self.guard_install(p, i, start, end),
             103 => {
                 self.proc(p).forget_pages(start, end, |page| matches!(page, Page::Guard));
@@ -83,7 +86,7 @@ impl Model {
             2 => f & !read | SEQUENTIAL,
             10 => f | DONTFORK,
             11 => f & !DONTFORK,
-            12 if f & (SHARED | MAYSHARE | DROPPABLE) != 0 => f,
+            12 if !may_merge(f) => f,
             12 => f | MERGEABLE,
             13 => f & !MERGEABLE,
             14 => f & !NOHUGEPAGE | HUGEPAGE,

@@ -93,7 +93,7 @@ impl Model {
             lock |= vmflag::LOCKONFAULT;
         }
         let pr = self.proc(p);
-        pr.def_flags = if flags & MCL_FUTURE != 0 { lock } else { 0 };
+        pr.def_flags = pr.def_flags & vmflag::MERGEABLE | if flags & MCL_FUTURE != 0 { lock } else { 0 };
         if flags & MCL_FUTURE != 0 && flags & MCL_CURRENT == 0 {
             return Ok(0);
         }

@@ -1,5 +1,6 @@
 //! mmap.
 
+use super::ksm::may_merge;
 use super::merge::Candidate;
 use super::place::Want;
 use super::*;
@@ -105,6 +106,9 @@ impl Model {
             }
             None => anon_flags(map, addr, &mut flags)?,
         };
+        if !may_merge(flags) {
+            flags &= !vmflag::MERGEABLE;
+        }
         if map & MAP_NORESERVE != 0 {
             flags |= vmflag::NORESERVE;
         }

@@ -17,6 +17,7 @@ mod brk;
 mod fault;
 mod file;
 mod fork;
+mod ksm;
 mod madvise;
 mod merge;
 mod mlock;
@@ -106,7 +107,7 @@ struct Process {
     pages: BTreeMap<u64, Page>,
     count: Counters,
     brk: u64,
-    /// Lock flags of future mappings.
+    /// Flags of future mappings: locks, and whether equal pages may become one.
     def_flags: u32,
     /// What it denies itself of executable memory.
     mdwe: u64,
@@ -201,6 +202,7 @@ impl Model {
             Call::Munlockall => ok(self.set_lock_all(p, 0)),
             Call::Mseal { addr, len, flags } => ok(self.mseal(p, addr, len, flags)),
             Call::SetMdwe { bits } => ok(self.set_mdwe(p, bits)),
+            Call::SetMerge { on } => ok(self.set_merge(p, on != 0)),
             Call::Brk { addr } => ok(self.brk(p, addr)),
             Call::Msync { addr, len, flags } => ok(self.msync(p, addr, len, flags)),
             Call::Mincore { addr, len } => self.mincore(p, addr, len).map(Outcome::Bytes),

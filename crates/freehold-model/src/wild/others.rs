@@ -3,6 +3,7 @@
 use super::{stage::Stage, values::Values};
 use freehold::{
     Pfn,
+    engine::HugePages,
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
 };
@@ -43,7 +44,13 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
         _ => {
             let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
-            let _ = (looked, mapping.is_direct(), mapping.is_shmem(), mapping.huge_page_size());
+            let _ = (
+                looked,
+                mapping.is_direct(),
+                mapping.is_shmem(),
+                mapping.is_secret(),
+                mapping.huge_page_size(),
+            );
             file.fits(v.pages(), v.pages()) && mapping.has_page(v.pages())
         }
     }
@@ -53,11 +60,12 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let engine = stage.engine.clone();
     let size = v.offset();
     let page = v.of(&HugePageSize::ALL);
-    let mapping = match v.below(5) {
+    let mapping = match v.below(6) {
         0 => Mapping::new(&engine, Zeroes, size, v.bit()).ok(),
         1 => Mapping::memfd(&engine, size).ok(),
         2 => Mapping::of_huge_pages(&engine, page, size, v.bit()).ok(),
         3 => Mapping::direct(&engine, Zeroes, size).ok(),
+        4 => Mapping::secret(&engine).ok(),
         _ => {
             let made = File::shared_memory(&engine, size);
             return made.map(|file| stage.add_file(file)).is_ok();
@@ -81,6 +89,9 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         7 => engine.drop_clean(v.pages()) > 0,
         8 => {
             engine.trim();
+            let setting = v.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]);
+            engine.set_huge_pages(setting);
+            assert_eq!(engine.huge_pages(), setting);
             engine.failed_frames() > 0
         }
         0 => engine.migrate(pfn).is_ok(),

@@ -1,7 +1,7 @@
 //! Wild calls of an address space.
 
 use super::{
-    stage::{Stage, limits, space_config},
+    stage::{Stage, limits, space_config, thp_disable},
     values::Values,
 };
 use freehold::{
@@ -86,7 +86,7 @@ fn mapped(stage: &mut Stage, v: &mut Values<'_>) -> bool {
 fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
-    match v.below(15) {
+    match v.below(17) {
         0 | 1 => space.mprotect(addr, len, prot(v)).is_ok(),
         2 => space.pkey_mprotect(addr, len, prot(v), v.below(256) as u8).is_ok(),
         3 => space.pkey_alloc(PkeyRights::from_bits_retain(v.flags(3) as u32)).is_ok(),
@@ -101,6 +101,15 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         12 => space
             .brk(if v.bit() { v.wild() } else { space.brk(0).unwrap_or(0).wrapping_add(v.len()) })
             .is_ok(),
+        14 => {
+            let wanted = thp_disable(v);
+            space.set_thp_disable(wanted);
+            space.thp_disable() == wanted
+        }
+        15 => {
+            let wanted = v.bit();
+            space.set_memory_merge(wanted).is_ok() && space.memory_merge() == wanted
+        }
         13 if v.bit() => {
             let wanted = Mdwe::from_bits_retain(v.below(5) as u32);
             space.set_mdwe(wanted).is_ok() && space.mdwe() == wanted

@@ -11,7 +11,7 @@ use freehold::{
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
     platform::Platform,
     rmap::FileRmap,
-    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, Unmap},
+    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap},
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
@@ -70,6 +70,10 @@ fn config(values: &mut Values<'_>) -> Config {
     }
 }
 
+pub(super) fn thp_disable(values: &mut Values<'_>) -> ThpDisable {
+    ThpDisable::from_raw(values.below(3), values.below(4)).unwrap_or_default()
+}
+
 pub(super) fn limits(values: &mut Values<'_>) -> Limits {
     let mut limit = |tame: u64| if values.below(4) == 0 { values.wild() } else { tame };
     let tame = Limits::default();
@@ -101,6 +105,8 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         data: if values.below(4) == 0 { values.range() } else { tame.data },
         limits: limits(values),
         mdwe: Mdwe::from_bits_retain(values.below(5) as u32),
+        thp_disable: thp_disable(values),
+        memory_merge: values.bit(),
         locking: Locking {
             unmap,
             fault: values.of(&[FaultLock::MmapLock, FaultLock::VmaLock]),
@@ -149,9 +155,13 @@ impl Stage {
             Mapping::new(engine, Disk, 12 * PAGE + 5, false).ok(),
             Mapping::new(engine, Zeroes, 12 * PAGE, true).ok(),
             Mapping::memfd(engine, 12 * PAGE).ok(),
+            Mapping::secret(engine).ok(),
             Mapping::of_huge_pages(engine, HugePageSize::Mib2, 4 << 20, true).ok(),
         ];
         for mapping in mappings.into_iter().flatten() {
+            if mapping.is_secret() {
+                let _ = mapping.truncate(12 * PAGE);
+            }
             self.files.extend(File::new(&mapping, FileAccess::READ_WRITE, "/a/file"));
         }
         self.segments.extend(Segment::new(engine, 5, 3 * PAGE));

@@ -107,7 +107,7 @@ impl<P: Platform> AddressSpace<P> {
         flags.set(PinFlags::WRITE, way == Way::ToOther);
         let pins = other.pin_unless_storage(there, (first + len).div_ceil(PAGE_SIZE) as usize, flags)?;
         let end = (first + len).min(pins.len() as u64 * PAGE_SIZE);
-        let how = How { write: way == Way::FromOther, manner: Manner::Plain };
+        let how = How { write: way == Way::FromOther, manner: Manner::Plain, own: true };
         let (mut at, mut failed) = (first, None);
         while at < end && failed.is_none() {
             let (offset, part) = within_page(at, (end - at) as usize);

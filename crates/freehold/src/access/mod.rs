@@ -43,6 +43,8 @@ pub struct IoVec {
 struct How {
     write: bool,
     manner: Manner,
+    /// By the process itself, which alone comes to secret memory.
+    own: bool,
 }
 
 impl From<FaultError> for AccessError {
@@ -79,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// For each page those of a fault; none on entry.
     pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: Manner) -> Result<usize, AccessError> {
-        let how = How { write: false, manner };
+        let how = How { write: false, manner, own: false };
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
             if let Err(killed) = rounds.again::<P>() {
@@ -109,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: Manner) -> Result<usize, AccessError> {
-        let how = How { write: true, manner };
+        let how = How { write: true, manner, own: false };
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {
             if let Err(killed) = rounds.again::<P>() {

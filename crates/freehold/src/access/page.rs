@@ -54,7 +54,8 @@ impl How {
         };
         // A frame that may be taken back is nothing to hand out without a reference.
         let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
-        permitted && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
+        let secret = !self.own && vma.object().is_secret();
+        permitted && !secret && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
     }
 }
 
@@ -75,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Those of a fault; none on entry.
     pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
         let mut held = None;
-        self.with_found(addr, How { write: false, manner: Manner::Plain }, |found| {
+        self.with_found(addr, How { write: false, manner: Manner::Plain, own: false }, |found| {
             if found.counted {
                 self.platform().frame(found.record).get();
                 held = Some(found.pfn);

@@ -298,7 +298,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
             true => Manner::Forced,
             false => Manner::Plain,
         };
-        let how = How { write: self.pins.write, manner };
+        let how = How { write: self.pins.write, manner, own: false };
         let (space, page, mut refused) = (self.space, self.at, None);
         space.with_vma(page, manner, |vma, held| self.attempt(vma, held, how, &mut refused))?;
         refused.map_or(Ok(()), Err)
@@ -438,6 +438,9 @@ impl<'s, P: Platform> Pinning<'s, P> {
         // Of a huge page of a pool the first frame's record counts.
         let (whole, part) = (engine.platform().frame(first), engine.platform().frame(pfn));
         let frame = if n > 0 && whole.hugetlb().is_some() { whole } else { part };
+        if frame.is_secret() {
+            return Err(Stop::never(self.at));
+        }
         let ours = frame.is_anon() && frame.is_exclusive();
         let stored_to = flags.contains(PteFlags::WRITE) || ours && self.flags.contains(PinFlags::FORCE);
         // What can be stored to and is no file's with a store behind it serves for long as well.

@@ -41,6 +41,20 @@ plain_error! {
 }
 
 plain_error! {
+    /// Why not all memory became mergeable, or ceased to be.
+    MergeError {
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+impl From<Killed> for MergeError {
+    fn from(_: Killed) -> Self {
+        MergeError::Killed
+    }
+}
+
+plain_error! {
     /// Why the heap was not put somewhere else.
     HeapError {
         /// Beyond user space.

@@ -14,8 +14,8 @@ use crate::{
     space::{AddressSpace, Rss, RssKind},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
-use freehold_pagetable::{Pte, PteFlags, PteTable};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange};
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
@@ -65,9 +65,10 @@ impl<P: Platform> AddressSpace<P> {
     ) -> (Rss, Step<P>) {
         let (mapping, mut rss) = (file.mapping(), Rss::default());
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
-        // As on Linux, nothing is mapped around a page of a direct file.
+        // As on Linux, nothing is mapped around a page of a direct file, or of secret memory.
         // Nor where a userfaultfd wants to hear of each page.
-        let alone = mapping.is_direct() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
+        let alone =
+            mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
         let window = if alone { page..page + PAGE_SIZE } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
@@ -98,6 +99,39 @@ impl<P: Platform> AddressSpace<P> {
             false => Step::Done,
         };
         (rss, step)
+    }
+
+    /// Maps what the cache has for `range`, all of it in one table, without the right to write. False: something else is there, a private
+    /// copy or a marker, and nothing happened; or a frame has too many references.
+    pub(crate) fn map_window(&self, vma: &Vma<P>, range: Range<u64>) -> Result<bool, NoMemory> {
+        let Object::File(file) = vma.object() else { return Ok(false) };
+        let first = VirtAddr::new(range.start);
+        let table = self.table.pte_table_alloc(self.platform(), first).map_err(|_| NoMemory)?;
+        let (mut rss, mut all) = (Rss::default(), true);
+        let (indices, rights) =
+            (vma.pgoff_of(range.start)..vma.pgoff_of(range.end - 1) + 1, vma_pte_flags(vma.flags()));
+        let rcu = P::rcu_read();
+        let mut guard = table.lock();
+        let other =
+            guard.for_each(VaRange::of(range.start, range.end), |_, pte| match pte.kind(Level::Pte) {
+                Kind::Leaf { pfn, .. } if !self.platform().frame(pfn).is_anon() => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            });
+        if other.is_break() {
+            return Ok(false);
+        }
+        file.mapping().lookup_range(&rcu, indices.clone(), |at, pfn| {
+            let address = VirtAddr::new(range.start + (at - indices.start) * PAGE_SIZE);
+            if guard.get(address).is_none() {
+                match self.count_cached(pfn, &mut rss) {
+                    Ok(()) => all &= guard.install(address, Pte::page(pfn, rights)).is_ok(),
+                    Err(NoMemory) => all = false,
+                }
+            }
+        });
+        drop(guard);
+        self.counters.count_rss(&rss);
+        Ok(all)
     }
 
     /// Maps the page with the right to write; it counts as written from now on.

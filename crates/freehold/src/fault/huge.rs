@@ -32,7 +32,7 @@ use freehold_sync::atomic::Ordering::{Acquire, Release};
 /// Bytes of a huge page.
 pub(crate) const HUGE: u64 = Level::Pmd.span();
 /// Frames of one.
-const FRAMES: u64 = Level::Pmd.frames();
+pub(super) const FRAMES: u64 = Level::Pmd.frames();
 
 impl<P: Platform> AddressSpace<P> {
     /// A fault where no table hangs yet: fills the whole 2 MiB if it may. `None`: small pages do.
@@ -91,11 +91,12 @@ impl<P: Platform> AddressSpace<P> {
         let fits = first >= vma.start() && page < vma.end() && vma.end() - first >= HUGE;
         fits && vma.is_anonymous()
             && !flags.intersects(VmFlags::NOHUGEPAGE | VmFlags::UFFD)
-            && match self.engine.config().huge_pages {
+            && match self.engine.huge_pages() {
                 HugePages::Never => false,
                 HugePages::Madvise => flags.contains(VmFlags::HUGEPAGE),
-                HugePages::Always => !flags.is_stack(),
+                HugePages::Always => true,
             }
+            && !self.disables_thp(vma)
     }
 
     /// Whether huge pages may come anywhere in `vma`.
@@ -179,14 +180,14 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// A huge page that is not mapped yet; it goes back if it never is.
-struct HugePage<'e, P: Platform> {
+pub(super) struct HugePage<'e, P: Platform> {
     engine: &'e Engine<P>,
     first: Pfn,
 }
 
 impl<'e, P: Platform> HugePage<'e, P> {
     /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
-    fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
+    pub(super) fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
         let (home, index) = (home_of(vma), vma.pgoff_of(address));
         let first = engine.platform().alloc_huge()?;
         for n in 0..FRAMES {
@@ -196,8 +197,13 @@ impl<'e, P: Platform> HugePage<'e, P> {
         Some(HugePage { engine, first })
     }
 
+    /// The first of its frames.
+    pub(super) fn first(&self) -> Pfn {
+        self.first
+    }
+
     /// It is mapped.
-    fn mapped(self) {
+    pub(super) fn mapped(self) {
         core::mem::forget(self);
     }
 }

@@ -16,6 +16,7 @@
 //! gathers would else be every fault's, and cost it a third of its time.
 
 mod anon;
+mod collapse;
 mod cow;
 mod file;
 pub(crate) mod huge;
@@ -266,6 +267,7 @@ impl<P: Platform> AddressSpace<P> {
             | FillError::Sealed
             | FillError::Busy
             | FillError::NoHugePages
+            | FillError::Unsupported
             | FillError::Invalid => FaultError::Bus { addr },
         })
     }

@@ -179,6 +179,9 @@ impl<P: Platform> Engine<P> {
         let frame = self.frames.alloc(self.platform())?;
         let home = mapping.home_word();
         self.platform().frame(frame).init_cache(mapping.is_shmem(), home, index);
+        if mapping.is_secret() {
+            self.platform().frame(frame).set_secret();
+        }
         Ok(frame)
     }
 

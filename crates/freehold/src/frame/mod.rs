@@ -72,6 +72,8 @@ const GIGANTIC: u32 = 1 << 6;
 const RESTORE: u32 = 1 << 7;
 /// Likewise: the memory of one of its frames failed, and that frame's own record says so.
 const BROKEN: u32 = 1 << 8;
+/// A page of secret memory: nobody gets a reference to read it by.
+const SECRET: u32 = 1 << 9;
 
 impl Frame {
     const_unless_loom! {
@@ -105,6 +107,16 @@ impl Frame {
         self.index.store(index, Relaxed);
         // Release pairs with the acquire in `home`: who finds the address finds what is there.
         self.home.store(home, Release);
+    }
+
+    /// It is of secret memory. Right after it became its maker's.
+    pub(crate) fn set_secret(&self) {
+        self.word.store(self.word.load(Relaxed) | SECRET, Relaxed);
+    }
+
+    /// Whether it is of secret memory.
+    pub(crate) fn is_secret(&self) -> bool {
+        self.word.load(Relaxed) & SECRET != 0
     }
 
     pub(crate) fn init_cache(&self, shmem: bool, home: usize, index: u64) {

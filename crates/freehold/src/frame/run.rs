@@ -44,6 +44,9 @@ impl<P: Platform> Run<P> {
         let home = mapping.home_word();
         Self::alloc_as(mapping.engine(), pages, |n, frame| {
             frame.init_cache(mapping.is_shmem(), home, index + n);
+            if mapping.is_secret() {
+                frame.set_secret();
+            }
         })
     }
 

@@ -56,6 +56,7 @@ impl From<FillError> for MmapError {
             | FillError::Sealed
             | FillError::Busy
             | FillError::NoHugePages
+            | FillError::Unsupported
             | FillError::Invalid => MmapError::NotMappable,
         }
     }
@@ -162,7 +163,7 @@ impl<P: Platform> NoMmuSpace<P> {
     /// Whether the descriptor allows it.
     fn may_map(&self, file: &File<P>, prot: Prot, shared: bool) -> Result<(), MmapError> {
         let access = file.access();
-        if !access.mappable {
+        if !access.mappable || file.mapping().is_secret() {
             return Err(MmapError::NotMappable);
         }
         let writes = shared && prot.contains(Prot::WRITE);

@@ -41,6 +41,9 @@ impl<P: Platform> Mapping<P> {
         if self.huge.is_some() {
             return Ok(self.read_huge(offset, out));
         }
+        if self.is_secret() {
+            return Err(FillError::Invalid);
+        }
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
@@ -71,7 +74,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The file's content lock for writing; then as [`fill`](Self::fill).
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
-        if self.huge.is_some() {
+        if self.huge.is_some() || self.is_secret() {
             return Err(FillError::Invalid);
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= super::file::MAX_BYTES);
@@ -136,7 +139,7 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock for reading and
     /// the tables' locks, which are let go of before the pager is called; and each frame's lock while its page is written.
     pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
-        if self.is_shmem() {
+        if self.is_shmem() || self.is_secret() {
             return Ok(());
         }
         let pages_stay = self.invalidate.read();

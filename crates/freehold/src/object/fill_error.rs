@@ -19,8 +19,11 @@ pub enum FillError {
     Lost,
     /// There is no free page in the pool of huge ones, or not as many as were asked for.
     NoHugePages,
-    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none.
+    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none; of secret memory a read, a write, or a size
+    /// where it has one.
     Invalid,
+    /// Secret memory has no holes, and no pages before somebody touches them.
+    Unsupported,
     /// A fatal signal arrived while waiting for others who work on the file's pages.
     Killed,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
@@ -36,7 +39,8 @@ impl core::fmt::Display for FillError {
             FillError::Sealed => "sealed",
             FillError::Lost => "lost with the memory that held it",
             FillError::NoHugePages => "the pool has not enough huge pages",
-            FillError::Invalid => "not possible for a file of huge pages",
+            FillError::Invalid => "not possible for this kind of file",
+            FillError::Unsupported => "not possible for secret memory",
             FillError::Killed => "a fatal signal is pending",
             FillError::Busy => "mapped where nothing could stop its use",
         })

@@ -128,6 +128,8 @@ pub(crate) enum Kind {
     Cached,
     /// The engine's; nothing is behind them.
     Memory,
+    /// Likewise, and nobody but who maps it comes to what they hold.
+    Secret,
     /// The store's own.
     Direct,
 }
@@ -174,6 +176,17 @@ impl<P: Platform> Mapping<P> {
     /// No memory.
     pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
         Self::of_kind(engine, Zeroes, size, Kind::Memory, None, true)
+    }
+
+    /// Secret memory, still without a page (memfd_secret): only who maps it, shared, comes to what it holds. It counts as locked
+    /// wherever it is mapped, is left out of core dumps, and can be neither pinned nor populated. Its size is given once, by
+    /// [`truncate`](Self::truncate).
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn secret(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, Zeroes, 0, Kind::Secret, None, false)
     }
 
     pub(crate) fn of_kind(
@@ -248,6 +261,16 @@ impl<P: Platform> Mapping<P> {
     /// Whether its frames are the storage itself (DAX).
     pub fn is_direct(&self) -> bool {
         self.kind == Kind::Direct
+    }
+
+    /// Whether it is [secret memory](Self::secret).
+    pub fn is_secret(&self) -> bool {
+        self.kind == Kind::Secret
+    }
+
+    /// Whether a read fault maps its page alone.
+    pub(crate) fn is_mapped_singly(&self) -> bool {
+        matches!(self.kind, Kind::Direct | Kind::Secret)
     }
 
     /// The size in bytes at this moment.

@@ -151,6 +151,16 @@ impl<P: Platform> Object<P> {
         self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
+    /// Whether mlock has a say about its pages: storage never goes, and secret memory is locked from the start.
+    pub(crate) fn may_lock(&self) -> bool {
+        self.file().is_none_or(|file| !file.mapping().is_mapped_singly())
+    }
+
+    /// Whether it is [secret memory](Mapping::secret).
+    pub(crate) fn is_secret(&self) -> bool {
+        self.file().is_some_and(|file| file.mapping().is_secret())
+    }
+
     /// How reports call it; empty for anonymous memory.
     pub fn name(&self) -> &str {
         match self {

@@ -49,6 +49,9 @@ impl<P: Platform> Mapping<P> {
         let _content = self.content.write();
         self.may_resize(size)?;
         let old = self.size();
+        if self.is_secret() && old != 0 {
+            return Err(FillError::Invalid);
+        }
         if size >= old {
             self.zero_behind(old, size)?;
             self.publish_size(size);
@@ -88,6 +91,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// As [`truncate`](Self::truncate).
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
+        if self.is_secret() {
+            return Err(FillError::Unsupported);
+        }
         let _content = self.content.write();
         self.may_change()?;
         let unit = self.page_bytes();

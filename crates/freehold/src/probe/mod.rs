@@ -197,6 +197,7 @@ impl<P: Platform> Mapping<P> {
             | FillError::Sealed
             | FillError::Lost
             | FillError::NoHugePages
+            | FillError::Unsupported
             | FillError::Invalid => ProbeError::Io,
         })?;
         let probe = Probe::new(offset, breakpoint, &bytes[..len]);

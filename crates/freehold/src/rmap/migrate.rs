@@ -100,6 +100,10 @@ impl<P: Platform> Page<'_, P> {
     /// Moves it; see [`Engine::migrate`].
     pub(super) fn migrate(&self) -> Result<Pfn, MigrateError> {
         let engine = self.engine;
+        // Secret memory is copied by nobody.
+        if self.frame().is_secret() {
+            return Err(MigrateError::Busy);
+        }
         let new = engine.alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyHome::Anon(_) => self.move_anon(new),

@@ -128,7 +128,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// What mlockall(MCL_FUTURE) adds to new mappings.
+    /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
     fn default_flags(&self) -> VmFlags {
         // Relaxed: under the mmap lock, like every access.
         VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))

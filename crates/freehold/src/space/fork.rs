@@ -77,6 +77,8 @@ impl<P: Platform> AddressSpace<P> {
             data: self.data.clone(),
             limits: self.limits.get(),
             mdwe: self.mdwe().inherited(),
+            thp_disable: self.thp_disable(),
+            memory_merge: self.memory_merge(),
             locking: self.locking,
             lock_stats: self.mmap_lock.stats().is_some() && self.engine.lock_stats.is_none(),
         };

@@ -150,8 +150,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let lock = lock_flags(flags.contains(LockAllFlags::ONFAULT));
         let future = if flags.contains(LockAllFlags::FUTURE) { lock } else { VmFlags::empty() };
-        // Relaxed: under the mmap lock, like every access.
-        self.default_flags.store(future.bits(), Relaxed);
+        guard.lock_future(future);
         if current {
             guard.set_lock_everywhere(lock);
         }
@@ -173,8 +172,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably.
     pub fn munlockall(&self) -> Result<(), MlockError> {
         let guard = self.write_killable()?;
-        // Relaxed: under the mmap lock, like every access.
-        self.default_flags.store(0, Relaxed);
+        guard.lock_future(VmFlags::empty());
         guard.set_lock_everywhere(VmFlags::empty());
         Ok(())
     }
@@ -193,6 +191,13 @@ impl<P: Platform> WriteGuard<'_, P> {
             again += (range.end.min(vma.end()) - range.start.max(vma.start())) >> PAGE_SHIFT;
         }
         if self.space.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
+    }
+
+    /// New mappings are locked so from now on.
+    fn lock_future(&self, lock: VmFlags) {
+        // Relaxed: under the mmap lock, like every access.
+        let others = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
+        self.space.default_flags.store((others | lock).bits(), Relaxed);
     }
 
     /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
@@ -216,7 +221,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn lock_part(&self, vma: &Vma<P>, part: Range<u64>, lock: VmFlags) -> Result<(), MlockError> {
         let old = vma.flags();
         let new = (old - VmFlags::LOCK_MASK) | lock;
-        if new == old || old.intersects(PASSED_OVER) || vma.object().is_direct() {
+        if new == old || old.intersects(PASSED_OVER) || !vma.object().may_lock() {
             return Ok(());
         }
         let pages = ((part.end - part.start) >> PAGE_SHIFT) as i64;

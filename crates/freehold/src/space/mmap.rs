@@ -2,6 +2,7 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
+    ksm::may_merge,
     leftovers::Leftovers,
     locking::WriteGuard,
     map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
@@ -397,6 +398,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             Object::File(file) => self.settle_file(request, &file)?,
             _ => self.settle_anonymous(request, start)?,
         }
+        if request.vm_flags.contains(VmFlags::MERGEABLE) && !may_merge(request.vm_flags, &request.object) {
+            request.vm_flags -= VmFlags::MERGEABLE;
+        }
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
             request.vm_flags |= VmFlags::NORESERVE;
@@ -450,7 +454,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !access.read {
             return Err(MmapError::AccessDenied);
         }
-        if access.noexec {
+        let secret = file.mapping().is_secret();
+        if access.noexec || secret {
             if request.vm_flags.contains(VmFlags::EXEC) {
                 return Err(MmapError::NotPermitted);
             }
@@ -465,8 +470,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if file.driver().is_some() {
             return Ok(());
         }
+        if secret {
+            return self.settle_secret(request);
+        }
         let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
         request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
+        Ok(())
+    }
+
+    /// Secret memory is shared, locked, and in no core dump.
+    fn settle_secret(&self, request: &mut Request<P>) -> Result<(), MmapError> {
+        if !request.vm_flags.contains(VmFlags::MAYSHARE) {
+            return Err(MmapError::Invalid);
+        }
+        if !self.space.may_lock_pages(request.len >> PAGE_SHIFT) {
+            return Err(MmapError::LockLimit);
+        }
+        request.vm_flags |= VmFlags::LOCKED | VmFlags::DONTDUMP;
         Ok(())
     }
 
@@ -588,7 +608,10 @@ impl<P: Platform> Request<P> {
     }
 
     /// The same, of what a driver has answered.
-    pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
+    pub(super) fn answered(&self, object: Object<P>, mut vm_flags: VmFlags) -> Self {
+        if !may_merge(vm_flags, &object) {
+            vm_flags -= VmFlags::MERGEABLE;
+        }
         Request { object, vm_flags, writing: None, ..*self }
     }
 }

@@ -13,6 +13,7 @@ mod driver;
 mod exit;
 mod fork;
 mod fork_kept;
+mod ksm;
 mod leftovers;
 pub mod limits;
 pub mod locking;
@@ -43,6 +44,7 @@ mod special;
 mod speculate;
 mod stack;
 mod stack_move;
+mod thp;
 mod unmap;
 mod vma_list;
 pub(crate) mod zap;
@@ -60,6 +62,7 @@ pub use msync::SyncFlags;
 pub use query::QueryFlags;
 pub use shm::ShmFlags;
 pub use special::SpecialPart;
+pub use thp::ThpDisable;
 
 use crate::{
     PAGE_SIZE,
@@ -67,6 +70,7 @@ use crate::{
     engine::Engine,
     error::{NoMemory, SpaceError},
     platform::Platform,
+    vma::flags::VmFlags,
 };
 use closing::Closings;
 use core::mem::ManuallyDrop;
@@ -181,6 +185,10 @@ pub struct SpaceConfig {
     pub limits: Limits,
     /// What an exec has [inherited](Mdwe::inherited).
     pub mdwe: Mdwe,
+    /// Likewise: where it has no huge pages of anonymous memory.
+    pub thp_disable: ThpDisable,
+    /// Likewise: whether its memory [may share equal pages](AddressSpace::set_memory_merge).
+    pub memory_merge: bool,
     /// The designs in use.
     pub locking: Locking,
     /// Keep statistics of its own mmap lock, instead of [those of all](crate::engine::Config::lock_stats).
@@ -195,6 +203,8 @@ impl Default for SpaceConfig {
             data: 0..0,
             limits: Limits::default(),
             mdwe: Mdwe::empty(),
+            thp_disable: ThpDisable::default(),
+            memory_merge: false,
             locking: Locking::default(),
             lock_stats: false,
         }
@@ -243,6 +253,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) limits: LiveLimits,
     /// See [`mdwe`]; one word, read and written alone.
     pub(crate) mdwe: AtomicU32,
+    /// See [`thp`]; one word, read and written alone.
+    pub(crate) thp_disable: AtomicU32,
     /// The designs in use; fixed.
     pub(crate) locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
@@ -253,7 +265,7 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) start_brk: AtomicU64,
     /// The break; written under `mmap_lock` held for writing.
     pub(crate) brk: AtomicU64,
-    /// Flags that mlockall(MCL_FUTURE) adds to new mappings; written under `mmap_lock` held for writing.
+    /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock` held for writing.
     pub(crate) default_flags: AtomicU64,
     /// Where the program's arguments lie, under a lock of their own.
     pub(crate) arguments: SpinLock<Arguments>,
@@ -279,6 +291,7 @@ impl<P: Platform> AddressSpace<P> {
     /// No memory for the record or the root table.
     pub(crate) fn make(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
+        let defaults = if config.memory_merge { VmFlags::MERGEABLE } else { VmFlags::empty() };
         let mmap_lock = match config.lock_stats {
             true => MmapLock::with_stats(Counted::try_new(LockStats::try_new()?)?),
             false => match &engine.lock_stats {
@@ -304,12 +317,13 @@ impl<P: Platform> AddressSpace<P> {
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
+            thp_disable: AtomicU32::new(config.thp_disable as u32),
             locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
-            default_flags: AtomicU64::new(0),
+            default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
             pkeys: Pkeys::new(),
         })?)

@@ -84,6 +84,9 @@ impl<P: Platform> AddressSpace<P> {
             if flags.contains(SyncFlags::INVALIDATE) && vma.flags().contains(VmFlags::LOCKED) {
                 return Err(MsyncError::Locked);
             }
+            if flags.contains(SyncFlags::SYNC) && vma.object().is_secret() {
+                return Err(MsyncError::Invalid);
+            }
             if flags.contains(SyncFlags::SYNC)
                 && let Some((file, pages)) = stores_to(vma, &part)
             {

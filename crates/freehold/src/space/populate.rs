@@ -56,13 +56,14 @@ impl Policy {
         if let Policy::Exactly(access) = self {
             let right = if access.write { VmFlags::WRITE } else { VmFlags::READ };
             let fits = flags.contains(right) && !flags.intersects(NOT_OURS);
+            let fits = fits && !vma.object().is_secret();
             return if fits { Ok(Some(access)) } else { Err(PopulateError::NotPermitted) };
         }
         let unlocked = matches!(self, Policy::Locked) && !flags.contains(VmFlags::LOCKED);
         if unlocked || flags.intersects(NOT_OURS | VmFlags::LOCKONFAULT) {
             return Ok(None);
         }
-        if !flags.intersects(VmFlags::ACCESS) {
+        if !flags.intersects(VmFlags::ACCESS) || vma.object().is_secret() {
             return Err(PopulateError::BadAccess);
         }
         // Private writable memory gets its own copies now; a shared page is not dirtied before somebody writes.

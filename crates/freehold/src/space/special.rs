@@ -120,7 +120,9 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Stores the parts in ranges that are free: everything that may fail for all of them before the first.
     fn insert_specials(&self, ranges: &[Range<u64>], parts: &[SpecialPart<'_, P>]) -> Result<(), MmapError> {
-        let defaults = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
+        let defaults = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))
+            - VmFlags::LOCK_MASK
+            - VmFlags::MERGEABLE;
         let flags = |part: &SpecialPart<'_, P>| {
             (part.flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY
         };

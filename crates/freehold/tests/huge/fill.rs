@@ -92,11 +92,15 @@ fn only_where_a_whole_one_fits() {
         process.mmap(BASE + 8 * HUGE, HUGE, RW, shared, None, 0).unwrap();
         process.store(cpu, BASE + 8 * HUGE, 1u64).unwrap();
         assert_eq!(present(process, BASE + 8 * HUGE, 1), [(0, 1, PageKind::File, false)]);
-        // Nor in a stack.
-        let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
-        process.mmap(BASE + 16 * HUGE, HUGE, RW, stack, None, 0).unwrap();
-        process.store(cpu, BASE + 16 * HUGE, 1u64).unwrap();
-        assert_eq!(present(process, BASE + 16 * HUGE, 1), [(0, 1, PageKind::Anon, false)]);
+        // Nor where a program said that it is to be a thread's stack; but in what grows downwards.
+        for (at, flag, found) in [
+            (BASE + 12 * HUGE, MapFlags::STACK, vec![(0, 1, PageKind::Anon, false)]),
+            (BASE + 16 * HUGE, MapFlags::GROWSDOWN, ONE.to_vec()),
+        ] {
+            process.mmap(at, HUGE, RW, ANON | MapFlags::FIXED | flag, None, 0).unwrap();
+            process.store(cpu, at, 1u64).unwrap();
+            assert_eq!(present(process, at, 1), found);
+        }
     });
 }
 
@@ -127,6 +131,58 @@ fn only_where_they_are_wanted() {
         drop((process, cpu));
         world.end();
     }
+}
+
+#[test]
+fn the_setting_holds_from_now_on() {
+    let world = world(HugePages::Never);
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    map(&process, BASE, 3);
+    process.madvise(BASE + 2 * HUGE, HUGE, Advice::HugePage).unwrap();
+    let mut touch = |huge: u64| {
+        process.store(&mut cpu, BASE + huge * HUGE, 1u64).unwrap();
+        present(&process, BASE + huge * HUGE, 1) == ONE
+    };
+    assert!(!touch(0));
+    world.engine().set_huge_pages(HugePages::Always);
+    assert!(touch(1));
+    assert!(!touch(0), "what is mapped stays");
+    world.engine().set_huge_pages(HugePages::Madvise);
+    assert_eq!(world.engine().huge_pages(), HugePages::Madvise);
+    assert!(touch(2));
+    let eligible: Vec<bool> = process.smaps(0).map(|smap| smap.huge_eligible).collect();
+    assert_eq!(eligible, [false, true]);
+    drop((process, cpu));
+    world.end();
+}
+
+#[test]
+fn a_program_does_without() {
+    let (all, advised) = (ThpDisable::Everywhere, ThpDisable::UnlessAdvised);
+    // For whom nothing was asked, and who asked for huge pages.
+    let wanted = [(ThpDisable::Nowhere, [true, true]), (all, [false, false]), (advised, [false, true])];
+    for (disable, expected) in wanted {
+        let world = world(HugePages::Always);
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        map(&process, BASE, 2);
+        process.madvise(BASE + HUGE, HUGE, Advice::HugePage).unwrap();
+        process.set_thp_disable(disable);
+        let child = Process::of(process.fork().unwrap());
+        for process in [&process, &child] {
+            assert_eq!(process.thp_disable(), disable);
+            for (at, expected) in [BASE, BASE + HUGE].into_iter().zip(expected) {
+                process.store(&mut cpu, at, 1u64).unwrap();
+                assert_eq!(present(process, at, 1) == ONE, expected, "{disable:?}");
+            }
+        }
+        drop((process, child, cpu));
+        world.end();
+    }
+    let asked = [(0, 0), (1, 0), (7, 0), (1, 2), (1, 1), (0, 2), (1, 4)];
+    let expected = [Some(ThpDisable::Nowhere), Some(all), Some(all), Some(advised), None, None, None];
+    assert_eq!(asked.map(|(on, flags)| ThpDisable::from_raw(on, flags)), expected);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! under every design of the locks.
 
 mod access;
+mod collapse;
 mod fill;
 mod fork;
 mod memory_ends;
@@ -14,7 +15,7 @@ mod support;
 use freehold::{
     engine::HugePages,
     space::{
-        Advice,
+        Advice, ThpDisable,
         pagemap::{PageKind, Present},
     },
 };

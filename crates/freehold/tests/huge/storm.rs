@@ -96,7 +96,9 @@ fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
 /// Changes that leave contents alone.
 fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = dice.part();
-    match dice.roll(8) {
+    match dice.roll(10) {
+        // Something may be in the way: another fork's right to a page, or nothing at all.
+        8.. => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
         0..3 => process.mprotect(at, len, R).unwrap(),
         3..6 => process.mprotect(BASE, WINDOW * HUGE, RW).unwrap(),
         6 => process.madvise(at, len, [Advice::DontDump, Advice::DoDump][dice.roll(2) as usize]).unwrap(),
@@ -107,7 +109,8 @@ fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
 /// Changes that take pages away.
 fn take(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = dice.part();
-    match dice.roll(8) {
+    match dice.roll(10) {
+        8.. => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
         0..3 => drop(process.madvise(at, len, Advice::DontNeed)),
         3 => process.munmap(at, len).unwrap(),
         4 | 5 => drop(process.mmap(at, len, RW, ANON | MapFlags::FIXED, None, 0).unwrap()),

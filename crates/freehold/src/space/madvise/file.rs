@@ -63,6 +63,7 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
         FillError::NoMemory => MadviseError::OutOfMemory,
         FillError::Sealed => MadviseError::Sealed,
         FillError::Invalid => MadviseError::Invalid,
+        FillError::Unsupported => MadviseError::NotSupported,
         FillError::Killed => MadviseError::Killed,
         FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost | FillError::NoHugePages => {
             MadviseError::Io
@@ -76,7 +77,7 @@ const READ_AHEAD: u64 = 512;
 /// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint. Shared memory has
 /// nothing to be read from, and a direct file nothing to be read into.
 fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
-    if file.mapping().is_shmem() || file.mapping().is_direct() {
+    if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;
     }
     for index in pages.start..pages.end.min(pages.start + READ_AHEAD) {

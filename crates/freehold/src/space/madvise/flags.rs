@@ -3,6 +3,7 @@
 use super::{
     super::{
         AddressSpace,
+        ksm::may_merge,
         parts::{Holes, Parts},
         reshape::Change,
     },
@@ -14,13 +15,6 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
-
-/// VMAs whose pages are never compared with others.
-const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
-    .union(VmFlags::SHARED)
-    .union(VmFlags::MAYSHARE)
-    .union(VmFlags::HUGETLB)
-    .union(VmFlags::DROPPABLE);
 
 impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
@@ -59,7 +53,7 @@ fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, Madvise
         Advice::Sequential => order | VmFlags::SEQ_READ,
         Advice::DontFork => flags | VmFlags::DONTCOPY,
         Advice::DoFork => flags - VmFlags::DONTCOPY,
-        Advice::Mergeable if flags.intersects(NOT_MERGEABLE) => flags,
+        Advice::Mergeable if !may_merge(flags, vma.object()) => flags,
         Advice::Mergeable => flags | VmFlags::MERGEABLE,
         Advice::Unmergeable => flags - VmFlags::MERGEABLE,
         Advice::HugePage => (flags - VmFlags::NOHUGEPAGE) | VmFlags::HUGEPAGE,

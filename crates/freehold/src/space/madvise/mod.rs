@@ -7,10 +7,12 @@
 //! | changes flags, and so may cut and merge VMAs | `flags.rs` | mmap lock for writing |
 //! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
 //! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
+//! | makes huge pages of small ones | `collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
 //! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
 //!
 //! All pass over holes and report them at the end; a real error ends the call at once, with what lies before it done.
 
+mod collapse;
 mod failure;
 mod file;
 mod flags;
@@ -41,7 +43,7 @@ macro_rules! advice {
             ///
             /// # Errors
             ///
-            /// There is none, or none that this engine understands: collapsing into huge pages.
+            /// There is none.
             pub fn from_raw(number: u32) -> Result<Self, MadviseError> {
                 match number {
                     $($number => Ok(Advice::$name),)*
@@ -97,6 +99,9 @@ advice! {
     PopulateWrite = 23,
     /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
     DontNeedLocked = 24,
+    /// MADV_COLLAPSE: huge pages now, whatever [`HugePages`](crate::engine::HugePages) says. The pages of shared memory, which has no
+    /// huge ones here, all come instead.
+    Collapse = 25,
     /// MADV_HWPOISON: the memory of every page fails; see [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
     HwPoison = 100,
     /// MADV_SOFT_OFFLINE: every page moves, and its frame is used no more.
@@ -152,6 +157,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             HwPoison | SoftOffline => self.break_pages(range, advice),
             WillNeed | Remove => self.advise_file(range, advice),
+            Collapse => self.advise_collapse(range),
             _ => self.advise_flags(range, advice),
         }
     }

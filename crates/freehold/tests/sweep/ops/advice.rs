@@ -1,6 +1,6 @@
 //! madvise, every advice.
 
-use super::{Left, Op, op, told};
+use super::{Left, Op, PAGE, R, RW, op, told};
 use crate::scene::Scene;
 use freehold::{error::Errno, space::Advice};
 
@@ -37,6 +37,13 @@ pub const OPS: &[Op] = &[
     advice!(PopulateRead),
     advice!(PopulateWrite),
     advice!(DontNeedLocked).needs_nothing(),
+    advice!(Collapse).needs_nothing(),
+    op("AddressSpace::madvise", "madvise Collapse, of what was split", |s| {
+        told!(s.process.mprotect(s.at(1), PAGE, R))?;
+        told!(s.process.mprotect(s.at(1), PAGE, RW))?;
+        advise(s, Advice::Collapse)
+    })
+    .leaves(Left::Anything),
     // Page by page, and memory that has failed does not come back.
     advice!(HwPoison).leaves(Left::Losses).once(),
     advice!(SoftOffline),

@@ -1,0 +1,98 @@
+//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and who inherits it. As Linux 6.18 answers;
+//! `recordings/causes/memory-merge` and a case of the model have the same from there.
+
+mod support;
+
+use freehold::{
+    space::{Advice, LockAllFlags, SpaceConfig},
+    vma::flags::VmFlags,
+};
+use support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
+
+#[global_allocator]
+static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+
+fn is_marked(process: &Process, at: u64) -> bool {
+    process.find_vma(at).unwrap().flags().contains(VmFlags::MERGEABLE)
+}
+
+#[test]
+fn everything_that_can() {
+    everywhere(|world, process, _| {
+        let file = world.file(4);
+        let map = |flags, file| process.mmap(0, PAGE, R, flags, file, 0).unwrap();
+        let kinds = [
+            (map(ANON, None), true),
+            (map(MapFlags::PRIVATE, Some(&file)), true),
+            (map(MapFlags::SHARED, Some(&file)), false),
+            (map(MapFlags::SHARED | MapFlags::ANONYMOUS, None), false),
+            (map(MapFlags::DROPPABLE | MapFlags::ANONYMOUS, None), false),
+        ];
+        process.set_memory_merge(true).unwrap();
+        assert!(process.memory_merge());
+        for (at, marked) in kinds {
+            assert_eq!(is_marked(process, at), marked);
+        }
+        // And what comes.
+        for (flags, file, marked) in [
+            (ANON, None, true),
+            (MapFlags::PRIVATE, Some(&file), true),
+            (MapFlags::SHARED, Some(&file), false),
+            (MapFlags::SHARED | MapFlags::ANONYMOUS, None, false),
+            (MapFlags::DROPPABLE | MapFlags::ANONYMOUS, None, false),
+        ] {
+            assert_eq!(is_marked(process, map(flags, file)), marked, "{flags:?}");
+        }
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + PAGE).unwrap();
+        assert!(is_marked(process, heap));
+        // Until it is taken back, from whoever has it by now.
+        process.set_memory_merge(false).unwrap();
+        assert!(!kinds.iter().any(|(at, _)| is_marked(process, *at)) && !is_marked(process, heap));
+        process.madvise(heap, PAGE, Advice::Mergeable).unwrap();
+        process.set_memory_merge(false).unwrap();
+        assert!(is_marked(process, heap), "nothing is taken back that was not given");
+    });
+}
+
+#[test]
+fn neighbours_stay_apart_that_become_alike() {
+    everywhere(|_, process, _| {
+        anon(process, BASE, 4);
+        process.madvise(BASE, PAGE, Advice::Mergeable).unwrap();
+        process.set_memory_merge(true).unwrap();
+        assert_eq!(layout(process).len(), 2);
+        // What comes beside them joins.
+        anon(process, BASE + 4 * PAGE, 1);
+        assert_eq!(layout(process), [(0, 1), (1, 5)]);
+    });
+}
+
+#[test]
+fn locks_for_the_future_leave_it_alone() {
+    everywhere(|_, process, _| {
+        process.set_memory_merge(true).unwrap();
+        process.mlockall(LockAllFlags::FUTURE).unwrap();
+        anon(process, BASE, 1);
+        assert!(process.find_vma(BASE).unwrap().flags().contains(VmFlags::MERGEABLE | VmFlags::LOCKED));
+        process.munlockall().unwrap();
+        anon(process, BASE + 2 * PAGE, 1);
+        assert!(process.memory_merge() && is_marked(process, BASE + 2 * PAGE));
+    });
+}
+
+#[test]
+fn who_inherits_it() {
+    let world = World::new();
+    let config = SpaceConfig { memory_merge: true, ..SpaceConfig::default() };
+    let process = Process::new(world.engine(), &config).unwrap();
+    process.mlockall(LockAllFlags::FUTURE).unwrap();
+    process.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    let child = Process::of(process.fork().unwrap());
+    assert!(child.memory_merge() && is_marked(&child, BASE));
+    anon(&child, BASE + 2 * PAGE, 1);
+    let flags = child.find_vma(BASE + 2 * PAGE).unwrap().flags();
+    assert_eq!(flags & (VmFlags::MERGEABLE | VmFlags::LOCKED), VmFlags::MERGEABLE);
+    drop((process, child));
+    world.end();
+}
