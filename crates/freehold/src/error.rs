@@ -269,7 +269,7 @@ verb_error! {
         Sealed => EPERM,
         /// A hole cannot be punched through a private or read-only mapping.
         AccessDenied => EACCES,
-        /// A page to populate, or whose memory is to fail, cannot be accessed.
+        /// A page to populate, or whose memory is to fail, cannot be accessed; or one of several ranges lies beyond user space.
         BadAccess => EFAULT,
         /// The memory of a page to populate failed.
         MemoryFailed => EHWPOISON,

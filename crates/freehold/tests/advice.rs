@@ -3,8 +3,9 @@
 mod support;
 
 use freehold::{
+    access::IoVec,
     error::{MadviseError, MsyncError},
-    space::{Advice, SyncFlags},
+    space::{Advice, SyncFlags, TASK_SIZE},
 };
 use support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
@@ -46,6 +47,51 @@ fn mincore_sees_the_cache_of_a_file() {
         // What leaves the page table stays in the cache.
         process.madvise(at, PAGES * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(resident(process, at), [0, 0, 1, 0, 1, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn advice_about_several_ranges() {
+    use Advice::*;
+    everywhere(|_, process, cpu| {
+        let at = support::anon(process, support::BASE, 8);
+        let part = |page: u64, len: u64| IoVec { base: at + page * PAGE, len };
+        let advise = |parts: &[IoVec], advice| process.process_madvise(parts, advice, true);
+        (0..8).for_each(|page| process.store(cpu, at + page * PAGE, 1u64).unwrap());
+        // As many bytes as were asked for, though whole pages go.
+        assert_eq!(advise(&[part(0, PAGE), part(2, 100), part(4, 0)], DontNeed), Ok(PAGE + 100));
+        let left: Vec<bool> = (0..8).map(|page| process.load(cpu, at + page * PAGE) == Ok(1u64)).collect();
+        assert_eq!(left, [false, true, false, true, true, true, true, true]);
+        // Up to the first that fails, whose own beginning counts for nothing.
+        process.munmap(at + 6 * PAGE, PAGE).unwrap();
+        assert_eq!(advise(&[part(1, PAGE), part(5, 3 * PAGE), part(3, PAGE)], DontNeed), Ok(PAGE));
+        assert_eq!(process.load(cpu, at + 5 * PAGE), Ok(0u64));
+        assert_eq!(process.load(cpu, at + 3 * PAGE), Ok(1u64));
+        assert_eq!(advise(&[part(5, 3 * PAGE), part(3, PAGE)], DontNeed), Err(MadviseError::NotMapped));
+        let inside = IoVec { base: at + 1, len: 0 };
+        assert_eq!(advise(&[inside, part(3, PAGE)], DontNeed), Err(MadviseError::Invalid));
+        assert_eq!(advise(&[part(3, PAGE), inside], DontNeed), Ok(PAGE));
+        // What is said of the ranges is said before anything is done.
+        process.store(cpu, at, 2u64).unwrap();
+        let beyond = IoVec { base: TASK_SIZE - PAGE, len: PAGE + 1 };
+        assert_eq!(advise(&[part(0, PAGE), beyond], DontNeed), Err(MadviseError::BadAccess));
+        assert_eq!(advise(&[beyond, part(0, u64::MAX)], DontNeed), Err(MadviseError::Invalid));
+        assert_eq!(advise(&[part(0, PAGE); 1025], DontNeed), Err(MadviseError::Invalid));
+        assert_eq!(process.load(cpu, at), Ok(2u64));
+        assert_eq!(advise(&[part(0, PAGE); 1024], DontNeed), Ok(1024 * PAGE));
+        assert_eq!(advise(&[], DontNeed), Ok(0));
+        // No more bytes than a read could return.
+        let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::NORESERVE;
+        let large = process.mmap(0, 5 << 30, RW, flags, None, 0).unwrap();
+        let giga = |len: u64| IoVec { base: large, len: len << 30 };
+        assert_eq!(advise(&[giga(1), giga(3), giga(1)], DontNeed), Ok(0x7fff_f000));
+        assert_eq!(advise(&[giga(1 << 32)], DontNeed), Ok(0x7fff_f000));
+        // About others.
+        for advice in Advice::ALL {
+            let said = process.process_madvise(&[part(0, PAGE)], *advice, false);
+            let allowed = matches!(advice, WillNeed | Cold | PageOut);
+            assert_eq!(said, if allowed { Ok(PAGE) } else { Err(MadviseError::Invalid) }, "{advice:?}");
+        }
     });
 }
 

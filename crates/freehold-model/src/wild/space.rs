@@ -121,6 +121,10 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
 fn advised(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let Ok(advice) = Advice::from_raw(v.below(110) as u32) else { return false };
+    if v.below(4) == 0 {
+        let own = v.bit();
+        return space.process_madvise(&parts(v), advice, own).is_ok();
+    }
     space.madvise(v.addr(), v.len(), advice).is_ok()
 }
 

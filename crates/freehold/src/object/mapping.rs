@@ -178,17 +178,6 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(engine, Zeroes, size, Kind::Memory, None, true)
     }
 
-    /// Secret memory, still without a page (memfd_secret): only who maps it, shared, comes to what it holds. It counts as locked
-    /// wherever it is mapped, is left out of core dumps, and can be neither pinned nor populated. Its size is given once, by
-    /// [`truncate`](Self::truncate).
-    ///
-    /// # Errors
-    ///
-    /// No memory.
-    pub fn secret(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, Zeroes, 0, Kind::Secret, None, false)
-    }
-
     pub(crate) fn of_kind(
         engine: &Counted<Engine<P>>,
         pager: impl Pager<P>,
@@ -266,11 +255,6 @@ impl<P: Platform> Mapping<P> {
     /// Whether it is [secret memory](Self::secret).
     pub fn is_secret(&self) -> bool {
         self.kind == Kind::Secret
-    }
-
-    /// Whether a read fault maps its page alone.
-    pub(crate) fn is_mapped_singly(&self) -> bool {
-        matches!(self.kind, Kind::Direct | Kind::Secret)
     }
 
     /// The size in bytes at this moment.

@@ -21,6 +21,7 @@ mod pager;
 mod radix;
 mod revoke;
 mod seals;
+mod secret;
 mod segment;
 mod special;
 mod truncate;

@@ -6,6 +6,7 @@ use crate::{
     object::Object,
     platform::Platform,
     probe,
+    rmap::MOVING,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::ControlFlow;
@@ -145,6 +146,12 @@ struct Count<'p, P: Platform> {
 
 impl<P: Platform> Count<'_, P> {
     fn add(&mut self, pte: Pte<P::Format>, level: Level) {
+        // A page that is just moving. Of pools, none is counted.
+        if level == Level::Pte
+            && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
+        {
+            self.rss.add(MOVING, 1);
+        }
         if let Kind::Leaf { pfn, flags } = pte.kind(level)
             && !flags.contains(PteFlags::SPECIAL)
             && self.platform.frame(pfn).hugetlb().is_none()

@@ -23,6 +23,13 @@ pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool
     !flags.intersects(NOT_MERGEABLE) && !object.is_direct()
 }
 
+/// The flags of a new mapping, which is marked only if it can be.
+#[inline]
+pub(super) fn marked<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags {
+    let wrong = flags.contains(VmFlags::MERGEABLE) && !may_merge(flags, object);
+    if wrong { flags - VmFlags::MERGEABLE } else { flags }
+}
+
 impl<P: Platform> AddressSpace<P> {
     /// Whether equal pages may become one wherever that can be.
     pub fn memory_merge(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
-    ksm::may_merge,
+    ksm::marked,
     leftovers::Leftovers,
     locking::WriteGuard,
     map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
@@ -398,9 +398,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             Object::File(file) => self.settle_file(request, &file)?,
             _ => self.settle_anonymous(request, start)?,
         }
-        if request.vm_flags.contains(VmFlags::MERGEABLE) && !may_merge(request.vm_flags, &request.object) {
-            request.vm_flags -= VmFlags::MERGEABLE;
-        }
+        request.vm_flags = marked(request.vm_flags, &request.object);
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
             request.vm_flags |= VmFlags::NORESERVE;
@@ -454,8 +452,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !access.read {
             return Err(MmapError::AccessDenied);
         }
-        let secret = file.mapping().is_secret();
-        if access.noexec || secret {
+        if access.noexec || file.mapping().is_secret() {
             if request.vm_flags.contains(VmFlags::EXEC) {
                 return Err(MmapError::NotPermitted);
             }
@@ -470,23 +467,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if file.driver().is_some() {
             return Ok(());
         }
-        if secret {
-            return self.settle_secret(request);
+        if file.mapping().is_secret() {
+            return self.settle_secret(request.len, &mut request.vm_flags);
         }
         let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
         request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
-        Ok(())
-    }
-
-    /// Secret memory is shared, locked, and in no core dump.
-    fn settle_secret(&self, request: &mut Request<P>) -> Result<(), MmapError> {
-        if !request.vm_flags.contains(VmFlags::MAYSHARE) {
-            return Err(MmapError::Invalid);
-        }
-        if !self.space.may_lock_pages(request.len >> PAGE_SHIFT) {
-            return Err(MmapError::LockLimit);
-        }
-        request.vm_flags |= VmFlags::LOCKED | VmFlags::DONTDUMP;
         Ok(())
     }
 
@@ -608,10 +593,8 @@ impl<P: Platform> Request<P> {
     }
 
     /// The same, of what a driver has answered.
-    pub(super) fn answered(&self, object: Object<P>, mut vm_flags: VmFlags) -> Self {
-        if !may_merge(vm_flags, &object) {
-            vm_flags -= VmFlags::MERGEABLE;
-        }
+    pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
+        let vm_flags = marked(vm_flags, &object);
         Request { object, vm_flags, writing: None, ..*self }
     }
 }

@@ -38,6 +38,7 @@ mod populate;
 mod query;
 mod remap_file_pages;
 pub(crate) mod reshape;
+mod secret;
 mod shm;
 pub mod smaps;
 mod special;

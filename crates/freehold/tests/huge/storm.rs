@@ -93,12 +93,23 @@ fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     child.check();
 }
 
+/// Pages move, wherever they are mapped.
+fn migrate(process: &Process, dice: &mut Dice) {
+    let (at, len) = dice.part();
+    for addr in (at..at + len).step_by(PAGE as usize) {
+        if let Some(pfn) = process.frame_at(addr) {
+            let _ = process.engine().migrate(pfn);
+        }
+    }
+}
+
 /// Changes that leave contents alone.
 fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = dice.part();
-    match dice.roll(10) {
-        // Something may be in the way: another fork's right to a page, or nothing at all.
-        8.. => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
+    match dice.roll(12) {
+        // Something may be in the way: somebody's reference to a page, or nothing at all.
+        8 | 9 => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
+        10.. => migrate(process, dice),
         0..3 => process.mprotect(at, len, R).unwrap(),
         3..6 => process.mprotect(BASE, WINDOW * HUGE, RW).unwrap(),
         6 => process.madvise(at, len, [Advice::DontDump, Advice::DoDump][dice.roll(2) as usize]).unwrap(),

@@ -18,6 +18,7 @@ mod file;
 mod flags;
 mod guard;
 mod pages;
+mod several;
 
 use super::{AddressSpace, reshape::ReshapeError};
 use crate::{

@@ -2,7 +2,7 @@
 
 use super::{Left, Op, PAGE, R, RW, op, told};
 use crate::scene::Scene;
-use freehold::{error::Errno, space::Advice};
+use freehold::{access::IoVec, error::Errno, space::Advice};
 
 fn advise(s: &Scene, advice: Advice) -> Result<u64, Errno> {
     told!(s.process.madvise(s.at(1), 4 * s.unit, advice))
@@ -44,6 +44,11 @@ pub const OPS: &[Op] = &[
         advise(s, Advice::Collapse)
     })
     .leaves(Left::Anything),
+    op("AddressSpace::process_madvise", "process_madvise", |s| {
+        let parts = [1, 3].map(|unit| IoVec { base: s.at(unit), len: s.unit });
+        told!(s.process.process_madvise(&parts, Advice::PopulateWrite, true))
+    })
+    .partial(),
     // Page by page, and memory that has failed does not come back.
     advice!(HwPoison).leaves(Left::Losses).once(),
     advice!(SoftOffline),
