@@ -27,11 +27,11 @@ pub fn filled(locking: Locking) -> Scene {
     scene
 }
 
-fn put(process: &Process, cpu: &mut Vcpu, number: u64, value: u64) {
+pub fn put(process: &Process, cpu: &mut Vcpu, number: u64, value: u64) {
     process.store(cpu, page(number), value).unwrap();
 }
 
-fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
+pub fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
     process.load(cpu, page(number)).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn is_whole(process: &Process) -> bool {
     whole
 }
 
-fn end(scene: Scene) {
+pub fn end(scene: Scene) {
     scene.process.check();
     unmap(&scene.process, 0..2 * TABLE);
     scene.assert_empty();

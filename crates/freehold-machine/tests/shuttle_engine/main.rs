@@ -8,6 +8,7 @@
 //! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_LONG=1` means many times the
 //! schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
 
+mod collapse;
 mod direct;
 mod discard;
 mod drop_clean;

@@ -1,0 +1,105 @@
+//! MADV_COLLAPSE beside whatever comes to the small pages meanwhile: stores, walkers of the reverse map, pins.
+
+use crate::{
+    explore::{explore, thread},
+    huge::{HUGE, end, look, put},
+    scene::{ANON, OLD, PAGE, Scene, TABLE, map, page},
+};
+use freehold::{
+    access::PinFlags,
+    error::MadviseError,
+    space::{Advice, Locking, ThpDisable},
+};
+use freehold_machine::Process;
+
+/// Small pages with 1000 and more, among them the first and the last.
+fn small(locking: Locking) -> Scene {
+    let scene = Scene::huge(locking);
+    scene.process.set_thp_disable(ThpDisable::UnlessAdvised);
+    map(&scene.process, HUGE, ANON);
+    let mut cpu = scene.machine.cpu(OLD);
+    for number in [0, 1, 300, 511] {
+        put(&scene.process, &mut cpu, number, 1000 + number);
+    }
+    scene
+}
+
+fn collapse(process: &Process) -> Result<(), MadviseError> {
+    process.madvise(page(0), TABLE * PAGE, Advice::Collapse)
+}
+
+/// Nothing that was stored is lost, whether it became a huge page or not.
+fn values(scene: &Scene, first: u64) {
+    let mut cpu = scene.machine.cpu(3);
+    let found = [0, 1, 300, 511, 2].map(|number| look(&scene.process, &mut cpu, number));
+    assert_eq!(found, [first, 1001, 1300, 1511, 0]);
+}
+
+#[test]
+fn stores_beside_it() {
+    explore("a store to a page that becomes part of a huge one", 10, |locking| {
+        let scene = small(locking);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                scene.machine.cpu(0).call(|| collapse(&scene.process)).unwrap();
+            });
+            scope.spawn(|| {
+                // One that remembers the page, and may write to it.
+                let mut cpu = scene.machine.cpu(OLD);
+                assert_eq!(look(&scene.process, &mut cpu, 0), 1000);
+                put(&scene.process, &mut cpu, 0, 7);
+                assert_eq!(look(&scene.process, &mut cpu, 0), 7);
+            });
+        });
+        values(&scene, 7);
+        assert_eq!(scene.process.rss().anon, 512);
+        end(scene);
+    });
+}
+
+#[test]
+fn moves_beside_it() {
+    explore("a page that moves beside its becoming part of a huge one", 20, |locking| {
+        let scene = small(locking);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Who moves it has a reference, or a marker in its place.
+                let said = scene.machine.cpu(0).call(|| collapse(&scene.process));
+                let allowed = [Ok(()), Err(MadviseError::InUse), Err(MadviseError::Invalid)];
+                assert!(allowed.contains(&said), "{said:?}");
+            });
+            scope.spawn(|| {
+                for number in [511, 300] {
+                    let pfn = scene.process.frame_at(page(number));
+                    let _ = pfn.map(|pfn| scene.engine.migrate(pfn));
+                }
+            });
+        });
+        values(&scene, 1000);
+        end(scene);
+    });
+}
+
+#[test]
+fn pins_beside_it() {
+    explore("a pin, got quickly, beside a page's becoming part of a huge one", 10, |locking| {
+        let scene = small(locking);
+        let pins = thread::scope(|scope| {
+            scope.spawn(|| {
+                let said = scene.machine.cpu(0).call(|| collapse(&scene.process));
+                assert!(matches!(said, Ok(()) | Err(MadviseError::InUse)), "{said:?}");
+            });
+            let pin = scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(1);
+                cpu.run(scene.process.mmu());
+                cpu.call(|| scene.process.pin_user_pages_fast(page(0), 1, PinFlags::WRITE)).unwrap()
+            });
+            pin.join().unwrap()
+        });
+        // What is stored by it is stored to the page.
+        pins.write(0, &9u64.to_le_bytes()).unwrap();
+        values(&scene, 9);
+        drop(pins);
+        end(scene);
+    });
+}
