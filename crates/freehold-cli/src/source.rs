@@ -1,6 +1,6 @@
 //! Where a recording comes from: a file, or standard input.
 
-use freehold_trace::{ReadError, Recording};
+use freehold_trace::{Format, ReadError, Recording, Thp, shown_thp};
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -68,6 +68,19 @@ impl Source {
             Some(snapshots) => Recording::read_with(&self.name, events, snapshots),
             None => Recording::read(&self.name, events, None),
         }
+    }
+
+    /// Where anonymous memory had huge pages, as far as the snapshots of `recording`, which is its own, show it.
+    ///
+    /// # Errors
+    ///
+    /// The file of snapshots cannot be read.
+    pub fn shown_thp(&self, recording: &Recording) -> Result<Option<Thp>, ReadError> {
+        let nowhere = self.bytes.is_some() && self.snapshots.is_none();
+        if nowhere || recording.format() == Format::Strace {
+            return Ok(None);
+        }
+        shown_thp(&self.name, self.snapshots.as_deref())
     }
 
     /// Its bytes, packed as they are, and how many there are; none for what is no ordinary file.

@@ -28,6 +28,41 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
+/// Advice about several ranges of oneself, of which texts tell as far as the advice is none that others could be given.
+const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
+7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196
+7 1.3 process_madvise(-10000, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002001, iov_len=4096}], 2, MADV_DONTNEED, 0) = 4096
+7 1.4 process_madvise(-10001, [{iov_base=0x7f0000000000, iov_len=4096}], 1, MADV_DONTNEED, 0x1) = -1 EINVAL (Invalid argument)
+7 1.5 process_madvise(-10000, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0xffff800000000000, iov_len=4096}], 2, MADV_DONTNEED, 0) = -1 EFAULT (Bad address)
+7 1.6 process_madvise(-10000, [{iov_base=0x7ffd00000000, iov_len=4096}], 1, MADV_COLD, 0) = 4096
+7 1.7 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}], 1, MADV_COLD, 0) = 4096
+7 1.8 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}], 1, MADV_DONTNEED, 0) = -1 EINVAL (Invalid argument)
+7 1.81 process_madvise(-10000, NULL, 1, MADV_DONTNEED, 0) = -1 EFAULT (Bad address)
+7 1.82 process_madvise(-10000, [{iov_base=0x7f0000000000, iov_len=4096}, ...], 70, MADV_DONTNEED, 0) = 4096
+7 1.85 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7faf51144a10) = 8
+8 1.86 mprotect(0x7f0000001000, 4096, PROT_READ) = 0
+8 1.87 madvise(0x7f0000000000, 12288, MADV_NORMAL) = -1 ENOMEM (Cannot allocate memory)
+8 1.9 exit_group(0) = ?
+8 1.91 +++ exited with 0 +++
+7 1.92 exit_group(0) = ?
+7 1.93 +++ exited with 0 +++
+"#;
+
+#[test]
+fn advice_about_several_ranges_of_oneself() {
+    assert_as_linux(ADVISED, 7);
+    let outcome = replayed(ADVISED);
+    let aside: u64 = outcome.set_aside.iter().map(|(_, count)| *count).sum();
+    assert_eq!(
+        aside, 5,
+        "which process is meant, which ranges, or what was mapped there: {:?}",
+        outcome.set_aside
+    );
+    let lie = ADVISED.replace("= 4196", "= 4195");
+    assert_eq!(replayed(&lie).difference_count, 1);
+}
+
 /// A child is forked; its memory and the parent's are written and read, in pieces.
 const MOVES: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000

@@ -17,6 +17,7 @@ mod recording;
 mod snap;
 mod snapshot;
 mod strace;
+mod thp;
 mod trace;
 mod write;
 
@@ -24,4 +25,5 @@ pub use error::{Place, ReadError};
 pub use event::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
+pub use thp::{Thp, shown_thp};
 pub use write::{SnapWriter, TraceWriter};

@@ -202,20 +202,36 @@ fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     Ok(())
 }
 
-/// `START-END PERMS OFFSET NAME`, and where smaps was read ` | SIZES | FLAGS[!]`
+/// A VMA's line, which follows those that `snapshot` has.
 fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
+    let area = parse_area(line)?;
+    let before = snapshot.areas.last().map_or(0, |last| last.end);
+    if area.start < before {
+        return Err(Bad::Expected(IN_ORDER, 0));
+    }
+    if !snapshot.pages.is_empty() {
+        return Err(Bad::Expected("no VMA behind the first `P`", 0));
+    }
+    if snapshot.areas.len() == MOST_AREAS {
+        return Err(Bad::TooMany("VMAs in a snapshot", MOST_AREAS as u64));
+    }
+    snapshot.areas.push(area);
+    Ok(())
+}
+
+/// What is expected of a VMA's addresses.
+const IN_ORDER: &str = "whole pages behind those of the VMA before";
+
+/// `START-END PERMS OFFSET NAME`, and where smaps was read ` | SIZES | FLAGS[!]`
+pub(crate) fn parse_area(line: &[u8]) -> Result<Area, Bad> {
     let mut fields = Fields::new(line);
     let start = fields.hex("`@`, `P`, or the first address of a VMA")?;
     if !fields.eat(b'-') {
         return fields.expected("`-` and the VMA's end");
     }
     let end = fields.hex("the VMA's end, hexadecimal")?;
-    let before = snapshot.areas.last().map_or(0, |last| last.end);
-    if start < before || start >= end || (start | end) & IN_PAGE != 0 {
-        return Err(Bad::Expected("whole pages behind those of the VMA before", 0));
-    }
-    if !snapshot.pages.is_empty() {
-        return Err(Bad::Expected("no VMA behind the first `P`", 0));
+    if start >= end || (start | end) & IN_PAGE != 0 {
+        return Err(Bad::Expected(IN_ORDER, 0));
     }
     fields.blank("permissions")?;
     let (prot, shared) = permissions(&mut fields)?;
@@ -228,11 +244,7 @@ fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
         None => (None, None, false),
         Some((sizes, flags, eligible)) => (Some(sizes), Some(flags), eligible),
     };
-    if snapshot.areas.len() == MOST_AREAS {
-        return Err(Bad::TooMany("VMAs in a snapshot", MOST_AREAS as u64));
-    }
-    snapshot.areas.push(Area { start, end, prot, shared, offset, name, sizes, flags, thp_eligible });
-    Ok(())
+    Ok(Area { start, end, prot, shared, offset, name, sizes, flags, thp_eligible })
 }
 
 fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {

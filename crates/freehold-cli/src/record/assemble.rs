@@ -9,8 +9,9 @@ use std::collections::HashMap;
 const CLONE_VM: u64 = 0x100;
 /// `CLONE_THREAD`: they are one process.
 const CLONE_THREAD: u64 = 0x1_0000;
-/// What of prctl is about memory: `PR_SET_MM`, `PR_SET_THP_DISABLE` and its reader, `PR_SET_VMA`, `PR_SET_MDWE` and its reader.
-const PRCTL_KEPT: [u64; 6] = [35, 41, 42, 0x5356_4d41, 65, 66];
+/// What of prctl is about memory: `PR_SET_MM`, `PR_SET_THP_DISABLE` and its reader, `PR_SET_VMA`, `PR_SET_MDWE` and
+/// `PR_SET_MEMORY_MERGE` and their readers.
+const PRCTL_KEPT: [u64; 8] = [35, 41, 42, 0x5356_4d41, 65, 66, 67, 68];
 /// What of fcntl copies a descriptor (`F_DUPFD`, `F_DUPFD_CLOEXEC`), or seals a file or asks for its seals.
 const FCNTL_KEPT: [u64; 4] = [0, 1030, 1033, 1034];
 /// `F_ADD_SEALS`.

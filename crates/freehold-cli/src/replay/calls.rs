@@ -1,18 +1,17 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
+use super::prctl;
 use super::world::{Mapped, World};
+use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
-use freehold::space::{
-    Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, ShmFlags, SyncFlags,
-};
+use freehold::space::pkeys::PkeyRights;
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
-const PR_SET_MDWE: u64 = 65;
-const PR_GET_MDWE: u64 = 66;
 /// Pages that a mincore is asked about, at most.
 const MOST_PAGES: u64 = 1 << 22;
 
@@ -25,8 +24,18 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         CallName::Mmap => returned(mmap(world, process, planned)),
         CallName::Munmap => done(process.munmap(args[0], args[1]).map_err(|error| error.errno())),
         CallName::Mprotect => mprotect(process, &args),
-        // The key -1 is none, and 0 is everybody's.
-        CallName::PkeyMprotect if args[3] as i32 <= 0 => mprotect(process, &args),
+        CallName::PkeyMprotect => pkey_mprotect(process, &args),
+        CallName::PkeyAlloc => returned(pkey_alloc(process, &args)),
+        // An int, of which a key is the low part.
+        CallName::PkeyFree => match u8::try_from(args[0] as i32) {
+            Ok(pkey) => done(process.pkey_free(pkey).map_err(|error| error.errno())),
+            Err(_) => Returned::Error(Errno::EINVAL.0 as u16),
+        },
+        CallName::RemapFilePages => {
+            let [at, len, prot, pgoff, flags, _] = args;
+            let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+            done(process.remap_file_pages(at, len, prot, pgoff, flags).map_err(|error| error.errno()))
+        }
         CallName::Brk => {
             if let Some(start) = planned.heap {
                 process.set_heap(start).ok()?;
@@ -35,6 +44,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         }
         CallName::Mremap => mremap(process, planned),
         CallName::Madvise => done(madvise(process, &args)),
+        CallName::ProcessMadvise => returned(process_madvise(process, planned)?),
         CallName::Mbind => done(
             process
                 .set_policy(args[0]..args[0].wrapping_add(args[1]), policy(args[2], args[3]))
@@ -70,8 +80,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
         CallName::Shmat => returned(shmat(world, process, planned)),
         CallName::Shmdt => done(process.shmdt(args[0]).map_err(|error| error.errno())),
         CallName::Ftruncate | CallName::Fallocate | CallName::Fcntl => world.change(planned.file, call)?,
-        CallName::Prctl if args[0] == PR_SET_MDWE => done(set_mdwe(process, &args)),
-        CallName::Prctl if args[0] == PR_GET_MDWE => returned(mdwe(process, &args)),
+        CallName::Prctl => return prctl::answer(process, &args),
         _ => return None,
     })
 }
@@ -129,11 +138,46 @@ fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     returned(result.map(|()| 0).map_err(|error| error.errno()))
 }
 
+/// As mprotect with the key -1.
+fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
+    let prot = Prot::from_bits_retain(args[2]);
+    match (args[3] as i32, u8::try_from(args[3] as i32)) {
+        (-1, _) => mprotect(process, args),
+        (_, Ok(pkey)) => {
+            let result = process.pkey_mprotect(args[0], args[1], prot, pkey);
+            returned(result.map(|()| 0).map_err(|error| error.errno()))
+        }
+        _ => Returned::Error(Errno::EINVAL.0 as u16),
+    }
+}
+
+fn pkey_alloc(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
+    // Flags of which there are none, and rights.
+    let rights = u32::try_from(args[1]).ok().filter(|_| args[0] == 0).ok_or(Errno::EINVAL)?;
+    process.pkey_alloc(PkeyRights::from_bits_retain(rights)).map(u64::from).map_err(|error| error.errno())
+}
+
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
     // An int.
     Advice::from_raw(args[2] as u32)
         .and_then(|advice| process.madvise(args[0], args[1], advice))
         .map_err(|error| error.errno())
+}
+
+/// An advice about oneself. `None`: the recording does not show the ranges.
+fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u64, Errno>> {
+    let about = planned.call.transfer.as_ref()?;
+    let ranges: Vec<IoVec> = about.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
+    // An int, and flags of which there are none.
+    let [_, _, _, advice, flags, _] = planned.call.args;
+    if flags as u32 != 0 {
+        return Some(Err(Errno::EINVAL));
+    }
+    let advice = match Advice::from_raw(advice as u32) {
+        Ok(advice) => advice,
+        Err(error) => return Some(if ranges.is_empty() { Ok(0) } else { Err(error.errno()) }),
+    };
+    Some(process.process_madvise(&ranges, advice, true).map_err(|error| error.errno()))
 }
 
 fn mremap(process: &Process, planned: &PlannedCall) -> Returned {
@@ -176,18 +220,6 @@ fn shmat(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64,
     let addr = planned.call.returned.value().unwrap_or(addr);
     flags.set(ShmFlags::RND, flags.contains(ShmFlags::RND) && planned.call.returned.value().is_none());
     process.shmat(segment, addr, flags).map_err(|error| error.errno())
-}
-
-fn set_mdwe(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
-    let bits = u32::try_from(args[1]).map_err(|_| Errno::EINVAL)?;
-    match args[2..5] {
-        [0, 0, 0] => process.set_mdwe(Mdwe::from_bits_retain(bits)).map_err(|error| error.errno()),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-fn mdwe(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
-    if args[1..5] == [0; 4] { Ok(process.mdwe().bits().into()) } else { Err(Errno::EINVAL) }
 }
 
 /// One number for a memory policy; the plan's model has the same.

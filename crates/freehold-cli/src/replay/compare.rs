@@ -33,6 +33,9 @@ const HOW_OPENED: &str =
 const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 
+/// Also why such calls are not checked themselves.
+pub(super) const RANGES: &str = "process_madvise, and pages that it may have taken: its ranges lie in the caller's memory, which is not recorded";
+
 const NAMES: &str = "names of mapped files that are not recorded";
 pub(super) const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
 
@@ -43,6 +46,8 @@ struct PrivatePages {
     dropped: u64,
     /// Nothing recorded has touched them.
     untold: u64,
+    /// A call may have taken them, of which the recording does not say where.
+    taken: u64,
 }
 
 /// VMAs of files of which the recording does not tell everything.
@@ -106,6 +111,7 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.set_aside(HOW_OPENED, names.openings);
     found.set_aside(DROPPED, pages.dropped);
     found.set_aside(KERNEL, pages.untold);
+    found.set_aside(RANGES, pages.taken);
     resident.count(found);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
@@ -288,7 +294,8 @@ fn compare_pages(
             }
         });
     }
-    let lost = |page: &u64| may_go.contains(*page);
+    let may_lack = image.touched.may_lack_pages();
+    let lost = |page: &u64| may_lack || may_go.contains(*page);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
@@ -310,6 +317,7 @@ fn compare_pages(
     PrivatePages {
         dropped: may_go.not_in(&kept).count() as u64,
         untold: theirs.not_in(&ours).filter(|page| !touched(page)).count() as u64,
+        taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
     }
 }
 
@@ -317,7 +325,7 @@ fn compare_pages(
 /// which one side has others for a known reason. Of those that nothing recorded has touched, any may be the page of zeroes.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
-    let least = kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped));
+    let least = kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped + pages.taken));
     let ours = least..=least + kilobytes(pages.untold);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
     if let Some(theirs) = theirs.filter(|theirs| !ours.contains(theirs) && !snapshot.pages.is_empty()) {

@@ -3,9 +3,11 @@
 //! A write fault stores a word that names the address space and the line of the recording, at a place in the page that is the
 //! task's own. So whatever word is found in a private page says where it comes from: from this address space, or from one
 //! that it was forked from, before that fork. Anything else is a page that leaked, was not zeroed, or was shared for too long.
+//! What is stored through a shared mapping is everybody's: private copies of a file's pages may hold it, whoever stored it.
 
 use freehold::fault::FaultError;
 use freehold::space::pagemap::PageKind;
+use freehold::vma::flags::VmFlags;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,7 +24,10 @@ pub(super) struct Lineage {
     sources: Vec<(u32, u32)>,
 }
 
-/// The number of the next address space. Unique is all it must be.
+/// In place of an address space: a word that was stored to shared memory.
+const EVERYBODY: u32 = 0;
+
+/// The number of the next address space. Unique is all it must be, and not [`EVERYBODY`]'s.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 impl Lineage {
@@ -43,10 +48,12 @@ impl Lineage {
         u64::from(self.sources[0].0) << 32 | u64::from(line)
     }
 
-    /// Whether a word may be seen here.
-    fn may_hold(&self, word: u64) -> bool {
+    /// Whether a word may be seen in a private page here; `copy`: one that may be a copy of a file's page.
+    fn may_hold(&self, word: u64, copy: bool) -> bool {
         let (number, line) = ((word >> 32) as u32, word as u32);
-        word == 0 || self.sources.iter().any(|&(source, until)| source == number && line < until)
+        word == 0
+            || number == EVERYBODY && copy
+            || self.sources.iter().any(|&(source, until)| source == number && line < until)
     }
 }
 
@@ -63,7 +70,9 @@ pub(super) fn store(
     line: u32,
 ) -> Result<(), FaultError> {
     let at = (address & !(PAGE - 1)) + u64::from(task) % WORDS * 8;
-    process.store(cpu, at, lineage.word(line))
+    let shared = process.find_vma(at).is_some_and(|vma| vma.flags().contains(VmFlags::MAYSHARE));
+    let word = if shared { u64::from(EVERYBODY) << 32 | u64::from(line) } else { lineage.word(line) };
+    process.store(cpu, at, word)
 }
 
 /// Looks at every private page; what was found that should not be there: its address and the word.
@@ -80,9 +89,10 @@ pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u6
         if process.read_memory(at, &mut bytes, freehold::access::Manner::Forced) != Ok(bytes.len()) {
             continue;
         }
+        let copy = process.find_vma(at).is_some_and(|vma| vma.object().file().is_some());
         for (place, word) in bytes.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-            if !lineage.may_hold(word) {
+            if !lineage.may_hold(word, copy) {
                 return Some((at + place as u64 * 8, word));
             }
         }
@@ -99,11 +109,17 @@ mod tests {
         let parent = Lineage::fresh();
         let child = parent.forked(100);
         let grandchild = child.forked(50);
-        assert!(parent.may_hold(parent.word(7)) && parent.may_hold(parent.word(1_000)));
-        assert!(!parent.may_hold(child.word(7)), "a child's word in its parent");
-        assert!(child.may_hold(parent.word(99)) && !child.may_hold(parent.word(100)));
-        assert!(grandchild.may_hold(child.word(49)) && !grandchild.may_hold(child.word(50)));
-        assert!(grandchild.may_hold(parent.word(49)) && !grandchild.may_hold(parent.word(50)));
-        assert!(!Lineage::fresh().may_hold(parent.word(7)) && parent.may_hold(0));
+        assert!(parent.may_hold(parent.word(7), false) && parent.may_hold(parent.word(1_000), false));
+        assert!(!parent.may_hold(child.word(7), false), "a child's word in its parent");
+        assert!(child.may_hold(parent.word(99), false) && !child.may_hold(parent.word(100), false));
+        assert!(grandchild.may_hold(child.word(49), false) && !grandchild.may_hold(child.word(50), false));
+        assert!(grandchild.may_hold(parent.word(49), false) && !grandchild.may_hold(parent.word(50), false));
+        assert!(!Lineage::fresh().may_hold(parent.word(7), false) && parent.may_hold(0, false));
+    }
+    #[test]
+    fn what_is_stored_to_shared_memory_is_found_in_copies_of_files_alone() {
+        let (one, word) = (Lineage::fresh(), u64::from(EVERYBODY) << 32 | 7);
+        assert!(one.may_hold(word, true) && !one.may_hold(word, false));
+        assert!(!one.may_hold(Lineage::fresh().word(7), true), "a private word of another");
     }
 }

@@ -17,6 +17,7 @@ mod image;
 mod opened;
 pub mod outcome;
 mod perform;
+mod prctl;
 mod refused;
 mod resident;
 mod run;
@@ -49,6 +50,8 @@ pub struct Options {
     pub cpus: usize,
     /// With contents; else on memory that has none.
     pub backed: bool,
+    /// The machine has protection keys; a replay that needs them begins again with them by itself.
+    pub keys: bool,
     /// How locks are used.
     pub design: Design,
     /// What varies the interleaving.
@@ -67,6 +70,7 @@ impl Default for Options {
         Options {
             cpus,
             backed: false,
+            keys: false,
             design: Design::default(),
             seed: 0,
             oracles: false,
@@ -176,33 +180,40 @@ pub fn replay(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Outcome, ReplayError> {
-    let source = source.into();
-    if let Some(outcome) = attempt(&source, options, progress)? {
-        return Ok(outcome);
+    let (source, mut options) = (source.into(), options.clone());
+    loop {
+        match attempt(&source, &options, progress)? {
+            Attempt::Ended(outcome) => return Ok(*outcome),
+            Attempt::Wants(better) => options = better,
+        }
     }
-    // What the recording shows in memory can be compared only where memory holds it.
-    let again = attempt(&source, &Options { backed: true, ..options.clone() }, progress)?;
-    again.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported).into())
 }
 
-/// Replays a recording. None: it shows bytes in memory, and memory has no contents.
-fn attempt(
-    source: &Source,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Option<Outcome>, ReplayError> {
+/// How an attempt went.
+enum Attempt {
+    /// To the end.
+    Ended(Box<Outcome>),
+    /// It needs another machine, which has more than the one that it had.
+    Wants(Options),
+}
+
+/// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only where memory holds it,
+/// and keys are given only where there are some.
+fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
     let mut planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut replay = Replay::new(options)?;
+    let shown = source.shown_thp(planner.recording())?;
     let (mut events, mut planning) = (0, Duration::ZERO);
     loop {
         let begun = Instant::now();
         let Some(segment) = planner.next_segment()? else { break };
-        if planner.shows_bytes() && !options.backed {
-            return Ok(None);
+        let (backed, keys) = (options.backed || planner.shows_bytes(), options.keys || planner.uses_keys());
+        if (backed, keys) != (options.backed, options.keys) {
+            return Ok(Attempt::Wants(Options { backed, keys, ..options.clone() }));
         }
         planning += begun.elapsed();
         if events == 0 {
-            replay.world.set_up(planner.recording());
+            replay.world.set_up(planner.recording(), shown);
         }
         events += segment.events;
         progress.planned(events);
@@ -211,7 +222,7 @@ fn attempt(
     }
     // What is still mapped at the end goes, and counts.
     replay.tasks.clear();
-    Ok(Some(outcome(&planner, replay, options, (events, planning))))
+    Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
 }
 
 /// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it. Without a task,
@@ -229,7 +240,9 @@ pub fn maps_at(
     let source = source.into();
     let mut planner = Planner::new(source.open()?).until(time);
     let mut replay = Replay::new(options)?;
+    let shown = source.shown_thp(planner.recording())?;
     while let Some(segment) = planner.next_segment()? {
+        replay.world.set_thp(planner.recording(), shown);
         replay.run(&segment)?;
     }
     let image = match task {

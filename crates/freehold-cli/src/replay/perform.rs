@@ -7,13 +7,14 @@ use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
+use super::prctl::Inherited;
 use super::refused::{self, Refused, UNTOLD};
 use super::start;
 use super::touched::{How, Touched};
 use super::transfer::{self, Moved};
 use super::world::{UNKNOWN_SIZE, World};
 use freehold::fault::{Access, FaultError, SegvCode};
-use freehold::space::{Mdwe, TASK_SIZE};
+use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
@@ -32,6 +33,8 @@ const OWN_BYTES: &str =
 /// Why some faults are not repeated.
 const LENGTHS: &str =
     "SIGBUS in files: how long they were at the time, and how many pages a pool had, is not recorded";
+/// Likewise.
+const KEYS: &str = "faults for want of a protection key's rights, which a thread changes without a call";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -80,6 +83,10 @@ impl<'w, 'c> Performer<'w, 'c> {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
                 let image = task.image.as_deref()?;
+                if *ends == Ends::Signal(SIGSEGV, 4) {
+                    self.found.set_aside(KEYS, 1);
+                    return None;
+                }
                 if *ends == Ends::Signal(SIGBUS, 2) && is_of_unknown_length(image.process(), *address) {
                     self.found.set_aside(LENGTHS, 1);
                     return None;
@@ -236,7 +243,9 @@ impl<'w, 'c> Performer<'w, 'c> {
 
     /// Makes a call. `None`: the engine has no such call.
     fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<Moved> {
-        if let Some(transfer) = &planned.call.transfer {
+        if planned.call.name == CallName::ProcessMadvise {
+            planned.assumed.iter().for_each(|range| start::assume(process, range));
+        } else if let Some(transfer) = &planned.call.transfer {
             let other = transfer.process.and_then(|task| self.world.image(task))?;
             return self.cpu.call(|| {
                 let theirs = other.process();
@@ -253,7 +262,8 @@ impl<'w, 'c> Performer<'w, 'c> {
     fn check_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall, answer: Option<Moved>) {
         let call = &planned.call;
         let Some(Moved { returned: ours, other, strange }) = answer else {
-            return self.found.set_aside(NO_SUCH_CALL, 1);
+            let ranges = call.name == CallName::ProcessMadvise;
+            return self.found.set_aside(if ranges { compare::RANGES } else { NO_SUCH_CALL }, 1);
         };
         if planned.unsure {
             return;
@@ -316,12 +326,12 @@ impl<'w, 'c> Performer<'w, 'c> {
     fn exec(&mut self, task: &mut Task<'_>, line: u32, start: &Start) {
         self.cpu.idle();
         let old = task.image.take();
-        let mdwe = old.as_ref().map_or(Mdwe::empty(), |old| old.process().mdwe().inherited());
+        let inherited = Inherited::of(old.as_ref().map(|old| old.process()));
         let made = self.cpu.call(|| {
             drop(old);
             let made = start::start(self.world, start)?;
             // Only now: what the image has from the start stays as it is.
-            made.0.set_mdwe(mdwe)?;
+            inherited.give(&made.0, start)?;
             anyhow::Ok(made)
         });
         match made {

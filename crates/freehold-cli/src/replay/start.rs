@@ -3,7 +3,7 @@
 use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
-use freehold::space::{MapFlags, Prot};
+use freehold::space::{Advice, MapFlags, Prot};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::{Access as Opening, Start};
@@ -35,7 +35,7 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
     let len = area.end - area.start;
     let prot = Prot::from_bits_retain(u64::from(area.prot));
     let sharing = if area.shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    let has = |code: &[u8; 2]| area.flags.as_ref().is_some_and(|flags| flags.contains(code));
+    let has = |code: &[u8; 2]| has(area, code);
     let mut flags = sharing | MapFlags::FIXED_NOREPLACE;
     let at = match world.named(&area.name) {
         None => {
@@ -55,6 +55,30 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
     };
     if at != area.start {
         bail!("mapped at {at:#x}");
+    }
+    Ok(())
+}
+
+/// Whether smaps showed this flag.
+fn has(area: &Area, code: &[u8; 2]) -> bool {
+    area.flags.as_ref().is_some_and(|flags| flags.contains(code))
+}
+
+/// Whether an image has inherited that equal pages may become one: no call of its own has marked anything yet.
+pub(super) fn shows_merging(start: &Start) -> bool {
+    matches!(start, Start::Shown(snapshot) if snapshot.areas.iter().any(|area| has(area, b"mg")))
+}
+
+/// Equal pages of `process`, which is a new image, may become one, but for what its snapshot shows otherwise: the stack is made before
+/// that is inherited.
+///
+/// # Errors
+/// The engine refused.
+pub(super) fn merge(process: &Process, start: &Start) -> Result<()> {
+    process.set_memory_merge(true)?;
+    let Start::Shown(snapshot) = start else { return Ok(()) };
+    for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL && !has(area, b"mg")) {
+        process.madvise(area.start, area.end - area.start, Advice::Unmergeable)?;
     }
     Ok(())
 }

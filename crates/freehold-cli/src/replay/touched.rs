@@ -9,6 +9,8 @@
 //! | private, in a mapping of a file | a fault has written to it, here or before the fork |
 //! | of a file | a fault has touched it or may have brought it along, here: a fork leaves them behind |
 //! | any | a call was to bring it in |
+//!
+//! And where a process_madvise has taken pages, of which the recording does not say where, any may be gone.
 
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
@@ -21,6 +23,8 @@ const BLOCK: u64 = 64;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_POPULATE: u64 = 0x8000;
 const POPULATE: [u64; 2] = [22, 23];
+/// Advice by which pages go at once.
+const DISCARD: [u64; 2] = [4, 24];
 
 /// How a page was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ struct Pages {
     ranges: Vec<Range<u64>>,
     /// A call was to bring in all that was mapped.
     all: bool,
+    /// A call has taken pages, nobody knows where.
+    lacks: bool,
 }
 
 impl Touched {
@@ -77,6 +83,9 @@ impl Touched {
             CallName::Mlock | CallName::Mlock2 => args[0],
             CallName::Madvise if POPULATE.contains(&args[2]) => args[0],
             CallName::Mlockall => return self.lock().here.all = true,
+            CallName::ProcessMadvise if call.transfer.is_none() && DISCARD.contains(&args[3]) => {
+                return self.lock().here.lacks = true;
+            }
             _ => return,
         };
         self.lock().here.ranges.push(start / PAGE..start.saturating_add(args[1]).div_ceil(PAGE));
@@ -94,6 +103,12 @@ impl Touched {
     pub(super) fn contains(&self, page: u64, of: Of) -> bool {
         let both = self.lock();
         both.here.contains(page, of) || of != Of::File && both.before.contains(page, of)
+    }
+
+    /// Whether pages may be gone, by a call of which the recording does not say which.
+    pub(super) fn may_lack_pages(&self) -> bool {
+        let both = self.lock();
+        both.here.lacks || both.before.lacks
     }
 
     fn lock(&self) -> MutexGuard<'_, Both> {
@@ -122,6 +137,7 @@ impl Pages {
         }
         self.ranges.extend_from_slice(&other.ranges);
         self.all |= other.all;
+        self.lacks |= other.lacks;
     }
 }
 
@@ -143,6 +159,9 @@ mod tests {
         let grandchild = parent.forked().forked();
         assert_eq!(has(&grandchild, Of::Anonymous), [0, 1]);
         assert_eq!(has(&grandchild, Of::File), [0; 0]);
+        assert!(!grandchild.may_lack_pages());
+        parent.lock().here.lacks = true;
+        assert!(parent.forked().forked().may_lack_pages() && !grandchild.may_lack_pages());
         grandchild.pages(4 * PAGE..4 * PAGE + 1, How::Read);
         assert_eq!(has(&grandchild, Of::File), [4]);
     }

@@ -5,7 +5,7 @@ use super::image::{Image, Totals};
 use super::opened::Opened;
 use freehold::Pfn;
 use freehold::counted::Counted;
-use freehold::engine::{Config, Engine};
+use freehold::engine::{Config, Engine, HugePages};
 use freehold::error::NoMemory;
 use freehold::hugetlb::HugePageSize;
 use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
@@ -13,8 +13,8 @@ use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
 use freehold_machine::{Machine, MachineConfig, Memory};
-use freehold_trace::Recording;
 use freehold_trace::plan::PlanFile;
+use freehold_trace::{Recording, Thp};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -30,6 +30,8 @@ const TABLES: u64 = 1 << 30;
 const SPECIAL_PAGES: usize = 16;
 /// What part of the memory a pool of huge pages may take from the start.
 const MOST_OF_POOL: u64 = 4;
+/// How the kernel names secret memory (memfd_secret).
+const SECRET: &str = "/secretmem";
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
@@ -73,6 +75,7 @@ impl World {
         };
         let config = MachineConfig { memory, ..MachineConfig::phantom(0).tables(TABLES) };
         let config = config.cpus(options.cpus).fast();
+        let config = if options.keys { config.pkeys() } else { config };
         let machine =
             Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
         let engine = Engine::new(
@@ -98,8 +101,9 @@ impl World {
         })
     }
 
-    /// The machine gets the settings of the recorded one, as far as they are known.
-    pub(super) fn set_up(&self, recording: &Recording) {
+    /// The machine gets the settings of the recorded one, as far as they are known; `shown`: what snapshots show of huge pages.
+    pub(super) fn set_up(&self, recording: &Recording, shown: Option<Thp>) {
+        self.set_thp(recording, shown);
         for size in HugePageSize::ALL {
             let pool = recording.machine(&format!("pool-{}kB", size.bytes() >> 10));
             let mut numbers =
@@ -112,6 +116,16 @@ impl World {
                 self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
             }
         }
+    }
+
+    /// Anonymous memory has huge pages where it had them, if that is known.
+    pub(super) fn set_thp(&self, recording: &Recording, shown: Option<Thp>) {
+        let Some(thp) = recording.machine("thp").and_then(Thp::of_name).or(shown) else { return };
+        self.engine.set_huge_pages(match thp {
+            Thp::Never => HugePages::Never,
+            Thp::Madvise => HugePages::Madvise,
+            Thp::Always => HugePages::Always,
+        });
     }
 
     /// How every address space begins: as root's, as the recordings were made.
@@ -174,6 +188,12 @@ impl World {
         let bytes = file.length.unwrap_or(UNKNOWN_SIZE);
         if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
             return Mapping::of_huge_pages(&self.engine, page, bytes, true).map_err(|_| NoMemory);
+        }
+        if plain_name(&file.path) == SECRET {
+            let secret = Mapping::secret(&self.engine)?;
+            // Its length is given once; where that is not recorded, it may be any.
+            secret.truncate(bytes).map_err(|_| NoMemory)?;
+            return Ok(secret);
         }
         if file.memfd.is_some_and(Opened::may_be_sealed) {
             return Mapping::memfd(&self.engine, bytes);

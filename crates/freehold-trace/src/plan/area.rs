@@ -167,6 +167,11 @@ impl Areas {
         self.by_start.iter().map(|(start, area)| (*start, area))
     }
 
+    /// All areas, to be changed without a look at whether neighbours merge.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Area> {
+        self.by_start.values_mut()
+    }
+
     /// Puts an area where nothing is, without merging.
     pub(crate) fn put(&mut self, start: u64, area: Area) {
         self.by_start.insert(start, area);

@@ -15,7 +15,8 @@ pub(super) const FAILURE: &str =
     "madvise(MADV_HWPOISON, MADV_SOFT_OFFLINE): the recorded kernel does not handle failing memory";
 pub(super) const PRCTL: &str = "other prctl calls";
 pub(super) const NUMA: &str = "placement on NUMA nodes";
-pub(super) const KEYS: &str = "allocation of protection keys";
+pub(super) const KEYS: &str =
+    "allocation of protection keys where nobody is given one: whether the processor has any is not recorded";
 pub(super) const SHM: &str = "shmget and shmctl: System V segments themselves";
 pub(super) const TASKS: &str = "fork, clone and exec that failed";
 pub(super) const OTHERS: &str = "calls on other processes, and userfaultfd";

@@ -21,6 +21,7 @@ const PROT_GROWSDOWN: u64 = 0x100_0000;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 const SHM_RDONLY: u64 = 0o10000;
+pub(super) const PR_SET_MEMORY_MERGE: u64 = 67;
 
 /// One address space, as the plan knows it.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +30,7 @@ pub(crate) struct Space {
     pub(crate) order: Order,
     /// Start and end of the heap, once a brk has told.
     pub(crate) heap: Option<(u64, u64)>,
-    /// What mlockall adds to new mappings.
+    /// What mlockall and `PR_SET_MEMORY_MERGE` add to new mappings.
     pub(crate) future: u32,
     /// Tasks that run in it.
     pub(crate) members: Vec<u32>,
@@ -52,7 +53,7 @@ pub(crate) enum Reach {
     Whole,
 }
 
-fn span(start: u64, len: u64) -> Range<u64> {
+pub(super) fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
     let end = whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(!(PAGE - 1));
     start..end.max(start)
@@ -74,6 +75,7 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
         CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mbind => {
             one(span(args[0], args[1]))
         }
+        CallName::RemapFilePages => one(page_of(args[0])..page_of(args[0]).saturating_add(page_of(args[1]))),
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock => one(lock_range(args[0], args[1])),
         CallName::Brk => one(heap_change(call, space).unwrap_or(0..0)),
         CallName::Mremap => {
@@ -154,13 +156,20 @@ impl Space {
             CallName::Mprotect | CallName::PkeyMprotect => self.mprotect(doing, range),
             CallName::Brk => self.brk(doing),
             CallName::Mremap => self.mremap(doing),
-            CallName::Madvise => self.madvise(doing, &range),
+            CallName::Madvise => self.madvise(doing, args[2], &range),
+            CallName::ProcessMadvise => {
+                for &(at, len) in doing.call.transfer.iter().flat_map(|about| &about.remote) {
+                    self.madvise(doing, args[3], &span(at, len));
+                }
+            }
             CallName::Mbind => {
                 let tag = policy_tag(args[2], args[3]);
                 self.areas.change(&range, true, doing.stamp, |area| area.tag = tag);
             }
             CallName::Mlock | CallName::Mlock2 | CallName::Munlock => self.mlock(doing),
             CallName::Mlockall | CallName::Munlockall => self.mlockall(doing),
+            CallName::Prctl => self.prctl(&args),
+            CallName::RemapFilePages => self.remap_file_pages(doing),
             CallName::Shmat => self.shmat(doing),
             CallName::Shmdt => {
                 let parts = self.areas.attached(args[0]);
@@ -183,7 +192,7 @@ impl Space {
         }
         let shared = matches!(flags & MAP_TYPE, 1 | 3);
         let anonymous = flags & MAP_ANONYMOUS != 0 && !shared;
-        let mut bits = self.future;
+        let mut bits = if shared { self.future & !flag::MERGEABLE } else { self.future };
         let set = |bits: &mut u32, when: bool, flag: u32| *bits |= if when { flag } else { 0 };
         set(&mut bits, flags & MAP_GROWSDOWN != 0, flag::GROWSDOWN);
         set(&mut bits, flags & MAP_NORESERVE != 0, flag::NORESERVE);
@@ -324,8 +333,7 @@ impl Space {
         self.areas.merge_at(to, doing.stamp);
     }
 
-    fn madvise(&mut self, doing: &mut Doing<'_>, range: &Range<u64>) {
-        let advice = doing.call.args[2];
+    fn madvise(&mut self, doing: &mut Doing<'_>, advice: u64, range: &Range<u64>) {
         let (add, remove) = match advice {
             0 => (0, flag::RANDOM | flag::SEQUENTIAL),
             1 => (flag::RANDOM, flag::SEQUENTIAL),
@@ -385,7 +393,31 @@ impl Space {
                 }
             }
         }
-        self.future = if how & 2 != 0 { add } else { 0 };
+        self.future = self.future & flag::MERGEABLE | if how & 2 != 0 { add } else { 0 };
+    }
+
+    /// prctl: of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become alike stay apart.
+    fn prctl(&mut self, args: &[u64; 6]) {
+        if args[0] != PR_SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
+            return;
+        }
+        self.future ^= flag::MERGEABLE;
+        let wanted = self.future & flag::MERGEABLE;
+        for area in self.areas.iter_mut() {
+            let can = !area.shared && area.flags & flag::SPECIAL == 0;
+            area.flags = area.flags & !flag::MERGEABLE | if can { wanted } else { 0 };
+        }
+    }
+
+    /// Another part of the file takes the place of what is mapped.
+    fn remap_file_pages(&mut self, doing: &Doing<'_>) {
+        let [at, len, _, pgoff, ..] = doing.call.args;
+        let range = page_of(at)..page_of(at).saturating_add(page_of(len));
+        let Some((_, area)) = self.areas.find(range.start).filter(|_| !range.is_empty()) else { return };
+        let area =
+            Area { end: range.end, offset: pgoff.wrapping_mul(PAGE), last: doing.stamp, ..area.clone() };
+        self.areas.unmap(&range);
+        self.areas.insert(range.start, area);
     }
 
     fn shmat(&mut self, doing: &mut Doing<'_>) {
@@ -450,6 +482,7 @@ impl Space {
             heap: self.heap,
             told: self.told.clone(),
             written: self.written.clone(),
+            future: self.future & flag::MERGEABLE,
             ..Space::default()
         };
         for (start, area) in self.areas.iter().filter(|(_, area)| area.flags & flag::DONTCOPY == 0) {

@@ -2,7 +2,7 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
-use super::calls::{self, Doing, Reach, Space};
+use super::calls::{self, Doing, PR_SET_MEMORY_MERGE, Reach, Space};
 use super::mapped::in_whole_pages;
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlannedCall, Start, What};
@@ -19,8 +19,13 @@ const ESRCH: u16 = 3;
 const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
 const EIDRM: u16 = 43;
+const PR_SET_THP_DISABLE: u64 = 41;
+const PR_GET_THP_DISABLE: u64 = 42;
 const PR_SET_MDWE: u64 = 65;
 const PR_GET_MDWE: u64 = 66;
+const PR_GET_MEMORY_MERGE: u64 = 68;
+const MADV_DONTNEED: u64 = 4;
+const MADV_DONTNEED_LOCKED: u64 = 24;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
@@ -98,12 +103,14 @@ impl Planner {
 
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.gather_last_whole(task);
+        let old = self.space_of(task).and_then(|number| self.spaces.get(&number));
+        let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
         self.descriptors.exec(task);
         if let Some(own) = self.tasks.get_mut(&task) {
             own.lost = false;
         }
-        let mut space = Space { members: vec![task], ..Space::default() };
+        let mut space = Space { members: vec![task], future, ..Space::default() };
         let start = match snapshot {
             Some(snapshot) => {
                 self.show(&mut space, &snapshot);
@@ -146,6 +153,8 @@ impl Planner {
                 family_by: Stamp::START,
                 last: Stamp::START,
             };
+            // Who is like this from the start has inherited it.
+            space.future |= area.flags & flag::MERGEABLE;
             space.areas.put(shown.start, area);
         }
     }
@@ -277,6 +286,7 @@ impl Planner {
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
+        let unsure = (unsure.0 || self.is_partial(&call, number), unsure.1);
         if unsure.0 {
             self.aside(aside::UNSURE);
         }
@@ -293,6 +303,17 @@ impl Planner {
             ..PlannedCall::new(call)
         };
         self.push(task, line, What::Call(Box::new(planned)));
+    }
+
+    /// Whether a process_madvise did less than it was asked for, in a space of unknown start where a range may have been mapped, or not.
+    fn is_partial(&self, call: &Call, number: u32) -> bool {
+        let told = self.spaces.get(&number).and_then(|space| space.told.as_ref());
+        let (Some(told), Some(about), CallName::ProcessMadvise) = (told, &call.transfer, call.name) else {
+            return false;
+        };
+        let asked = about.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
+        let known = |&(at, len): &(u64, u64)| told.missing(&calls::span(at, len)).is_empty();
+        call.returned != Returned::Value(asked) && !about.remote.iter().all(known)
     }
 
     fn note_userfaultfd(&mut self, task: u32, call: &Call) {
@@ -327,15 +348,16 @@ impl Planner {
     /// and where it read what recorded calls wrote.
     fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
-        self.shows_bytes = true;
+        self.shows_bytes |= call.name != CallName::ProcessMadvise;
         let target = transfer.process.and_then(|process| self.space_of(process));
         let space = target.and_then(|number| self.spaces.get_mut(&number));
         let (Some(space), Returned::Value(count)) = (space, call.returned) else { return Default::default() };
         let assumed = space.note_mapped(transfer, count);
-        if call.name == CallName::ProcessVmReadv {
-            return (assumed, space.written_among(transfer));
+        match call.name {
+            CallName::ProcessVmReadv => return (assumed, space.written_among(transfer)),
+            CallName::ProcessVmWritev => space.note_written(transfer, count),
+            _ => {}
         }
-        space.note_written(transfer, count);
         (assumed, Vec::new())
     }
 
@@ -369,7 +391,13 @@ impl Planner {
     fn is_elsewhere(&mut self, call: &Call) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == 0x5356_4d41 => aside::NAMES,
-            CallName::Prctl if matches!(call.args[0], PR_SET_MDWE | PR_GET_MDWE) => return None,
+            CallName::Prctl if is_unknown_there(call) => aside::PRCTL,
+            CallName::Prctl
+                if matches!(call.args[0], PR_SET_THP_DISABLE | PR_GET_THP_DISABLE)
+                    || matches!(call.args[0], PR_SET_MDWE..=PR_GET_MEMORY_MERGE) =>
+            {
+                return None;
+            }
             CallName::Prctl => aside::PRCTL,
             // Of a kernel that does, no such call fails so but for arguments that the plan can do without.
             CallName::Madvise
@@ -381,7 +409,13 @@ impl Planner {
             CallName::MemfdCreate | CallName::MemfdSecret => aside::FILES,
             name if name.is_of_descriptors() => aside::FILES,
             CallName::SetMempolicy | CallName::MigratePages | CallName::MovePages => aside::NUMA,
-            CallName::PkeyAlloc | CallName::PkeyFree => aside::KEYS,
+            CallName::PkeyAlloc | CallName::PkeyFree => {
+                self.uses_keys |= call.name == CallName::PkeyAlloc && call.returned.value().is_some();
+                if self.uses_keys {
+                    return None;
+                }
+                aside::KEYS
+            }
             CallName::Shmget | CallName::Shmctl => {
                 let _ = self.mapped_file(0, call);
                 aside::SHM
@@ -390,6 +424,19 @@ impl Planner {
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork => aside::TASKS,
             CallName::Execve | CallName::Execveat => aside::TASKS,
+            CallName::ProcessMadvise
+                if call.transfer.as_ref().is_some_and(|about| about.process.is_some()) =>
+            {
+                return None;
+            }
+            // Where it has taken pages, nobody knows; but that it has, by advice that nobody gives to others.
+            CallName::ProcessMadvise
+                if matches!(call.args[3], MADV_DONTNEED | MADV_DONTNEED_LOCKED)
+                    && call.returned.value().is_some_and(|bytes| bytes > 0)
+                    && self.recording.format() != Format::Strace =>
+            {
+                return None;
+            }
             CallName::ProcessMadvise | CallName::ProcessMrelease | CallName::Userfaultfd => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev
@@ -403,4 +450,16 @@ impl Planner {
             _ => return None,
         })
     }
+}
+
+/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.
+fn is_unknown_there(call: &Call) -> bool {
+    let sound = match (call.args[0], &call.args[1..5]) {
+        (PR_SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
+        (PR_SET_MDWE, [bits, 0, 0, 0]) => matches!(bits, 1 | 3),
+        (PR_SET_MEMORY_MERGE, [_, 0, 0, 0]) => true,
+        (PR_GET_MDWE | PR_GET_MEMORY_MERGE, [0, 0, 0, 0]) => true,
+        _ => false,
+    };
+    sound && call.returned == Returned::Error(EINVAL)
 }

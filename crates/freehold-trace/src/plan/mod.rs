@@ -94,6 +94,7 @@ pub struct Planner {
     set_aside: BTreeMap<&'static str, u64>,
     /// A call has occurred of which the recording shows the bytes that it moved.
     shows_bytes: bool,
+    uses_keys: bool,
     segment: Segment,
     steps: usize,
     /// Faults in it of which the end is still to come.
@@ -170,6 +171,7 @@ impl Planner {
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
             shows_bytes: false,
+            uses_keys: false,
             segment: Segment::default(),
             steps: 0,
             open_faults: 0,
@@ -202,6 +204,11 @@ impl Planner {
     /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot be compared.
     pub fn shows_bytes(&self) -> bool {
         self.shows_bytes
+    }
+
+    /// Whether a program so far was given a protection key: only a machine that has them gives the same answers.
+    pub fn uses_keys(&self) -> bool {
+        self.uses_keys
     }
 
     /// The recording.

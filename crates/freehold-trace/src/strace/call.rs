@@ -12,8 +12,8 @@ const VFORK: u64 = 0x4100;
 /// The bits of clone's flags that are the signal sent at the child's end.
 const EXIT_SIGNAL: u64 = 0xff;
 /// Operations of prctl that concern memory: `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_GET_THP_DISABLE`, `PR_SET_VMA`,
-/// `PR_SET_MDWE`, `PR_GET_MDWE`.
-const MEMORY_PRCTLS: [u64; 6] = [35, 41, 42, 0x53564d41, 65, 66];
+/// `PR_SET_MDWE`, `PR_GET_MDWE`, `PR_SET_MEMORY_MERGE`, `PR_GET_MEMORY_MERGE`.
+const MEMORY_PRCTLS: [u64; 8] = [35, 41, 42, 0x53564d41, 65, 66, 67, 68];
 
 /// Operations of fcntl that copy a descriptor, seal a file or ask for its seals.
 const FILE_FCNTLS: [&str; 4] = ["F_DUPFD", "F_DUPFD_CLOEXEC", "F_ADD_SEALS", "F_GET_SEALS"];
@@ -57,6 +57,9 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let vectors = match known {
         CallName::ProcessVmReadv | CallName::ProcessVmWritev if found.len() == 6 => {
             Some((pieces(found[1])?, pieces(found[3])?))
+        }
+        CallName::ProcessMadvise if found.len() == 5 => {
+            Some((Pieces { complete: true, ..Pieces::default() }, pieces(found[1])?))
         }
         _ => None,
     };

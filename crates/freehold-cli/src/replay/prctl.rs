@@ -1,0 +1,72 @@
+//! What prctl says about all of a program's memory.
+
+use super::calls::returned;
+use super::start;
+use freehold::error::Errno;
+use freehold::space::{Mdwe, ThpDisable};
+use freehold_machine::Process;
+use freehold_trace::Returned;
+use freehold_trace::plan::Start;
+
+const SET_THP_DISABLE: u64 = 41;
+const GET_THP_DISABLE: u64 = 42;
+const SET_MDWE: u64 = 65;
+const GET_MDWE: u64 = 66;
+const SET_MEMORY_MERGE: u64 = 67;
+const GET_MEMORY_MERGE: u64 = 68;
+
+/// What an address space has of what prctl said, and the one that an exec makes has, too.
+pub(super) struct Inherited {
+    mdwe: Mdwe,
+    thp: ThpDisable,
+    merge: bool,
+}
+
+impl Inherited {
+    /// From the old address space, if it is known.
+    pub(super) fn of(old: Option<&Process>) -> Inherited {
+        Inherited {
+            mdwe: old.map_or(Mdwe::empty(), |old| old.mdwe().inherited()),
+            thp: old.map_or(ThpDisable::default(), |old| old.thp_disable()),
+            merge: old.is_some_and(|old| old.memory_merge()),
+        }
+    }
+
+    /// Gives it to the new one, whose image is mapped as `start` says. What is mapped stays as it is, but that equal pages of it may
+    /// become one.
+    ///
+    /// # Errors
+    /// The engine refused.
+    pub(super) fn give(self, new: &Process, start: &Start) -> anyhow::Result<()> {
+        new.set_mdwe(self.mdwe)?;
+        new.set_thp_disable(self.thp);
+        if self.merge || start::shows_merging(start) { start::merge(new, start) } else { Ok(()) }
+    }
+}
+
+/// Makes the call on `process`; `None` when it is none that the engine has.
+pub(super) fn answer(process: &Process, args: &[u64; 6]) -> Option<Returned> {
+    let [operation, first, second, third, fourth, _] = *args;
+    Some(returned(match (operation, [first, second, third, fourth]) {
+        (SET_MDWE, [bits, 0, 0, 0]) => set_mdwe(process, bits),
+        (GET_MDWE, [0, 0, 0, 0]) => Ok(process.mdwe().bits().into()),
+        (SET_THP_DISABLE, [on, flags, 0, 0]) => set_thp_disable(process, on, flags),
+        (GET_THP_DISABLE, [0, 0, 0, 0]) => Ok(process.thp_disable() as u64),
+        (SET_MEMORY_MERGE, [on, 0, 0, 0]) => {
+            process.set_memory_merge(on != 0).map(|()| 0).map_err(|error| error.errno())
+        }
+        (GET_MEMORY_MERGE, [0, 0, 0, 0]) => Ok(process.memory_merge().into()),
+        (SET_MDWE..=GET_MEMORY_MERGE | SET_THP_DISABLE | GET_THP_DISABLE, _) => Err(Errno::EINVAL),
+        _ => return None,
+    }))
+}
+
+fn set_mdwe(process: &Process, bits: u64) -> Result<u64, Errno> {
+    let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;
+    process.set_mdwe(Mdwe::from_bits_retain(bits)).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn set_thp_disable(process: &Process, on: u64, flags: u64) -> Result<u64, Errno> {
+    process.set_thp_disable(ThpDisable::from_raw(on, flags).ok_or(Errno::EINVAL)?);
+    Ok(0)
+}
