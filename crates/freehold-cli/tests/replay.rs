@@ -264,6 +264,43 @@ P 0 1 8
 P ffffbdd 1 8
 ";
 
+/// Memory of four MiB that asked for nothing, touched once: where a huge page comes is the recorded machine's setting.
+const UNASKED: &str = "10 0 1 mmap 7f0000000000 400000 3 32 -1 0 = 7f0000000000
+11 0 1 F 7f0000200000 6 x1
+12 0 1 S 1 exit 1
+13 0 1 X g
+";
+
+const UNASKED_EXIT: &str = "@ 1 exit 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:2056
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000400000 rw-p 0 - | 2048,,,,2048,2048,2048,2048, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7f00001ed 200 48
+P ffffbde 1 8
+";
+
+/// By a line of the recording, or by a snapshot that shows that the memory may have huge pages.
+#[test]
+fn where_huge_pages_came_is_told_or_shown() {
+    let replayed = |setting: &str, snapshots: &str| {
+        let events = format!("{setting}{UNASKED}");
+        Recording::new(&events, snapshots).replay(&Options { cpus: 2, ..Options::default() })
+    };
+    let eligible = UNASKED_EXIT.replace("2048, | rdwrmrmwmeac", "2048, | rdwrmrmwmeac!");
+    for (setting, snapshots, same) in [
+        ("# machine thp always\n", UNASKED_EXIT, true),
+        ("", eligible.as_str(), true),
+        ("", UNASKED_EXIT, false),
+        ("# machine thp madvise\n", eligible.as_str(), false),
+        ("# machine thp never\n", eligible.as_str(), false),
+    ] {
+        let outcome = replayed(setting, snapshots);
+        assert_eq!(outcome.is_as_linux(), same, "{setting:?}: {:#?}", outcome.differences);
+    }
+}
+
 /// Two huge pages, of which an mprotect has split one.
 #[test]
 fn huge_pages_are_compared() {

@@ -164,11 +164,13 @@ fn what_is_no_memory_management_is_left_out() {
         (11, ROOT, What::Leave(CallName::Prctl, 0)),
         (12, ROOT, enter(CallName::Prctl, &[41, 1])),
         (13, ROOT, What::Leave(CallName::Prctl, 0)),
-        (14, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (15, ROOT, What::Leave(CallName::Execve, -2)),
-        (16, 999, What::Fault { address: 1, code: 4 }),
+        (14, ROOT, enter(CallName::Prctl, &[67, 1])),
+        (15, ROOT, What::Leave(CallName::Prctl, 0)),
+        (16, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (17, ROOT, What::Leave(CallName::Execve, -2)),
+        (18, 999, What::Fault { address: 1, code: 4 }),
     ];
-    assert_eq!(lines(&story, &mut []), ["12 1 1 prctl 29 1 0 0 0 = 0 x1"]);
+    assert_eq!(lines(&story, &mut []), ["12 1 1 prctl 29 1 0 0 0 = 0 x1", "14 1 1 prctl 43 1 0 0 0 = 0 x1"]);
 }
 
 #[test]

@@ -433,3 +433,22 @@ fn what_was_opened_before_an_exec_is_not_known_after_it() {
     );
     assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
 }
+
+/// What makes sense and is refused all the same, the recorded kernel did not know yet; what makes none, no kernel takes.
+#[test]
+fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
+    let asked = |events: &str| {
+        let mut planner = planner(events);
+        let segment = planner.next_segment().expect("readable").expect("something");
+        let steps = segment.tasks.iter().flat_map(|task| &task.steps);
+        let calls = steps.filter(|step| matches!(step.what, What::Call(_))).count();
+        (calls as u64, planner.set_aside().get(aside::PRCTL).copied().unwrap_or_default())
+    };
+    let unknown = ["43 1 0 0 0", "43 0 0 0 0", "44 0 0 0 0", "29 1 2 0 0", "41 3 0 0 0", "42 0 0 0 0"];
+    let senseless = ["43 1 1 0 0", "44 1 0 0 0", "29 1 1 0 0", "29 0 2 0 0", "41 2 0 0 0", "2a 1 0 0 0"];
+    for (call, made) in unknown.map(|call| (call, 0)).into_iter().chain(senseless.map(|call| (call, 1))) {
+        assert_eq!(asked(&format!("6 0 1 prctl {call} = -22\n")), (made, 1 - made), "{call}");
+    }
+    assert_eq!(asked("6 0 1 prctl 43 1 0 0 0 = 0\n7 0 1 prctl 2a 0 0 0 0 = 1\n"), (2, 0));
+    assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "nothing about memory");
+}
