@@ -249,3 +249,23 @@ fn c71_attach_detach_and_fork_beside_removal() {
         }
     }
 }
+
+/// A range of several VMAs moves as one, but not if one of them is a segment's.
+#[test]
+fn parts_of_a_segment_move_one_at_a_time() {
+    with_segment(|_, process, _, segment| {
+        process.shmat(segment, BASE, NONE).unwrap();
+        process.mprotect(BASE, 3 * PAGE, R).unwrap();
+        let to = BASE + 100 * PAGE;
+        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        for flags in [fixed, fixed | RemapFlags::DONTUNMAP] {
+            let moved = process.mremap(BASE, 4 * PAGE, 4 * PAGE, flags, to);
+            assert_eq!(moved.map_err(|error| error.errno()), Err(Errno::EFAULT));
+        }
+        assert_eq!(layout(process), [(0, 3), (3, 8)]);
+        // Nor with a hole behind it.
+        let beyond = process.mremap(BASE + 3 * PAGE, 6 * PAGE, 6 * PAGE, fixed, to);
+        assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::EFAULT));
+        assert_eq!(process.mremap(BASE, 3 * PAGE, 3 * PAGE, fixed, to), Ok(to));
+    });
+}

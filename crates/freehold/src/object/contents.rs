@@ -16,6 +16,19 @@ use freehold_sync::atomic::Ordering::Relaxed;
 const TOGETHER: u64 = 1 << 13;
 
 impl<P: Platform> Mapping<P> {
+    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and more go where offset and
+    /// address agree within huge pages. Of those that are there nothing changes.
+    pub fn align_to_huge_pages(&self, aligns: bool) {
+        // Relaxed: who maps it meanwhile may see either.
+        self.aligns.store(aligns, Relaxed);
+    }
+
+    /// Whether [its mappings are aligned](Self::align_to_huge_pages).
+    pub fn aligns_to_huge_pages(&self) -> bool {
+        // Relaxed: see `align_to_huge_pages`.
+        self.aligns.load(Relaxed)
+    }
+
     /// A page inside the file, brought into the cache if need be.
     pub(super) fn page(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
         let mut rounds = Rounds::new();

@@ -103,6 +103,8 @@ pub struct Mapping<P: Platform> {
     pub(super) sealing: Sealing,
     /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
     pub(super) lost: AtomicBool,
+    /// Its mappings begin where huge pages may. Written and read alone.
+    pub(super) aligns: AtomicBool,
     /// Revocations so far; see `revoke.rs`. Atomic by itself.
     pub(super) revoked: AtomicU64,
     /// Fixed.
@@ -197,6 +199,7 @@ impl<P: Platform> Mapping<P> {
             huge,
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
+            aligns: AtomicBool::new(false),
             revoked: AtomicU64::new(0),
             pager,
             content: RwSem::new(Rank::IRwsem),

@@ -36,6 +36,10 @@ bitflags! {
         const FIXED = 0x10;
         /// MAP_ANONYMOUS
         const ANONYMOUS = 0x20;
+        /// MAP_32BIT: placed in the second GiB, where addresses fit 31 bits.
+        const BIT32 = 0x40;
+        /// MAP_ABOVE4G: accepted. Room is looked for from the top, so a place below 4 GiB is the last.
+        const ABOVE_4G = 0x80;
         /// MAP_GROWSDOWN
         const GROWSDOWN = 0x0100;
         /// MAP_DENYWRITE: ignored.
@@ -79,6 +83,7 @@ pub(super) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
         VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
     vm.set(VmFlags::GROWSDOWN, flags.contains(MapFlags::GROWSDOWN));
     vm.set(VmFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    vm.set(VmFlags::SYNC, flags.contains(MapFlags::SYNC));
     vm.set(VmFlags::NOHUGEPAGE, flags.contains(MapFlags::STACK));
     vm
 }

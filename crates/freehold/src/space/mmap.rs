@@ -19,15 +19,7 @@ use crate::{
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
 use core::ops::Range;
-use freehold_range::Direction;
 use freehold_sync::atomic::Ordering::Relaxed;
-
-/// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
-const HUGE: u64 = 2 << 20;
-
-/// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program may have as many stacks
-/// as VMAs, and others wait for the mmap lock meanwhile.
-const DETOURS: usize = 64;
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -44,15 +36,15 @@ impl From<MunmapError> for MmapError {
 /// Arguments in the form the steps need them.
 pub(super) struct Request<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
-    addr: u64,
+    pub(super) addr: u64,
     /// Whole pages, not zero.
-    len: u64,
+    pub(super) len: u64,
     /// Bytes of a page.
-    unit: u64,
-    flags: MapFlags,
+    pub(super) unit: u64,
+    pub(super) flags: MapFlags,
     vm_flags: VmFlags,
-    object: Object<P>,
-    pgoff: u64,
+    pub(super) object: Object<P>,
+    pub(super) pgoff: u64,
     /// Keeps the file from being sealed.
     writing: Option<Writing<P>>,
 }
@@ -145,7 +137,14 @@ impl<P: Platform> AddressSpace<P> {
         if flags.contains(MapFlags::FIXED_NOREPLACE) {
             flags |= MapFlags::FIXED;
         }
-        let len = len.checked_next_multiple_of(unit).ok_or(MmapError::NoSpace)?;
+        let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
+        let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
+        // How far a file goes is asked before how large its pages are.
+        let refused_for_place = flags.contains(MapFlags::FIXED) && !addr.is_multiple_of(unit);
+        let beyond = offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64);
+        if huge.is_some() && beyond && !refused_for_place {
+            return Err(MmapError::OffsetOverflow);
+        }
         if !offset.is_multiple_of(unit) {
             return Err(MmapError::Invalid);
         }
@@ -177,6 +176,11 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
+    /// Private anonymous memory. Shared memory is a file in the making.
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE != SHARED
+    }
+
     /// Whether the file promises its pages to the mapping, as it does to shared ones.
     fn wants_promise(&self) -> bool {
         let shared = matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE);
@@ -275,111 +279,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((range, populate))
     }
 
-    /// Where the mapping goes.
-    fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
-        let &Request { addr, len, unit, flags, .. } = request;
-        if len > TASK_SIZE {
-            return Err(MmapError::NoSpace);
-        }
-        if flags.contains(MapFlags::FIXED) {
-            if addr > TASK_SIZE - len {
-                return Err(MmapError::NoSpace);
-            }
-            if !addr.is_multiple_of(request.unit) {
-                return Err(MmapError::Invalid);
-            }
-            return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
-        }
-        // Shared memory is a file in the making.
-        let private = matches!(request.object, Object::Anonymous) && flags.bits() & TYPE != SHARED;
-        if unit > PAGE_SIZE {
-            return if addr != 0 && self.hint_is_free(addr, len) {
-                Ok(addr)
-            } else {
-                self.find_aligned_gap(len, unit)
-            };
-        }
-        self.place_free(addr, len, private)
-    }
-
-    /// Where `len` bytes fit: at the hint, unless it is zero, or wherever there is room.
-    /// Large private anonymous memory (`private`) goes where huge pages may start.
-    pub(super) fn place_free(&self, hint: u64, len: u64, private: bool) -> Result<u64, MmapError> {
-        if hint != 0 && self.hint_is_free(hint, len) {
-            return Ok(hint);
-        }
-        let huge = hint == 0 && private && len.is_multiple_of(HUGE);
-        self.find_gap(len, huge)
-    }
-
-    /// Whether nothing, stack gaps included, lies in the hinted range.
-    pub(super) fn hint_is_free(&self, addr: u64, len: u64) -> bool {
-        if addr > TASK_SIZE - len || addr < self.space.engine.config().mmap_min_addr {
-            return false;
-        }
-        self.next_slot(addr).is_none_or(|slot| addr + len <= self.kept_from(&slot))
-    }
-
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space. With `huge`, where a
-    /// huge page may start, if there is room for one more than needed.
-    pub(super) fn find_gap(&self, len: u64, huge: bool) -> Result<u64, MmapError> {
-        let roomy = len + HUGE;
-        if huge && let Ok(at) = self.find_aligned_gap(roomy, PAGE_SIZE) {
-            return Ok((at + 1).next_multiple_of(HUGE));
-        }
-        self.find_aligned_gap(len, PAGE_SIZE)
-    }
-
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space, for `len` bytes from a multiple
-    /// of `align` on.
-    fn find_aligned_gap(&self, len: u64, align: u64) -> Result<u64, MmapError> {
-        self.highest_gap(len, align).or_else(|| self.lowest_gap(len, align)).ok_or(MmapError::NoSpace)
-    }
-
-    /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants some of it, the
-    /// search goes on below what it wants. So a stack right above something else takes nothing from what is below that.
-    fn highest_gap(&self, len: u64, align: u64) -> Option<u64> {
-        let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
-        let mut high = self.space.mmap_base;
-        // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
-        let wanted = len.checked_add(align - PAGE_SIZE)?;
-        let highest = |len, high| self.gap(len, low..high, Direction::TopDown);
-        for _ in 0..DETOURS {
-            let room = highest(wanted, high)?;
-            let at = (room + wanted - len) & !(align - 1);
-            match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
-                Some(kept) if kept < at + len => high = kept,
-                _ => return Some(at),
-            }
-        }
-        // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may lie above it.
-        let roomy = self.beside_stacks(wanted)?;
-        let room = highest(roomy, high)?;
-        let kept = self.next_slot(room).map_or(u64::MAX, |slot| self.kept_from(&slot));
-        Some((kept.min(room + roomy) - len) & !(align - 1))
-    }
-
-    /// The same from below, beyond a stack that wants some of it.
-    fn lowest_gap(&self, len: u64, align: u64) -> Option<u64> {
-        let least = self.space.engine.config().mmap_min_addr;
-        let mut low = (TASK_SIZE / 3).next_multiple_of(PAGE_SIZE).max(least);
-        let wanted = len.checked_add(align - PAGE_SIZE)?;
-        let lowest = |len, low| self.gap(len, low..TASK_SIZE, Direction::BottomUp);
-        for _ in 0..DETOURS {
-            let at = lowest(wanted, low)?.next_multiple_of(align);
-            match self.next_slot(at) {
-                Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end,
-                _ => return Some(at),
-            }
-        }
-        lowest(self.beside_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
-    }
-
-    /// How large a gap has to be that has room for `len` whatever is above it.
-    fn beside_stacks(&self, len: u64) -> Option<u64> {
-        len.checked_add(self.space.engine.config().stack_gap.checked_next_multiple_of(PAGE_SIZE)?)
-    }
-
     /// Rights and limits of locked memory.
     fn check_lock(&self, request: &Request<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
@@ -416,13 +315,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             .union(MapFlags::DENYWRITE)
             .union(MapFlags::EXECUTABLE)
             .union(MapFlags::UNINITIALIZED)
+            .union(MapFlags::BIT32)
+            .union(MapFlags::ABOVE_4G)
             .union(MapFlags::GROWSDOWN)
             .union(MapFlags::LOCKED)
             .union(MapFlags::NORESERVE)
             .union(MapFlags::POPULATE)
             .union(MapFlags::NONBLOCK)
             .union(MapFlags::STACK)
-            .union(MapFlags::HUGETLB);
+            .union(MapFlags::HUGETLB)
+            // Sizes of huge pages.
+            .union(MapFlags::from_bits_retain(0x1f << 26));
         let access = file.access();
         // How far a device goes is for its driver to say.
         let fits = file.driver().is_some() || file.fits(request.pgoff, request.len >> PAGE_SHIFT);

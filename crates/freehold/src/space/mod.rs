@@ -34,6 +34,7 @@ mod munmap;
 pub mod pagemap;
 mod parts;
 pub mod pkeys;
+mod place;
 mod populate;
 mod query;
 mod remap_file_pages;

@@ -263,6 +263,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             if several && vma.flags().intersects(VmFlags::UFFD) {
                 return Err(MremapError::NotMapped);
             }
+            if moves_alone(vma) && (last_end.is_some() || vma.end() < end) {
+                return Err(MremapError::NotMapped);
+            }
             last_end = Some(vma.end());
             let part = vma.start().max(request.addr)..vma.end().min(end);
             let len = part.end - part.start;
@@ -339,7 +342,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::Limit);
         }
         if !request.fixed() {
-            request.new_addr = self.place_free(request.new_addr, request.new_len, vma.is_anonymous())?;
+            request.new_addr = self.place_moved(vma, &request, request.new_addr)?;
         } else if !self.space.may_map_at(request.new_addr) {
             return Err(MremapError::NotPermitted);
         }
@@ -358,8 +361,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !request.flags.contains(RemapFlags::MAYMOVE) {
             return Err(MremapError::NoSpace);
         }
-        request.new_addr = self.place_free(0, request.new_len, vma.is_anonymous())?;
+        request.new_addr = self.place_moved(vma, &request, 0)?;
         self.move_vma(&request, leftovers)
+    }
+
+    /// Where what moves goes: at the hint or anywhere.
+    fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
+        let file = vma.object().file().filter(|file| file.mapping().aligns_to_huge_pages());
+        Ok(match file {
+            Some(_) => self.place_file(hint, request.new_len, vma.pgoff_of(request.addr))?,
+            None => self.place_free(hint, request.new_len, vma.is_anonymous())?,
+        })
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
@@ -565,4 +577,9 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
         Some(_) => Attrs { pgoff, ..source.attrs() },
         None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },
     }
+}
+
+/// Whether a VMA moves only by itself: a segment's memory has its own say in where it goes.
+fn moves_alone<P: Platform>(vma: &Vma<P>) -> bool {
+    vma.object().file().is_some_and(|file| file.segment().is_some()) && vma.huge_page_size().is_none()
 }

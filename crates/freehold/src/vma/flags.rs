@@ -74,6 +74,8 @@ bitflags! {
         const UFFD_WP = 1 << 41;
         /// Likewise, of pages that are in the file's cache and not mapped.
         const UFFD_MINOR = 1 << 42;
+        /// MAP_SYNC: kept, without meaning here.
+        const SYNC = 1 << 43;
     }
 }
 
@@ -141,7 +143,7 @@ impl VmFlags {
     }
 }
 
-const SMAPS: [(VmFlags, &str); 33] = [
+const SMAPS: [(VmFlags, &str); 34] = [
     (VmFlags::READ, "rd"),
     (VmFlags::WRITE, "wr"),
     (VmFlags::EXEC, "ex"),
@@ -175,4 +177,5 @@ const SMAPS: [(VmFlags, &str); 33] = [
     (VmFlags::DROPPABLE, "dp"),
     (VmFlags::UFFD_MINOR, "ui"),
     (VmFlags::SEALED, "sl"),
+    (VmFlags::SYNC, "sf"),
 ];

@@ -46,6 +46,28 @@ fn the_address_is_the_one_asked_for() {
     });
 }
 
+/// As measured on Linux 6.18 without randomisation.
+#[test]
+fn memory_for_addresses_of_31_bits() {
+    everywhere(|_, process, _| {
+        const LOW: u64 = 1 << 30;
+        let low = ANON | MapFlags::BIT32;
+        assert_eq!(place(process, 0, PAGE, low), LOW);
+        assert_eq!(place(process, 0, PAGE, low), LOW + PAGE);
+        // A hint counts as far as 2 GiB, also below the first.
+        for hint in [LOW + (1 << 20), 0x2000_0000, 2 * LOW - PAGE] {
+            assert_eq!(place(process, hint, PAGE, low), hint);
+        }
+        assert_eq!(place(process, 0x7f00_0000_0000, PAGE, low), LOW + 2 * PAGE);
+        assert_eq!(place(process, 2 * LOW - PAGE, 2 * PAGE, low), LOW + 3 * PAGE);
+        // Large private memory is aligned there, too.
+        assert_eq!(place(process, 0, 2 * HUGE, low), LOW + HUGE);
+        let full = process.mmap(0, LOW, RW, low, None, 0);
+        assert_eq!(full, Err(MmapError::NoSpace), "no room above is given instead");
+        assert_eq!(place(process, LOW, PAGE, low | MapFlags::FIXED), LOW);
+    });
+}
+
 /// C-38.
 #[test]
 fn only_large_private_memory_without_a_hint_is_aligned() {

@@ -35,7 +35,7 @@ fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, Madvise
     let flags = vma.flags();
     let special = flags.intersects(VmFlags::SPECIAL);
     let refused = match advice {
-        Advice::DoFork => special,
+        Advice::DoFork => special && !flags.contains(VmFlags::HUGETLB),
         Advice::WipeOnFork => !vma.is_anonymous() || flags.contains(VmFlags::SHARED),
         Advice::KeepOnFork => flags.contains(VmFlags::DROPPABLE),
         Advice::DoDump => {
