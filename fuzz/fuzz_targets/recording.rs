@@ -1,4 +1,4 @@
-//! Any bytes are a recording, a text of strace, or refused with an error that says where; nothing panics or fills the memory.
+//! Any bytes are a recording, a text of strace, or refused with an error that says where, in part or as a whole; nothing panics or fills the memory.
 //!
 //! Run as `engine.rs` says; the files in `crates/freehold-trace/tests/data` are a good beginning for its corpus.
 #![no_main]
@@ -14,6 +14,10 @@ fuzz_target!(|data: &[u8]| {
         while let Some(event) = recording.next_event()? {
             assert!(event.line > 0);
         }
+        // Each line that cannot be read is named.
+        let unread = recording.unread();
+        assert!(unread.first().len() as u64 <= unread.count());
+        assert!(unread.first().iter().all(|error| error.to_string().starts_with("x:")));
         Ok(())
     }) else {
         return;

@@ -1,7 +1,7 @@
 //! The chores of the project: every test suite, in order, by one command.
 //!
 //! `cargo xtask test` runs what a change must pass; `cargo xtask test --long` gives the random suites more time and adds the
-//! AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
+//! fuzz targets, AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
 //! replays every recording at hand on every design, ten seeds each, and prints a line for each. `cargo xtask mutants` takes
 //! protections away and sees tests fail; `cargo xtask asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
@@ -9,6 +9,7 @@
 use std::{env, process::ExitCode};
 
 use xtask::{
+    fuzz,
     mutants::{self, Selection},
     sanitizer,
     suite::{LOOM, PLAIN, REPLAY, SHUTTLE, Suite},
@@ -17,6 +18,7 @@ use xtask::{
 
 const USAGE: &str = "usage: cargo xtask test [--long] | plain | loom | shuttle | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
+       cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
 fn main() -> ExitCode {
@@ -25,9 +27,11 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => run([PLAIN, LOOM, SHUTTLE].concat(), false),
         ["test", "--long"] => run([PLAIN, LOOM, SHUTTLE].concat(), true)
+            .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
             .and_then(|all| mutants::run(&all)),
+        ["fuzz"] => fuzz::run(),
         ["plain"] => run(PLAIN.to_vec(), false),
         ["loom"] => run(LOOM.to_vec(), false),
         ["shuttle"] => run(SHUTTLE.to_vec(), false),

@@ -1,0 +1,14 @@
+//! Every fuzz target is one that cargo-fuzz knows, so that the long run runs it.
+
+use std::fs;
+
+#[test]
+fn every_target_is_declared() {
+    let manifest = fs::read_to_string(xtask::root().join("fuzz/Cargo.toml")).expect("the fuzzer's manifest");
+    let targets = xtask::fuzz::targets().expect("the targets");
+    assert!(targets.len() >= 4, "{targets:?}");
+    for target in &targets {
+        assert!(manifest.contains(&format!("path = \"fuzz_targets/{target}.rs\"")), "{target}");
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), targets.len());
+}
