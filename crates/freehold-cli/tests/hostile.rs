@@ -44,6 +44,14 @@ impl Recording {
     }
 }
 
+/// What could not be read.
+fn complaint(outcome: Result<Outcome, ReplayError>) -> String {
+    match outcome {
+        Err(error) => error.to_string(),
+        Ok(outcome) => outcome.cut_off.or(outcome.unread_lines.into_iter().next()).unwrap_or_default(),
+    }
+}
+
 /// Events behind the good beginning of a recording.
 fn after_exec(events: &str) -> Recording {
     Recording::new(&format!("# fhtrace 1 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}"), SNAPSHOTS)
@@ -101,8 +109,7 @@ fn what_breaks_the_rules_of_tasks_is_refused() {
         ),
         ("10 0 1 munmap 0 1000 = 0\n9 0 1 X g\n", "t.trace:5: out of order: time 9 after 10"),
     ] {
-        let error = after_exec(events).all(&Options { cpus: 2, ..Options::default() });
-        let error = error.expect_err(events).to_string();
+        let error = complaint(after_exec(events).all(&Options { cpus: 2, ..Options::default() }));
         assert!(error.ends_with(said), "{events}: {error}");
     }
 }
@@ -130,7 +137,7 @@ fn areas_where_none_can_be() {
     for (to, line) in
         [("11000-13000 rw-p 2000", 4), ("12000-12800 rw-p 2000", 4), ("12000-12000 rw-p 2000", 4)]
     {
-        let error = areas("12000-13000 rw-p 2000", to).all(&options).expect_err(to).to_string();
+        let error = complaint(areas("12000-13000 rw-p 2000", to).all(&options));
         assert!(error.contains(&format!("t.snap:{line}: column 1: expected whole pages behind")), "{error}");
     }
     // Addresses of the kernel; more memory than the machine has.
@@ -364,7 +371,7 @@ impl Random {
     }
 }
 
-/// One nonsensical recording, in all that can be done with it. Whether it could be replayed.
+/// One nonsensical recording, in all that can be done with it. Whether all of it could be read.
 fn survives(seed: u64) -> bool {
     // Shown when it panics, or to whoever waits for one that takes long.
     println!("seed {seed}");
@@ -383,16 +390,22 @@ fn survives(seed: u64) -> bool {
             let all = [outcome.calls, outcome.faults, outcome.snapshots];
             let differs = all.iter().any(|tally| tally.all != tally.as_linux);
             assert!(!differs || !outcome.is_as_linux(), "seed {seed}: {outcome:?}");
-            true
+            let said = outcome.unread_lines.iter().chain(&outcome.cut_off);
+            said.for_each(|message| assert_says_where(message, seed));
+            outcome.is_whole()
         }
         Err(ReplayError::Read(error)) => {
-            let message = error.to_string();
-            let place = message.split_once("/t.").and_then(|(_, rest)| rest.split(':').nth(1));
-            assert!(place.is_some_and(|line| line.parse::<u32>().is_ok()), "seed {seed}: {message}");
+            assert_says_where(&error.to_string(), seed);
             false
         }
         Err(error) => panic!("seed {seed}: {error}"),
     }
+}
+
+/// The message names a file and a line.
+fn assert_says_where(message: &str, seed: u64) {
+    let place = message.split_once("/t.").and_then(|(_, rest)| rest.split(':').nth(1));
+    assert!(place.is_some_and(|line| line.parse::<u32>().is_ok()), "seed {seed}: {message}");
 }
 
 /// As many rounds as `FREEHOLD_ROUNDS` says, from seed `FREEHOLD_SEED` on.

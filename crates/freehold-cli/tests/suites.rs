@@ -46,9 +46,12 @@ fn every_recording_is_as_on_linux_or_a_named_exception() {
     let exceptions = exceptions();
     let mut differ = BTreeSet::new();
     let mut wrong = Vec::new();
+    let mut places = 0;
     for (name, path) in recordings() {
         let options = Options { cpus: 2, oracles: !name.starts_with(PROGRAMS), ..Options::default() };
         let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.is_whole(), "{name}: {:?} {:?}", outcome.cut_off, outcome.unread_lines);
+        places += outcome.placed.all;
         if !outcome.is_as_linux() {
             if !exceptions.contains_key(&name) {
                 wrong.push(format!("{name}: {:#?}", outcome.differences.first()));
@@ -56,6 +59,7 @@ fn every_recording_is_as_on_linux_or_a_named_exception() {
             differ.insert(name);
         }
     }
+    assert!(places > 4_000, "only {places} places compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let stale: Vec<_> = exceptions.keys().filter(|name| !differ.contains(*name)).collect();
     assert!(stale.is_empty(), "no exceptions any more: {stale:?}");

@@ -156,6 +156,20 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// It concerns one line, and what follows can be read without that.
+    pub(crate) fn is_of_a_line(&self) -> bool {
+        matches!(
+            self,
+            ReadError::Line { .. }
+                | ReadError::OutOfOrder { .. }
+                | ReadError::UnknownTask { .. }
+                | ReadError::UnknownFile { .. }
+                | ReadError::Duplicate { .. }
+        )
+    }
+}
+
 /// What is wrong with a line, as the parser of lines sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {

@@ -76,7 +76,8 @@ pub enum Kind {
         /// For so long.
         ns: u64,
     },
-    /// Events from here on found no room in the recorder's buffers; whose they were, nobody knows.
+    /// Events from here on found no room in the recorder's buffers, or a line cannot be read. They were the task's, or if that is 0,
+    /// nobody knows whose.
     Lost {
         /// How many.
         events: u64,

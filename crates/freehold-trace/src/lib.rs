@@ -19,6 +19,7 @@ mod snapshot;
 mod strace;
 mod thp;
 mod trace;
+mod unread;
 mod write;
 
 pub use error::{Place, ReadError};
@@ -26,4 +27,5 @@ pub use event::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
 pub use thp::{Thp, shown_thp};
+pub use unread::Unread;
 pub use write::{SnapWriter, TraceWriter};

@@ -7,7 +7,7 @@ use crate::lines::Lines;
 use crate::snap::SnapReader;
 use crate::strace::{self, StraceReader};
 use crate::trace::{Header, SNAP_VERSION, TraceReader, VERSION, header};
-use crate::{Event, FileInfo, Snapshot};
+use crate::{Event, FileInfo, Snapshot, Unread};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
@@ -128,7 +128,8 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// A line that cannot be read. Nothing sensible follows it.
+    /// The file ends within a line or a packed stream, or holds more than is read. Nothing sensible follows. A line that cannot be
+    /// read is no error: see [`unread`](Self::unread).
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {
             Events::Trace(_, events) => events.next_event(),
@@ -157,6 +158,14 @@ impl Recording {
     /// The files that the events so far have mentioned.
     pub fn files(&self) -> &[FileInfo] {
         self.events.files().all()
+    }
+
+    /// Lines so far that could not be read, or of which a part could not. What they may have said is an event [`Kind::Lost`](crate::Kind::Lost).
+    pub fn unread(&self) -> &Unread {
+        match &self.events {
+            Events::Trace(_, events) => events.unread(),
+            Events::Strace(events) => events.unread(),
+        }
     }
 
     /// Calls in a text by strace that do not concern memory, each with how often it has occurred so far.

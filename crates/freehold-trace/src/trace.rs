@@ -5,6 +5,7 @@ use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
 use crate::numbers::Numbers;
+use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Why};
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ const MOST_OF_SETTING: usize = 200;
 pub(crate) struct TraceReader {
     lines: Lines,
     seen: Seen,
+    unread: Unread,
 }
 
 /// What earlier lines said, as far as it decides whether a line is right.
@@ -64,21 +66,35 @@ pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
 impl TraceReader {
     /// Reads what follows the first line, which `lines` has passed.
     pub(crate) fn new(lines: Lines, version: u32) -> Self {
-        TraceReader { lines, seen: Seen { version, ..Seen::new() } }
+        TraceReader { lines, seen: Seen { version, ..Seen::new() }, unread: Unread::default() }
     }
 
     /// The next event.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         while self.lines.advance()? {
             let line = self.lines.line();
-            if line.first() == Some(&b'#') {
-                self.seen.comment(line).map_err(|bad| self.lines.wrong(bad))?;
-                continue;
-            }
             let number = self.lines.number();
-            return self.seen.event(line, number).map(Some).map_err(|bad| self.lines.wrong(bad));
+            let read = match line.first() {
+                Some(b'#') => self.seen.comment(line).map(|()| None),
+                _ => self.seen.event(line, number).map(Some),
+            };
+            let event = match read {
+                Ok(event) => event,
+                Err(bad) => {
+                    self.unread.note(self.lines.wrong(bad))?;
+                    self.seen.lost_with(line, number)
+                }
+            };
+            if event.is_some() {
+                return Ok(event);
+            }
         }
         Ok(None)
+    }
+
+    /// Lines that could not be read.
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.unread
     }
 
     /// Where it has come to.
@@ -183,6 +199,20 @@ impl Seen {
         };
         costs(&mut fields, &kind, &mut cost)?;
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
+    }
+
+    /// What a line that cannot be read may have said of address spaces: its task's, if it names one. None if it says nothing of them.
+    fn lost_with(&self, line: &[u8], number: u32) -> Option<Event> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let task = fields.next().and_then(|task| str::from_utf8(task).ok()?.parse().ok());
+        let task = task.filter(|task| self.tasks.contains(*task)).unwrap_or(0);
+        let harmless = [b"Z".as_slice(), b"S", b"D", b"G", b"X"];
+        if line.first() == Some(&b'#') || fields.next().is_some_and(|operation| harmless.contains(&operation))
+        {
+            return None;
+        }
+        let kind = Kind::Lost { events: 1 };
+        Some(Event { line: number, time: self.time, cpu: None, task, kind, cost: Cost::default() })
     }
 
     fn task(&self, fields: &mut Fields) -> Result<u32, Bad> {

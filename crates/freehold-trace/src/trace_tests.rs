@@ -1,14 +1,21 @@
 use super::*;
 use crate::TraceWriter;
 
-/// The events of a text behind its first line.
+/// The events of a text behind its first line, or what is wrong with the first of its lines that cannot be read.
 fn read(text: &str) -> Result<Vec<Event>, String> {
+    let (events, wrong) = read_all(text)?;
+    wrong.into_iter().next().map_or(Ok(events), Err)
+}
+
+/// The events of a text, and the lines that cannot be read.
+fn read_all(text: &str) -> Result<(Vec<Event>, Vec<String>), String> {
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let mut events = Vec::new();
     while let Some(event) = reader.next_event().map_err(|error| error.to_string())? {
         events.push(event);
     }
-    Ok(events)
+    let wrong = reader.unread().first().iter().map(ToString::to_string).collect();
+    Ok((events, wrong))
 }
 
 /// The event in a line, behind others that it needs.
@@ -171,8 +178,43 @@ fn a_task_exits_once() {
 #[test]
 fn text_is_in_utf8() {
     let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"), VERSION);
-    let error = reader.next_event().unwrap_err().to_string();
+    assert_eq!(reader.next_event().unwrap(), None);
+    let error = reader.unread().first()[0].to_string();
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
+}
+
+/// Whatever stands in a line: what follows is read, and what its task has mapped is not known any more if the line may tell.
+#[test]
+fn what_follows_an_unreadable_line_is_read() {
+    let lost = |task| (task, Kind::Lost { events: 1 });
+    for (line, expected) in [
+        ("5 1 2 mmap 0 2000 3 22 -1 0", Some(lost(2))),
+        ("5 1 2 warp 0 = 0", Some(lost(2))),
+        ("5 1 9 munmap 0 0 = 0", Some(lost(0))),
+        ("4 1 2 munmap 0 0 = 0", Some(lost(2))),
+        ("5 1 2 N 2 2 0", Some(lost(2))),
+        ("\u{7}\u{0}what", Some(lost(0))),
+        ("", Some(lost(0))),
+        ("5 - 2 S 7 whyever 1", None),
+        ("# file 7 8 /again", None),
+        ("4 - 2 X", None),
+    ] {
+        let text = format!("# file 7 - /lib\n0 0 1 N 2 2 0\n5 0 1 X\n{line}\n6 0 2 X g");
+        let (events, wrong) = read_all(&text).unwrap();
+        assert_eq!(wrong.len(), 1, "{line}");
+        assert!(wrong[0].starts_with("test:4: "), "{line}: {wrong:?}");
+        let found = events.iter().find(|event| event.line == 4).map(|event| (event.task, event.kind.clone()));
+        assert_eq!(found, expected, "{line}");
+        let last = events.last().unwrap();
+        assert_eq!((last.line, last.task, &last.kind), (5, 2, &Kind::Exit { last: true }));
+    }
+}
+
+#[test]
+fn only_the_first_unreadable_lines_are_kept() {
+    let mut reader = TraceReader::new(Lines::of_text("what\n".repeat(1000)), VERSION);
+    while reader.next_event().unwrap().is_some() {}
+    assert_eq!((reader.unread().count(), reader.unread().first().len()), (1000, 10));
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl All<'_> {
     }
 
     fn status(&self) -> u8 {
-        if !self.unusable.is_empty() {
+        if !self.unusable.is_empty() || self.outcomes.iter().any(|outcome| !outcome.is_whole()) {
             UNUSABLE
         } else if self.outcomes.iter().any(|outcome| !outcome.is_as_linux()) {
             DIFFERENT

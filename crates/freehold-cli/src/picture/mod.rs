@@ -30,9 +30,11 @@ use freehold_trace::{Kind, ReadError};
 pub fn of_recording(source: impl Into<Source>) -> Result<String, ReadError> {
     let mut recording = source.into().open()?;
     let mut life = Life::default();
-    while let Some(event) = recording.next_event()? {
+    while let Ok(Some(event)) = recording.next_event() {
         let snapshot = match event.kind {
-            Kind::Exec { snapshot: Some(id) } | Kind::Snapshot { id, .. } => recording.snapshot(id)?,
+            Kind::Exec { snapshot: Some(id) } | Kind::Snapshot { id, .. } => {
+                recording.snapshot(id).ok().flatten()
+            }
             _ => None,
         };
         life.event(&event, snapshot.as_ref());

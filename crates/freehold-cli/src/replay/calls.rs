@@ -1,11 +1,13 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
 use super::prctl;
-use super::world::{Mapped, World};
+use super::world::{Mapped, UNKNOWN_SIZE, UNNAMED, World};
 use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
 use freehold::space::pkeys::PkeyRights;
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags};
+use freehold::space::{
+    Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags, TASK_SIZE,
+};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
@@ -15,13 +17,19 @@ const PAGE: u64 = 4096;
 /// Pages that a mincore is asked about, at most.
 const MOST_PAGES: u64 = 1 << 22;
 
-/// Makes the call on `process`; `None` when the engine has no such call.
-pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) -> Option<Returned> {
+/// Makes the call on `process`; `None` when the engine has no such call. What has no fixed place goes where Linux put it, or where the
+/// engine would put it, if that `chooses`.
+pub(super) fn answer(
+    world: &World,
+    process: &Process,
+    planned: &PlannedCall,
+    chooses: bool,
+) -> Option<Returned> {
     let call = &planned.call;
     let args = call.args;
     let done = |result: Result<(), Errno>| returned(result.map(|()| 0));
     Some(match call.name {
-        CallName::Mmap => returned(mmap(world, process, planned)),
+        CallName::Mmap => returned(mmap(world, process, planned, chooses)),
         CallName::Munmap => done(process.munmap(args[0], args[1]).map_err(|error| error.errno())),
         CallName::Mprotect => mprotect(process, &args),
         CallName::PkeyMprotect => pkey_mprotect(process, &args),
@@ -42,7 +50,7 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
             }
             returned(process.brk(args[0]).map_err(|_| Errno::EINTR))
         }
-        CallName::Mremap => mremap(process, planned),
+        CallName::Mremap => mremap(process, planned, chooses),
         CallName::Madvise => done(madvise(process, &args)),
         CallName::ProcessMadvise => returned(process_madvise(process, planned)?),
         CallName::Mbind => done(
@@ -65,23 +73,39 @@ pub(super) fn answer(world: &World, process: &Process, planned: &PlannedCall) ->
             let flags = SyncFlags::from_bits_retain(args[2] as _);
             done(process.msync(args[0], args[1], flags).map_err(|error| error.errno()))
         }
-        CallName::Mincore => {
-            let pages = args[1].div_ceil(PAGE);
-            if pages > MOST_PAGES {
-                return None;
-            }
-            let mut out = vec![0; pages as usize];
-            let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
-            // Texts show what the vector got, and not where it is.
-            let refused = planned.call.returned == Returned::Error(Errno::EFAULT.0 as u16);
-            done(found.and_then(|()| if refused { may_write(process, args[2], pages) } else { Ok(()) }))
-        }
+        CallName::Mincore => done(mincore(process, planned)?),
         CallName::Mseal => done(process.mseal(args[0], args[1], args[2]).map_err(|error| error.errno())),
-        CallName::Shmat => returned(shmat(world, process, planned)),
+        CallName::Shmat => returned(shmat(world, process, planned, chooses)),
         CallName::Shmdt => done(process.shmdt(args[0]).map_err(|error| error.errno())),
         CallName::Ftruncate | CallName::Fallocate | CallName::Fcntl => world.change(planned.file, call)?,
         CallName::Prctl => return prctl::answer(process, &args),
         _ => return None,
+    })
+}
+
+/// `None`: about too much memory.
+fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>> {
+    let args = &planned.call.args;
+    let pages = args[1].div_ceil(PAGE);
+    if pages > MOST_PAGES {
+        return None;
+    }
+    let mut out = vec![0; pages as usize];
+    let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
+    // Texts show what the vector got, and not where it is.
+    if planned.call.returned != Returned::Error(Errno::EFAULT.0 as u16) {
+        return Some(found);
+    }
+    // Whether the vector can be there at all is asked first.
+    if args[0].is_multiple_of(PAGE) && args[2].checked_add(pages).is_none_or(|end| end > TASK_SIZE) {
+        return Some(Err(Errno::EFAULT));
+    }
+    // What is found before a hole is handed out before the hole is.
+    let begins = process.find_vma(args[0]).is_some();
+    Some(match found {
+        Ok(()) => may_write(process, args[2], pages),
+        Err(Errno::ENOMEM) if begins => may_write(process, args[2], 1).and(Err(Errno::ENOMEM)),
+        other => other,
     })
 }
 
@@ -94,6 +118,9 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
+        // A page may be one that nobody can have.
+        let here = [IoVec { base: at, len: 1 }];
+        process.read_vectored(&here, &mut [0]).map_err(|_| Errno::EFAULT)?;
         let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights));
         at = vma.ok_or(Errno::EFAULT)?.end();
     }
@@ -107,7 +134,7 @@ pub(super) fn returned(result: Result<u64, Errno>) -> Returned {
     }
 }
 
-fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
+fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let [addr, len, prot, flags, _, offset] = planned.call.args;
     let flags = MapFlags::from_bits_retain(flags);
     // Shared memory without a name is a file of its own each time, which the engine makes.
@@ -116,9 +143,24 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, 
         Some(Mapped::File(file)) => file.file(planned.access),
         _ => None,
     });
+    // Which zeroes these are, is all the same, and a device may be of any length.
+    let endless = file.is_some_and(|file| file.name() == "/dev/zero" || file.name().starts_with(UNNAMED));
+    let beyond = offset.saturating_add(len) > UNKNOWN_SIZE;
+    let offset = if endless && beyond { offset % (1 << 40) } else { offset };
+    // Linux takes a fixed address in the last page for the number of an error.
+    if flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE)
+        && addr > u64::MAX - 4095
+        && len <= TASK_SIZE
+    {
+        let refused = process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset);
+        return refused.map_err(|error| match error {
+            MmapError::NoSpace => Errno(addr.wrapping_neg() as _),
+            error => error.errno(),
+        });
+    }
     // Where Linux put it; the engine agrees if that is free.
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
-    let addr = planned.call.returned.value().filter(|_| !fixed).unwrap_or(addr);
+    let addr = planned.call.returned.value().filter(|_| !fixed && !chooses).unwrap_or(addr);
     let mmap = || {
         let mapped = process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset);
         mapped.map_err(MmapError::errno)
@@ -180,7 +222,7 @@ fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u6
     Some(process.process_madvise(&ranges, advice, true).map_err(|error| error.errno()))
 }
 
-fn mremap(process: &Process, planned: &PlannedCall) -> Returned {
+fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
     let [at, old, new, flags, target, _] = planned.call.args;
     let mut flags = RemapFlags::from_bits_retain(flags as _);
     if matches!(planned.call.returned, Returned::Error(512..=516)) {
@@ -190,6 +232,7 @@ fn mremap(process: &Process, planned: &PlannedCall) -> Returned {
     if let Some(to) = planned.call.returned.value()
         && to != at
         && !flags.contains(RemapFlags::FIXED)
+        && !chooses
     {
         // Linux chose the place.
         flags |= RemapFlags::FIXED;
@@ -210,14 +253,14 @@ fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlag
     planned.call.returned
 }
 
-fn shmat(world: &World, process: &Process, planned: &PlannedCall) -> Result<u64, Errno> {
+fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let Some(Mapped::Segment(segment)) = planned.file.and_then(|id| world.mapped(id)) else {
         return Err(Errno::EINVAL);
     };
     let [_, addr, how, ..] = planned.call.args;
     let mut flags = ShmFlags::from_bits_retain(how as u32);
     // Where Linux put it.
-    let addr = planned.call.returned.value().unwrap_or(addr);
+    let addr = planned.call.returned.value().filter(|_| !chooses).unwrap_or(addr);
     flags.set(ShmFlags::RND, flags.contains(ShmFlags::RND) && planned.call.returned.value().is_none());
     process.shmat(segment, addr, flags).map_err(|error| error.errno())
 }

@@ -34,6 +34,8 @@ pub(super) struct Found {
     pub(super) snapshots: Tally,
     /// VMAs of files in snapshots, and those with the same pages.
     pub(super) file_vmas: Tally,
+    /// Places that the kernel chose.
+    pub(super) placed: Tally,
     /// Faults that did not get as far as the engine: the page was there.
     pub(super) already_there: u64,
     /// The first differences, by line.
@@ -91,6 +93,7 @@ impl Found {
             (&mut self.faults, other.faults),
             (&mut self.snapshots, other.snapshots),
             (&mut self.file_vmas, other.file_vmas),
+            (&mut self.placed, other.placed),
         ] {
             sum.all += part.all;
             sum.as_linux += part.as_linux;

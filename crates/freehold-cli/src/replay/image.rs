@@ -14,6 +14,8 @@ const AROUND: usize = 3;
 /// An address space that tasks run in; its counts are kept when the last of them lets go of it.
 pub(super) struct Image {
     process: Process,
+    /// Where things go in it is known to be as on Linux, and compared.
+    pub(super) places: bool,
     pub(super) lineage: Lineage,
     pub(super) reached: Reached,
     pub(super) touched: Touched,
@@ -24,11 +26,12 @@ impl Image {
     pub(super) fn new(
         totals: &Arc<Totals>,
         process: Process,
+        places: bool,
         lineage: Lineage,
         reached: Reached,
         touched: Touched,
     ) -> Arc<Image> {
-        Arc::new(Image { process, lineage, reached, touched, totals: Arc::clone(totals) })
+        Arc::new(Image { process, places, lineage, reached, touched, totals: Arc::clone(totals) })
     }
 
     pub(super) fn process(&self) -> &Process {

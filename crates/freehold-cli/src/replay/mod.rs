@@ -4,7 +4,7 @@
 //! recording -> plan (freehold-trace), a segment at a time
 //!           -> run: tasks side by side on virtual CPUs          run.rs
 //!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
-//!              its answer against Linux's                       perform.rs, compare.rs, resident.rs
+//!              its answer against Linux's                       perform.rs, place.rs, compare.rs, resident.rs
 //!           -> outcome                                          outcome.rs
 //! ```
 
@@ -17,6 +17,7 @@ mod image;
 mod opened;
 pub mod outcome;
 mod perform;
+mod place;
 mod prctl;
 mod refused;
 mod resident;
@@ -60,6 +61,9 @@ pub struct Options {
     pub oracles: bool,
     /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
     pub segment: usize,
+    /// Compare where things go that have no fixed place. For this, calls that change which addresses are free keep their order; else
+    /// Linux's places are taken over.
+    pub places: bool,
     /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
     pub turn: u32,
 }
@@ -75,6 +79,7 @@ impl Default for Options {
             seed: 0,
             oracles: false,
             segment: SEGMENT,
+            places: true,
             turn: 256,
         }
     }
@@ -140,8 +145,9 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(options: &Options) -> io::Result<Replay> {
-        let world = World::new(options)?;
+    fn new(options: &Options, planner: &Planner) -> io::Result<Replay> {
+        let mut world = World::new(options)?;
+        world.has_faults = planner.recording().format() != Format::Strace;
         Ok(Replay {
             cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
             found: vec![Found::new(); options.cpus],
@@ -200,13 +206,14 @@ enum Attempt {
 /// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only where memory holds it,
 /// and keys are given only where there are some.
 fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
-    let mut planner = Planner::new(source.open()?).with_segments_of(options.segment);
-    let mut replay = Replay::new(options)?;
+    let planner = Planner::new(source.open()?).with_segments_of(options.segment);
+    let mut planner = planner.keeping_layout(options.places);
+    let mut replay = Replay::new(options, &planner)?;
     let shown = source.shown_thp(planner.recording())?;
     let (mut events, mut planning) = (0, Duration::ZERO);
     loop {
         let begun = Instant::now();
-        let Some(segment) = planner.next_segment()? else { break };
+        let Some(segment) = planner.next_segment() else { break };
         let (backed, keys) = (options.backed || planner.shows_bytes(), options.keys || planner.uses_keys());
         if (backed, keys) != (options.backed, options.keys) {
             return Ok(Attempt::Wants(Options { backed, keys, ..options.clone() }));
@@ -219,6 +226,11 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
         progress.planned(events);
         replay.run(&segment)?;
         progress.ran(events);
+    }
+    if events == 0
+        && let Some(error) = planner.take_cut_off()
+    {
+        return Err(error.into());
     }
     // What is still mapped at the end goes, and counts.
     replay.tasks.clear();
@@ -238,10 +250,11 @@ pub fn maps_at(
     options: &Options,
 ) -> Result<String, ReplayError> {
     let source = source.into();
-    let mut planner = Planner::new(source.open()?).until(time);
-    let mut replay = Replay::new(options)?;
+    let planner = Planner::new(source.open()?).until(time);
+    let mut planner = planner.keeping_layout(options.places);
+    let mut replay = Replay::new(options, &planner)?;
     let shown = source.shown_thp(planner.recording())?;
-    while let Some(segment) = planner.next_segment()? {
+    while let Some(segment) = planner.next_segment() {
         replay.world.set_thp(planner.recording(), shown);
         replay.run(&segment)?;
     }
@@ -278,7 +291,11 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
         faults: found.faults,
         snapshots: found.snapshots,
         file_vmas: found.file_vmas,
+        placed: found.placed,
         kinds: kinds(&found, recorded),
+        unread: planner.recording().unread().count(),
+        unread_lines: planner.recording().unread().first().iter().map(ToString::to_string).collect(),
+        cut_off: planner.cut_off().map(ToString::to_string),
         set_aside: aside.map(|(why, count)| ((*why).to_owned(), *count)).collect(),
         rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },
         exclusive_hold: beside(&locks.write.held, recorded, &recorded.exclusive_hold),

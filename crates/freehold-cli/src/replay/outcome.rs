@@ -27,10 +27,18 @@ pub struct Outcome {
     /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same pages. The others had
     /// what recorded faults prove, and no more than they explain, or there is a difference.
     pub file_vmas: Tally,
+    /// Times at which the kernel chose a place, and the engine in the same state its own.
+    pub placed: Tally,
     /// The first differences, in the order of the recording.
     pub differences: Vec<Difference>,
     /// How many there were.
     pub difference_count: u64,
+    /// Lines of the recording that could not be read, or not in every part.
+    pub unread: u64,
+    /// What is wrong with the first of them.
+    pub unread_lines: Vec<String>,
+    /// Why the recording could not be read to its end.
+    pub cut_off: Option<String>,
     /// What was not checked, and why: a reason and how many events it concerns.
     pub set_aside: Vec<(String, u64)>,
     /// Which rung served the faults here.
@@ -62,6 +70,11 @@ impl Outcome {
     /// Everything checked was as on Linux.
     pub fn is_as_linux(&self) -> bool {
         self.difference_count == 0
+    }
+
+    /// All of the recording could be read.
+    pub fn is_whole(&self) -> bool {
+        self.unread == 0 && self.cut_off.is_none()
     }
 }
 

@@ -7,12 +7,13 @@ use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
+use super::place::{self, Chosen};
 use super::prctl::Inherited;
-use super::refused::{self, Refused, UNTOLD};
+use super::refused::{self, Refused, is_of_unknown_length};
 use super::start;
 use super::touched::{How, Touched};
 use super::transfer::{self, Moved};
-use super::world::{UNKNOWN_SIZE, World};
+use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
@@ -30,6 +31,9 @@ const NO_SUCH_CALL: &str =
 /// Why some bytes are not compared.
 const OWN_BYTES: &str =
     "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
+/// Why some transfers are not compared.
+const OWN_MEMORY: &str =
+    "transfers that moved less than asked for: where the caller's own memory is, a text does not show";
 /// Why some faults are not repeated.
 const LENGTHS: &str =
     "SIGBUS in files: how long they were at the time, and how many pages a pool had, is not recorded";
@@ -92,29 +96,42 @@ impl<'w, 'c> Performer<'w, 'c> {
                     return None;
                 }
                 let ended = self.fault(image, task.number, step.line, *address, *code);
+                if (*ends, ended) == (Ends::Refused, Ends::Resolved)
+                    && is_of_unknown_length(image.process(), *address)
+                {
+                    self.found.set_aside(LENGTHS, 1);
+                    return None;
+                }
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
             }
             What::Call(planned) => {
                 let image = task.image.clone()?;
                 let refused = refused::refused(self.world, image.process(), planned);
-                if matches!(refused, Some(Refused::Leave)) {
-                    self.found.set_aside(UNTOLD, 1);
+                if let Some(Refused::Leave(why)) = refused {
+                    self.found.set_aside(why, 1);
                     return None;
                 }
                 self.lap();
-                let answer = self.call(image.process(), planned);
+                let mut answer = self.call(task.number, step.line, &image, planned);
                 let ns = self.lap();
                 self.found.time_call(planned.call.name, ns);
                 image.reached.called(image.process(), &planned.call);
                 image.touched.called(&planned.call);
+                if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none())
+                {
+                    self.found.set_aside(OWN_MEMORY, 1);
+                    return None;
+                }
                 self.lap();
-                if let (Some(Refused::Undo(before)), Some(Moved { returned, .. })) = (refused, &answer)
-                    && let Some(value) = returned.value().filter(|_| *returned != planned.call.returned)
+                if let (Some(Refused::Undo(before, why)), Some(Moved { returned, .. })) = (refused, &answer)
+                    && *returned != planned.call.returned
                 {
                     let call = &planned.call;
-                    self.cpu.call(|| before.restore(image.process(), call, value));
+                    if let Some(value) = returned.value() {
+                        self.cpu.call(|| before.restore(image.process(), call, value));
+                    }
                     self.lap();
-                    self.found.set_aside(UNTOLD, 1);
+                    self.found.set_aside(why, 1);
                     return None;
                 }
                 self.check_call(task, step.line, planned, answer);
@@ -147,6 +164,11 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Doubt { file } => {
                 self.world.doubt(*file);
+                self.lap();
+            }
+            What::Clear(range) => {
+                let image = task.image.as_deref()?;
+                let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));
                 self.lap();
             }
             What::Assume(range) => {
@@ -220,7 +242,10 @@ impl<'w, 'c> Performer<'w, 'c> {
         linux: Ends,
         ours: Ends,
     ) {
-        let same = linux == ours;
+        let same = match linux {
+            Ends::Refused => matches!(ours, Ends::Signal(..)),
+            linux => linux == ours,
+        };
         self.found.faults.count(same);
         if same {
             return;
@@ -242,21 +267,58 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 
     /// Makes a call. `None`: the engine has no such call.
-    fn call(&mut self, process: &Process, planned: &PlannedCall) -> Option<Moved> {
+    fn call(&mut self, task: u32, line: u32, image: &Image, planned: &PlannedCall) -> Option<Moved> {
         if planned.call.name == CallName::ProcessMadvise {
-            planned.assumed.iter().for_each(|range| start::assume(process, range));
+            planned.assumed.iter().for_each(|range| start::assume(image.process(), range));
         } else if let Some(transfer) = &planned.call.transfer {
             let other = transfer.process.and_then(|task| self.world.image(task))?;
             return self.cpu.call(|| {
                 let theirs = other.process();
                 planned.assumed.iter().for_each(|range| start::assume(theirs, range));
-                let moved = transfer::transfer(planned, transfer, process, theirs);
+                let moved = transfer::transfer(planned, transfer, image.process(), theirs);
                 other.reached.follow(theirs, 0, TASK_SIZE);
                 moved
             });
         }
-        let returned = self.cpu.call(|| calls::answer(self.world, process, planned))?;
+        let chosen = place::chosen(image, planned);
+        if Chosen::is_random(planned) {
+            self.found.set_aside(place::SOMEWHERE, chosen.iter().count() as u64);
+        }
+        let returned = match chosen.filter(|_| !Chosen::is_random(planned)) {
+            Some(chosen) => self.place(task, line, image.process(), planned, chosen)?,
+            None => self.cpu.call(|| calls::answer(self.world, image.process(), planned, false))?,
+        };
         Some(Moved { returned, other: None, strange: false })
+    }
+
+    /// Makes a call for which Linux has chosen a place: the engine chooses, and then follows Linux.
+    fn place(
+        &mut self,
+        task: u32,
+        line: u32,
+        process: &Process,
+        planned: &PlannedCall,
+        chosen: Chosen,
+    ) -> Option<Returned> {
+        let answer = self.cpu.call(|| chosen.make(self.world, process, planned))?;
+        let Some(ours) = answer.value() else { return Some(answer) };
+        if ours != chosen.linux && chosen.is_aligned_shared_memory(self.world, planned, ours) {
+            self.found.set_aside(place::SETTING, 1);
+            return self.cpu.call(|| chosen.follow(self.world, process, planned, ours));
+        }
+        self.found.placed.count(ours == chosen.linux);
+        if ours == chosen.linux {
+            return Some(answer);
+        }
+        self.found.differ(|| Difference {
+            line,
+            task,
+            what: format!("place of {}", show_call(&planned.call)),
+            linux: format!("{:#x}", chosen.linux),
+            freehold: format!("{ours:#x}"),
+            maps: maps_around(process, chosen.linux),
+        });
+        self.cpu.call(|| chosen.follow(self.world, process, planned, ours))
     }
 
     fn check_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall, answer: Option<Moved>) {
@@ -307,7 +369,14 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let child = Process::of(space);
                 let reached = parent.reached.forked(&child);
                 let touched = parent.touched.forked();
-                Some(Image::new(&self.world.totals, child, parent.lineage.forked(line), reached, touched))
+                Some(Image::new(
+                    &self.world.totals,
+                    child,
+                    parent.places,
+                    parent.lineage.forked(line),
+                    reached,
+                    touched,
+                ))
             }
             Err(error) => {
                 self.found.differ(|| Difference {
@@ -343,7 +412,9 @@ impl<'w, 'c> Performer<'w, 'c> {
                     }
                 }
                 let (reached, touched) = (Reached::default(), Touched::default());
-                let image = Image::new(&self.world.totals, process, Lineage::fresh(), reached, touched);
+                let places = self.world.options.places && place::base(start).is_some();
+                let image =
+                    Image::new(&self.world.totals, process, places, Lineage::fresh(), reached, touched);
                 self.world.runs(task.number, &image);
                 task.image = Some(image);
             }
@@ -361,13 +432,6 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 }
 
-/// Whether a file is mapped at `address` of which it is not recorded how long it is, or how many pages its pool has.
-fn is_of_unknown_length(process: &Process, address: u64) -> bool {
-    let vma = process.find_vma(address);
-    let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
-    mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
-}
-
 fn show_end(ends: Ends) -> String {
     match ends {
         Ends::Resolved => "resolved".to_owned(),
@@ -375,7 +439,7 @@ fn show_end(ends: Ends) -> String {
         Ends::Signal(SIGSEGV, 1) => "SIGSEGV (SEGV_MAPERR)".to_owned(),
         Ends::Signal(SIGSEGV, 2) => "SIGSEGV (SEGV_ACCERR)".to_owned(),
         Ends::Signal(signal, code) => format!("signal {signal}, code {code}"),
-        Ends::Interrupted => "not resolved".to_owned(),
+        Ends::Interrupted | Ends::Refused => "not resolved".to_owned(),
     }
 }
 

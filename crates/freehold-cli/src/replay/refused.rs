@@ -4,7 +4,7 @@
 //! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference; but it is undone, so
 //! that what comes later is compared with the same state.
 
-use super::world::World;
+use super::world::{UNKNOWN_SIZE, World};
 use freehold::space::maps::MapLine;
 use freehold::space::{LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
@@ -18,20 +18,34 @@ const EPERM: u16 = 1;
 const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
+const EFAULT: u16 = 14;
 const ENODEV: u16 = 19;
 const EINVAL: u16 = 22;
 const ETXTBSY: u16 = 26;
+const EOVERFLOW: u16 = 75;
+const EOPNOTSUPP: u16 = 95;
 const MAP_FIXED: u64 = 0x10;
+const MREMAP_FIXED: u64 = 2;
 
 /// Why such calls are not checked.
-pub(super) const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
+const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
 
-/// What to do about a call that Linux refused.
+/// Why others are not.
+const APART: &str =
+    "mremap of memory that page faults, which no text shows, may have kept apart from what is beside it";
+
+/// Why some are not that populate.
+const LENGTHS: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind the end of a file: how long it was at the time, is not recorded";
+
+/// Why some moves are not.
+const DEVICE: &str = "mremap of /dev/zero with what is behind it: such memory moves alone";
+
+/// What to do about a call that Linux refused, and why it is not checked.
 pub(super) enum Refused {
     /// Make it; if the engine does not refuse it, undo it.
-    Undo(Before),
+    Undo(Before, &'static str),
     /// It cannot be undone, so it is not made.
-    Leave,
+    Leave(&'static str),
 }
 
 /// What an address space was like before a call, as far as the call may change it.
@@ -44,12 +58,24 @@ pub(super) struct Before {
 /// What is to be done about a call; `None`: Linux made it, or refused it for what the recording shows.
 pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -> Option<Refused> {
     let call = &planned.call;
+    let faults = world.has_faults;
     let unnamed = planned.file.is_some_and(|id| world.is_unnamed(id));
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
-        CallName::Mmap if unnamed => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY],
+        CallName::Mmap if unnamed => {
+            &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY, EOVERFLOW, EOPNOTSUPP]
+        }
         CallName::Mmap => &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, ETXTBSY],
         CallName::Mprotect | CallName::PkeyMprotect => &[ENOMEM, EACCES],
+        CallName::Madvise if matches!(call.returned, Returned::Error(_)) => {
+            return behind_the_end(process, call, faults);
+        }
+        CallName::Mremap if call.returned == Returned::Error(EFAULT) && is_device(process, call.args[0]) => {
+            return Some(Refused::Leave(DEVICE));
+        }
+        CallName::Mremap if call.returned == Returned::Error(EFAULT) && !faults => {
+            return apart(process, call);
+        }
         CallName::Mremap => &[EAGAIN, ENOMEM],
         // How many VMAs there are is not known where it is not known how the address space began.
         CallName::Munmap if planned.partly => &[ENOMEM],
@@ -61,9 +87,10 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         return None;
     }
     let start = call.args[0] & !(PAGE - 1);
-    let range = start..call.args[0].saturating_add(call.args[1]).checked_next_multiple_of(PAGE)?;
+    let end = call.args[0].saturating_add(call.args[1]).checked_next_multiple_of(PAGE);
+    let range = start..end.unwrap_or(!(PAGE - 1));
     let lines: Vec<MapLine<Machine>> = match call.name {
-        CallName::Mlockall | CallName::Munmap => return Some(Refused::Leave),
+        CallName::Mlockall | CallName::Munmap => return Some(Refused::Leave(UNTOLD)),
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
         _ => process.maps(range.start).take_while(|line| line.start < range.end).collect(),
     };
@@ -76,9 +103,54 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     if call.name == CallName::Mmap && !lines.is_empty() {
         // Something would be replaced.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
-        return if number == EPERM && sealed { None } else { Some(Refused::Leave) };
+        return if number == EPERM && sealed { None } else { Some(Refused::Leave(UNTOLD)) };
     }
-    Some(Refused::Undo(Before { brk: None, lines, range }))
+    Some(Refused::Undo(Before { brk: None, lines, range }, UNTOLD))
+}
+
+/// Whether /dev/zero is mapped at `address`.
+fn is_device(process: &Process, address: u64) -> bool {
+    let vma = process.find_vma(address);
+    vma.as_ref().and_then(|vma| vma.object().file()).is_some_and(|file| file.name() == "/dev/zero")
+}
+
+/// Linux has found a page missing that was to be brought in, perhaps behind the end of a file.
+fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refused> {
+    const POPULATE_READ: u64 = 22;
+    const POPULATE_WRITE: u64 = 23;
+    let [at, len, advice, ..] = call.args;
+    let end = at.saturating_add(len);
+    let mut lines = process.maps(at).take_while(|line| line.start < end);
+    // In a text no fault corrects what is taken for the length.
+    let is_unknown = |at| match faults {
+        true => is_of_unknown_length(process, at),
+        false => process.find_vma(at).is_some_and(|vma| vma.object().file().is_some()),
+    };
+    let unknown = lines.any(|line| is_unknown(line.start.max(at)));
+    let populates = matches!(advice, POPULATE_READ | POPULATE_WRITE);
+    (populates && unknown).then(|| Refused::Undo(Before::nothing(), LENGTHS))
+}
+
+/// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages there are for it.
+pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
+    let vma = process.find_vma(address);
+    let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
+    mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
+}
+
+/// An mremap of more than one VMA on Linux, perhaps, and of one here: without page faults, no anonymous memory has pages that keep
+/// it from being one with its neighbour.
+fn apart(process: &Process, call: &Call) -> Option<Refused> {
+    let [at, old, new, flags, target, _] = call.args;
+    let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;
+    drop(vma);
+    if flags & MREMAP_FIXED != 0 {
+        let end = target.saturating_add(new);
+        let replaces = process.maps(target & !(PAGE - 1)).next().is_some_and(|line| line.start < end);
+        return replaces.then_some(Refused::Leave(APART)).or(Some(Refused::Undo(Before::nothing(), APART)));
+    }
+    // What is cut off cannot be put back as it was.
+    Some(if new < old { Refused::Leave(APART) } else { Refused::Undo(Before::nothing(), APART) })
 }
 
 /// Whether it is recorded how the files were opened that the call concerns, which are mapped at `lines`.
@@ -104,10 +176,15 @@ fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
     // Asking takes the mmap lock, which is counted.
     let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
-    (now == stays).then(|| Refused::Undo(Before { brk: Some(now), lines: Vec::new(), range: 0..0 }))
+    (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, UNTOLD))
 }
 
 impl Before {
+    /// Nothing is to be put back but what moved.
+    fn nothing() -> Before {
+        Before { brk: None, lines: Vec::new(), range: 0..0 }
+    }
+
     /// Takes back what `call` did, which returned `value`.
     pub(super) fn restore(&self, process: &Process, call: &Call, value: u64) {
         let [at, old, new, ..] = call.args;

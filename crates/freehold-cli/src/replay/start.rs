@@ -1,9 +1,10 @@
 //! The address space that an exec makes, as its snapshot shows it.
 
+use super::place;
 use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
-use freehold::space::{Advice, MapFlags, Prot};
+use freehold::space::{Advice, MapFlags, Prot, SpaceConfig};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::{Access as Opening, Start};
@@ -22,7 +23,9 @@ pub(super) type Present = Vec<(Range<u64>, Access)>;
 
 /// Maps what the start says. The pages that were there are left for the program's CPU to touch.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
-    let process = Process::new(&world.engine, &world.config())?;
+    let config = world.config();
+    let mmap_base = place::base(start).unwrap_or(config.mmap_base);
+    let process = Process::new(&world.engine, &SpaceConfig { mmap_base, ..config })?;
     let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
         map(world, &process, area)

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 /// Bytes that a call moves, at most; calls that moved more are not repeated.
 const MOST_BYTES: u64 = 1 << 26;
+const EFAULT: u16 = 14;
 
 /// What a transfer came to.
 #[derive(Debug)]
@@ -30,6 +31,10 @@ pub(super) fn transfer(
     own: &Process,
     other: &Process,
 ) -> Option<Moved> {
+    if planned.call.args[5] != 0 {
+        let moved = Moved { returned: returned(Err(Errno::EINVAL)), other: None, strange: false };
+        return Some(moved);
+    }
     let refused = Returned::Error(Errno::EFAULT.0 as u16);
     if planned.call.returned == refused && !may_move(planned, transfer, own) {
         return Some(Moved { returned: refused, other: None, strange: false });
@@ -63,6 +68,51 @@ fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
     let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };
     let first = transfer.local.iter().find(|(_, len)| *len > 0);
     first.is_none_or(|(at, _)| *at == 0 || may_use(own, *at, 1, rights).is_ok())
+}
+
+impl Moved {
+    /// Linux moved less, or nothing: whether the caller's own memory, in `process`, may be why. `None`: the recording does not show
+    /// where that is.
+    pub(super) fn falls_short(&mut self, planned: &PlannedCall, process: &Process) -> Option<()> {
+        let Some(transfer) = &planned.call.transfer else { return Some(()) };
+        let Returned::Value(ours) = self.returned else { return Some(()) };
+        let linux = match planned.call.returned {
+            Returned::Value(linux) if linux < ours => linux,
+            Returned::Error(EFAULT) => 0,
+            _ => return Some(()),
+        };
+        // How long a file was is not known, and behind its end there is nothing to get at.
+        let is_of_a_file = |at| process.find_vma(at).is_some_and(|vma| vma.object().file().is_some());
+        if transfer.local.iter().any(|(at, _)| *at == 0 || is_of_a_file(*at)) {
+            return None;
+        }
+        let needs = match planned.call.name {
+            CallName::ProcessVmReadv => VmFlags::WRITE,
+            _ => VmFlags::READ,
+        };
+        if within_reach(process, &transfer.local, needs) <= linux {
+            self.returned = planned.call.returned;
+        }
+        Some(())
+    }
+}
+
+/// How many bytes of the pieces, one after the other, the kernel can get at for the program; what was mapped before a recording began
+/// does not count.
+fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64 {
+    let mut sum = 0;
+    for &(at, len) in pieces {
+        let end = at.saturating_add(len);
+        let mut reached = at;
+        while reached < end {
+            let Some(vma) = process.find_vma(reached).filter(|vma| vma.flags().contains(needs)) else {
+                return sum + (reached - at);
+            };
+            reached = vma.end().min(end);
+        }
+        sum += len;
+    }
+    sum
 }
 
 /// What the recording shows of the bytes moved: the place of the first among all, and the text.

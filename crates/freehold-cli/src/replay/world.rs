@@ -42,6 +42,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
+    /// The recording has page faults; a text by strace has none.
+    pub(super) has_faults: bool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
     /// Files by where the engine has them.
@@ -91,6 +93,7 @@ impl World {
             machine,
             engine,
             options: options.clone(),
+            has_faults: true,
             files: HashMap::new(),
             names: HashMap::new(),
             homes: HashMap::new(),

@@ -48,6 +48,8 @@ struct Recording<'a> {
     #[serde(flatten)]
     beyond_calls: BeyondCalls,
     not_checked: u64,
+    placements: u64,
+    placements_as_linux: u64,
     exclusive_hold_ns: Times,
     mmap_lock_wait_ns: Times,
     wall_ns: u64,
@@ -64,6 +66,9 @@ struct Recording<'a> {
     tlb_flushes: Flushes,
     kinds: Vec<KindOfCall<'a>>,
     set_aside: Vec<SetAside<'a>>,
+    unread_lines: u64,
+    unread: &'a [String],
+    cut_off: Option<&'a str>,
     linux: Linux,
 }
 
@@ -157,6 +162,8 @@ impl<'a> Recording<'a> {
             calls_as_linux,
             beyond_calls: BeyondCalls::of(outcome),
             not_checked: outcome.not_checked(),
+            placements: outcome.placed.all,
+            placements_as_linux: outcome.placed.as_linux,
             exclusive_hold_ns: Times::of(held),
             mmap_lock_wait_ns: Times::of(waited),
             wall_ns: nanoseconds(outcome.wall),
@@ -185,6 +192,9 @@ impl<'a> Recording<'a> {
                 .iter()
                 .map(|(reason, events)| SetAside { reason, events: *events })
                 .collect(),
+            unread_lines: outcome.unread,
+            unread: &outcome.unread_lines,
+            cut_off: outcome.cut_off.as_deref(),
             linux: Linux {
                 exclusive_hold_ns: linux_held.map(Times::of),
                 mmap_lock_wait_ns: linux_waited.map(Times::of),

@@ -20,7 +20,12 @@ use crate::units;
 
 /// `all as Linux`, or what was not.
 fn verdict(outcome: &Outcome) -> String {
-    let parts = [(outcome.calls, "call"), (outcome.faults, "fault"), (outcome.snapshots, "snapshot")];
+    let parts = [
+        (outcome.calls, "call"),
+        (outcome.faults, "fault"),
+        (outcome.snapshots, "snapshot"),
+        (outcome.placed, "place"),
+    ];
     let wrong = |tally: Tally| tally.all.saturating_sub(tally.as_linux);
     let found: Vec<String> = parts
         .iter()
@@ -31,6 +36,8 @@ fn verdict(outcome: &Outcome) -> String {
         format!("{} not as Linux", found.join(", "))
     } else if outcome.difference_count > 0 {
         units::counted(outcome.difference_count, "difference")
+    } else if !outcome.is_whole() {
+        "as Linux as far as it could be read".to_owned()
     } else {
         "all as Linux".to_owned()
     }

@@ -23,6 +23,7 @@ pub fn single(outcome: &Outcome) -> String {
         ("faults served by", rungs(outcome)),
         ("TLB flushes", flushes(outcome)),
         ("pages of files", file_pages(outcome)),
+        ("placed", placed(outcome)),
     ] {
         writeln!(text, "  {what:<18}{said}").expect("a string takes all");
     }
@@ -30,6 +31,7 @@ pub fn single(outcome: &Outcome) -> String {
     text.push_str(&lock_times(outcome));
     text.push_str(&kinds(outcome));
     text.push_str(&set_aside(outcome));
+    text.push_str(&unread(outcome));
     text.push_str(&differences(outcome));
     text
 }
@@ -104,6 +106,33 @@ fn file_pages(outcome: &Outcome) -> String {
     }
     let share = units::percent(as_linux, all);
     format!("the same in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
+}
+
+fn placed(outcome: &Outcome) -> String {
+    let Tally { all, as_linux } = outcome.placed;
+    match all {
+        0 => "none compared".to_owned(),
+        _ => format!("as on Linux {} of {}", units::count(as_linux), units::counted(all, "time")),
+    }
+}
+
+/// What of the recording could not be read.
+fn unread(outcome: &Outcome) -> String {
+    if outcome.is_whole() {
+        return String::new();
+    }
+    let mut text = String::new();
+    if let Some(why) = &outcome.cut_off {
+        text.push_str(&wrapped("  ", &format!("read no further: {why}")));
+    }
+    if outcome.unread > 0 {
+        let lines = units::counted(outcome.unread, "line");
+        let first = if outcome.unread > outcome.unread_lines.len() as u64 { ", the first" } else { "" };
+        writeln!(text, "  {lines} not understood{first}:").expect("a string takes all");
+        outcome.unread_lines.iter().for_each(|line| text.push_str(&wrapped("    ", line)));
+    }
+    text.push('\n');
+    text
 }
 
 /// Hold and wait of the mmap lock, beside Linux's.

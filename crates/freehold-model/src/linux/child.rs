@@ -212,6 +212,8 @@ fn setup(a: &[u64; 6]) -> i64 {
         if moved < 0 {
             return moved;
         }
+        // Asked once, so that a recording shows where the heap is.
+        call(libc::SYS_brk as u64, &[0; 6]);
         let filler = call(libc::SYS_memfd_create as u64, &[c"filler".as_ptr() as u64, 0, 0, 0, 0, 0]);
         call(libc::SYS_ftruncate as u64, &[filler as u64, filler_len, 0, 0, 0, 0]);
         call(libc::SYS_dup2 as u64, &[filler as u64, FILLER_FD as u64, 0, 0, 0, 0]);

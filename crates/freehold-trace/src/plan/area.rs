@@ -51,6 +51,7 @@ pub(crate) mod flag {
         PFNMAP b"pf" 13,
         IO b"io" 14,
         DONTEXPAND b"de" 15,
+        SYNC b"sf" 16,
     }
     /// The locks of mlock.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;

@@ -1,8 +1,8 @@
 //! Why an event is not part of the plan, or its answer not compared.
 
 pub(super) const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";
-pub(super) const LOSSES: &str = "places where events were lost";
-pub(super) const LOST: &str = "after events were lost: what the processes that lived then have mapped is not known until their next exec";
+pub(super) const LOSSES: &str = "places where events were lost, or a line could not be read";
+pub(super) const LOST: &str = "after events were lost, or a line could not be read: what the processes concerned have mapped is not known until their next exec";
 pub(super) const IN_EXEC: &str = "faults of the kernel inside execve: part of the exec's snapshot";
 pub(super) const FIXED_UP: &str = "kernel-mode faults that were not handled: taken with page faults disabled";
 pub(super) const NO_END: &str = "faults that were interrupted: neither resolved nor a signal";
@@ -26,3 +26,5 @@ pub(super) const RESTARTED: &str = "calls interrupted by a signal and begun anew
 pub(super) const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
 pub(super) const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";
 pub(super) const UNSURE: &str = "answers that rest on memory mapped before the recording began";
+pub(super) const UNSHOWN: &str = "mremap refused, perhaps for its new address, which the text does not show";
+pub(super) const POLICY: &str = "mbind refused: which nodes and modes there are is not recorded";

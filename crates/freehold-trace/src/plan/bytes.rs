@@ -16,6 +16,7 @@ impl Space {
     /// A call has moved `count` bytes from or to here. What of that memory was mapped before the recording began, as this call
     /// alone shows, in whole pages.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
+        self.forget_growth();
         let Some(told) = &mut self.told else { return Vec::new() };
         let mut assumed = Vec::new();
         for &(at, len) in &transfer.remote {

@@ -7,19 +7,20 @@ use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
 const MAP_TYPE: u64 = 0xf;
-const MAP_FIXED: u64 = 0x10;
+pub(super) const MAP_FIXED: u64 = 0x10;
 pub(super) const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_GROWSDOWN: u64 = 0x100;
+pub(super) const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MAP_SYNC: u64 = 0x8_0000;
+pub(super) const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const PROT_WRITE: u64 = 2;
 const PROT_GROWSDOWN: u64 = 0x100_0000;
-const MREMAP_FIXED: u64 = 2;
-const MREMAP_DONTUNMAP: u64 = 4;
+pub(super) const MREMAP_FIXED: u64 = 2;
+pub(super) const MREMAP_DONTUNMAP: u64 = 4;
 const SHM_RDONLY: u64 = 0o10000;
 pub(super) const PR_SET_MEMORY_MERGE: u64 = 67;
 
@@ -34,8 +35,16 @@ pub(crate) struct Space {
     pub(crate) future: u32,
     /// Tasks that run in it.
     pub(crate) members: Vec<u32>,
+    /// The last call that changed which addresses are free.
+    pub(crate) layout: Stamp,
     /// What calls have said of the addresses, where no snapshot shows what was there before them.
     pub(crate) told: Option<Told>,
+    /// Of the rest, what was mapped here because calls found something there.
+    pub(crate) assumed: Told,
+    /// There are, or were, mappings that grow downwards without a call.
+    pub(crate) grows: bool,
+    /// Where such mappings may have grown to.
+    pub(crate) grown: Told,
     /// Bytes that recorded calls wrote.
     pub(crate) written: Told,
     /// Ranges may be registered with a userfaultfd: the process has made one.
@@ -55,7 +64,11 @@ pub(crate) enum Reach {
 
 pub(super) fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
-    let end = whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(!(PAGE - 1));
+    // What is no number of pages any more, the kernel takes for none.
+    let end = match whole_pages(len) {
+        Some(len) => start.checked_add(len).unwrap_or(!(PAGE - 1)),
+        None => start,
+    };
     start..end.max(start)
 }
 
@@ -70,7 +83,9 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     match call.name {
         CallName::Mmap => match call.returned.value() {
             Some(at) => one(span(at, args[1])),
-            None => one(span(args[0], if args[3] & MAP_FIXED != 0 { args[1] } else { 0 })),
+            None => {
+                one(span(args[0], if args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 { args[1] } else { 0 }))
+            }
         },
         CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mbind => {
             one(span(args[0], args[1]))
@@ -92,7 +107,10 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
             _ => one(span(args[0], args[1])),
         },
         CallName::Msync | CallName::Mincore => Reach::Pages(span(args[0], args[1])),
-        CallName::Shmat => one(call.returned.value().map_or(0..0, |at| span(at, segment))),
+        CallName::Shmat => match call.returned.value().unwrap_or(args[1]) {
+            0 => one(0..0),
+            at => one(span(at, segment)),
+        },
         CallName::Shmdt => {
             let parts = space.areas.attached(args[0]);
             one(parts.last().map_or(span(args[0], PAGE), |last| args[0]..last.end))
@@ -123,6 +141,20 @@ pub(crate) struct Doing<'c> {
     pub(crate) stamp: Stamp,
     /// Families of anonymous pages so far.
     pub(crate) families: &'c mut u32,
+}
+
+/// Whether the call may change which addresses are free, or be given some.
+pub(super) fn changes_layout(name: CallName) -> bool {
+    matches!(
+        name,
+        CallName::Mmap
+            | CallName::Munmap
+            | CallName::Mremap
+            | CallName::Brk
+            | CallName::Shmat
+            | CallName::Shmdt
+            | CallName::RemapFilePages
+    )
 }
 
 impl Space {
@@ -199,6 +231,7 @@ impl Space {
         set(&mut bits, !shared && prot & PROT_WRITE != 0 && flags & MAP_NORESERVE == 0, flag::ACCOUNT);
         set(&mut bits, flags & MAP_LOCKED != 0, flag::LOCKED);
         set(&mut bits, flags & MAP_STACK != 0, flag::NOHUGEPAGE);
+        set(&mut bits, flags & MAP_SYNC != 0, flag::SYNC);
         let area = Area {
             end: range.end,
             prot: prot as u8 & 7,
@@ -481,6 +514,9 @@ impl Space {
         let mut child = Space {
             heap: self.heap,
             told: self.told.clone(),
+            assumed: self.assumed.clone(),
+            grows: self.grows,
+            grown: self.grown.clone(),
             written: self.written.clone(),
             future: self.future & flag::MERGEABLE,
             ..Space::default()

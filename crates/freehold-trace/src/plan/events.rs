@@ -2,11 +2,12 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
-use super::calls::{self, Doing, PR_SET_MEMORY_MERGE, Reach, Space};
+use super::calls::{self, Doing, MREMAP_FIXED, PR_SET_MEMORY_MERGE, Reach, Space};
 use super::mapped::in_whole_pages;
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlannedCall, Start, What};
 use super::told::Told;
+use super::unknown;
 use super::{Fault, Planner, Task};
 use crate::{Call, CallName, Format, Returned, Snapshot, Why};
 use std::ops::Range;
@@ -31,8 +32,9 @@ const INHERITED: usize = 64;
 
 impl Planner {
     pub(super) fn fault(&mut self, task: u32, fault: Fault) {
-        let Fault { line, address, code, resolved } = fault;
-        if !resolved && !code.user() {
+        let Fault { line, address, code, resolved, looked } = fault;
+        let refused = !resolved && !code.user();
+        if refused && !looked {
             return self.aside(aside::FIXED_UP);
         }
         let number = self.space_of(task).filter(|number| self.spaces.contains_key(number));
@@ -41,9 +43,15 @@ impl Planner {
         let Some(space) = self.spaces.get_mut(&number) else { return };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
-        let ends = if resolved { Ends::Resolved } else { Ends::Interrupted };
+        let ends = match (resolved, refused) {
+            (true, _) => Ends::Resolved,
+            (_, true) => Ends::Refused,
+            _ => Ends::Interrupted,
+        };
         self.push(task, line, What::Fault { address, code, ends });
-        if !resolved && let Some(own) = self.tasks.get_mut(&task) {
+        if ends == Ends::Interrupted
+            && let Some(own) = self.tasks.get_mut(&task)
+        {
             own.open_fault = Some(stamp.index);
             self.open_faults += 1;
         }
@@ -243,6 +251,9 @@ impl Planner {
             if call.name == CallName::Truncate {
                 self.lengths.doubt(false);
             }
+            if call.name == CallName::Prctl {
+                self.forget_heap(task, &call);
+            }
             return self.aside(why);
         }
         if call.returned == Returned::Never {
@@ -260,11 +271,13 @@ impl Planner {
         // What is mapped counts in whole pages of its own size.
         let call = match self.maps_huge_pages(&call, file) {
             Some(page) if call.returned == Returned::Error(ENOMEM) && !self.knows_pool(page) => {
+                self.replaced_by_nothing(number, task, line, in_whole_pages(call, page));
                 return self.aside(aside::POOL);
             }
             Some(page) => in_whole_pages(call, page),
             None => call,
         };
+        let unheard_of = call.name == CallName::Shmat && self.is_unheard_of(call.args[0]);
         let stamp = self.stamp(task);
         self.gather_target(&call, number, task);
         let Some(space) = self.spaces.get(&number) else { return };
@@ -276,13 +289,29 @@ impl Planner {
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, file);
         let unsure = self.assume(&mut space, task, line, &call, &reach);
+        if unsure.0 && unknown::leaves_alone(&call) {
+            self.spaces.insert(number, space);
+            self.scratch.clear();
+            return self.aside(aside::UNSURE);
+        }
         let stamp = Stamp { index: stamp.index + unsure.1, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
-        let first_brk = call.name == CallName::Brk && space.heap.is_none();
+        // A question that is answered otherwise than before: something has moved the heap.
+        let moved = |(_, end)| call.args[0] == 0 && call.returned.value() != Some(end);
+        let first_brk = call.name == CallName::Brk && space.heap.is_none_or(moved);
+        if first_brk {
+            space.heap = None;
+        }
         let heap = call.returned.value().filter(|_| first_brk);
         let beside = space.gather(&reach, &mut self.scratch);
+        if self.keeps_layout && calls::changes_layout(call.name) {
+            self.scratch.push(std::mem::replace(&mut space.layout, stamp));
+        }
         let mut doing = Doing { call: &call, file, segment: bytes, stamp, families: &mut self.families };
         space.apply(&mut doing);
+        if let Some(at) = call.returned.value().filter(|_| unheard_of) {
+            space.hide_from(at.saturating_add(PAGE));
+        }
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
@@ -331,6 +360,52 @@ impl Planner {
             && self.spaces.get(&space).is_some_and(|space| space.has_userfaultfd)
     }
 
+    /// An mmap of huge pages at a fixed place was refused for want of them, after what was there had gone.
+    fn replaced_by_nothing(&mut self, number: u32, task: u32, line: u32, call: Call) {
+        let range = calls::span(call.args[0], call.args[1]);
+        let fixed = call.args[3] & (calls::MAP_FIXED | calls::MAP_FIXED_NOREPLACE) == calls::MAP_FIXED;
+        if !fixed {
+            return;
+        }
+        let Some(mut space) = self.spaces.remove(&number) else { return };
+        let reach = Reach::Vmas([range.clone(), 0..0]);
+        let beside = space.gather(&reach, &mut self.scratch);
+        space.areas.unmap(&range);
+        space.untell(&range);
+        space.note(&reach, beside, self.stamp(task));
+        self.spaces.insert(number, space);
+        self.push(task, line, What::Clear(range));
+    }
+
+    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the call was refused all the
+    /// same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be aligned.
+    fn hides_new_address(&self, call: &Call) -> bool {
+        let [at, _, new, flags, to, _] = call.args;
+        let shown = flags & MREMAP_FIXED != 0 || to != 0;
+        let wrong = !at.is_multiple_of(PAGE) || new == 0 || flags & !7 != 0;
+        !shown
+            && !wrong
+            && call.returned == Returned::Error(EINVAL)
+            && self.recording.format() == Format::Strace
+    }
+
+    /// Of this segment nothing is known, not even that there is none: a text by strace need not show shmget.
+    fn is_unheard_of(&self, id: u64) -> bool {
+        self.recording.format() == Format::Strace && !self.segments.contains_key(&id)
+    }
+
+    /// prctl(PR_SET_MM) has moved the heap: the next brk tells where to.
+    fn forget_heap(&mut self, task: u32, call: &Call) {
+        const PR_SET_MM: u64 = 35;
+        // START_BRK, BRK, MAP
+        let moves = call.args[0] == PR_SET_MM && matches!(call.args[1], 6 | 7 | 14);
+        let number = self.space_of(task);
+        let space = number.and_then(|number| self.spaces.get_mut(&number));
+        if let Some(space) = space.filter(|_| moves && call.returned.value().is_some()) {
+            space.heap = None;
+        }
+    }
+
     /// A call that reads or writes another address space waits for all that was done there, and is waited for.
     fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
         let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
@@ -361,26 +436,22 @@ impl Planner {
         (assumed, Vec::new())
     }
 
-    /// In a space of unknown start: maps what the call found there. Whether its answer rests on such memory, and how many
-    /// steps were added.
+    /// In a space of unknown start: brings memory into line with what the call found there. Whether its answer rests on memory of
+    /// which nothing is known, and how many steps were added.
     fn assume(&mut self, space: &mut Space, task: u32, line: u32, call: &Call, reach: &Reach) -> (bool, u32) {
-        let Some(told) = &mut space.told else { return (false, 0) };
+        if space.told.is_none() {
+            return (false, 0);
+        }
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
             Reach::Whole => return (call.transfer.is_none(), 0),
         };
-        let replaces =
-            matches!(call.name, CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat);
-        let succeeded = call.returned.value().is_some();
-        let source = if replaces { 0..0 } else { ranges[0].clone() };
-        let missing = told.missing(&source);
-        let unsure = !missing.is_empty() || (!succeeded && !told.missing(&ranges[0]).is_empty());
-        if succeeded {
-            ranges.into_iter().for_each(|range| told.add(range));
+        let unknown::Shown { unsure, cleared, assumed } = space.show_call(call, &ranges);
+        let count = (cleared.len() + assumed.len()) as u32;
+        for range in cleared {
+            self.push(task, line, What::Clear(range));
         }
-        let assumed = if succeeded { missing } else { Vec::new() };
-        let count = assumed.len() as u32;
         for range in assumed {
             self.push(task, line, What::Assume(range));
         }
@@ -399,6 +470,13 @@ impl Planner {
                 return None;
             }
             CallName::Prctl => aside::PRCTL,
+            CallName::Mbind
+                if call.args[0].is_multiple_of(PAGE)
+                    && matches!(call.returned, Returned::Error(EPERM | EINVAL)) =>
+            {
+                aside::POLICY
+            }
+            CallName::Mremap if self.hides_new_address(call) => aside::UNSHOWN,
             // Of a kernel that does, no such call fails so but for arguments that the plan can do without.
             CallName::Madvise
                 if matches!(call.args[2], 100 | 101) && call.returned == Returned::Error(EINVAL) =>
@@ -422,6 +500,9 @@ impl Planner {
             }
             // Who may attach a segment, and that it was removed, is not followed.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
+            CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
+                aside::SHM
+            }
             CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork => aside::TASKS,
             CallName::Execve | CallName::Execveat => aside::TASKS,
             CallName::ProcessMadvise

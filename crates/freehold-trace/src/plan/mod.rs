@@ -32,6 +32,7 @@ mod recorded;
 mod step;
 mod told;
 mod touch;
+mod unknown;
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,10 @@ pub struct Planner {
     recording: Recording,
     /// Steps of a segment, at most.
     limit: usize,
+    /// Calls that change which addresses are free keep their order.
+    keeps_layout: bool,
+    /// Why nothing more can be read.
+    cut_off: Option<ReadError>,
     /// Only what happened up to this time goes into the plan, in nanoseconds.
     until: u64,
     /// An event that belongs to the next segment.
@@ -142,6 +147,8 @@ struct Fault {
     address: u64,
     code: FaultCode,
     resolved: bool,
+    /// The kernel has looked for a VMA. Where page faults are disabled, it does not.
+    looked: bool,
 }
 
 impl Planner {
@@ -151,6 +158,8 @@ impl Planner {
             recording,
             limit: SEGMENT,
             until: u64::MAX,
+            cut_off: None,
+            keeps_layout: false,
             held: None,
             tasks: HashMap::default(),
             spaces: HashMap::default(),
@@ -184,6 +193,12 @@ impl Planner {
     /// The same, with segments of at most `steps` steps.
     pub fn with_segments_of(self, steps: usize) -> Planner {
         Planner { limit: steps.max(1), ..self }
+    }
+
+    /// The same, where calls that change which addresses are free, or are given some, keep the recording's order: so each finds free
+    /// what was free on Linux.
+    pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
+        Planner { keeps_layout, ..self }
     }
 
     /// The same, of what happened until `time` alone, in nanoseconds.
@@ -221,18 +236,29 @@ impl Planner {
         self.tasks.get(&task).map(|task| task.process)
     }
 
-    /// The next segment; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// What the recording said cannot be understood.
-    pub fn next_segment(&mut self) -> Result<Option<Segment>, ReadError> {
+    /// Why the recording could not be read to its end; what was read before is planned.
+    pub fn cut_off(&self) -> Option<&ReadError> {
+        self.cut_off.as_ref()
+    }
+
+    /// The same, handed out.
+    pub fn take_cut_off(&mut self) -> Option<ReadError> {
+        self.cut_off.take()
+    }
+
+    /// The next segment; `None` at the end, and where the recording cannot be read any further.
+    pub fn next_segment(&mut self) -> Option<Segment> {
         while !self.is_full() {
             let event = match self.held.take() {
                 Some(event) => event,
-                None => match self.recording.next_event()? {
-                    Some(event) if event.time <= self.until => event,
-                    _ => break,
+                None if self.cut_off.is_some() => break,
+                None => match self.recording.next_event() {
+                    Ok(Some(event)) if event.time <= self.until => event,
+                    Ok(_) => break,
+                    Err(error) => {
+                        self.cut_off = Some(error);
+                        break;
+                    }
                 },
             };
             let frozen = matches!(event.kind, Kind::Snapshot { why: Why::Freeze, .. } | Kind::Frozen { .. });
@@ -242,9 +268,11 @@ impl Planner {
             }
             self.segment.events += 1;
             self.recorded.note(&event);
-            self.event(event)?;
+            if let Err(error) = self.event(event) {
+                self.cut_off = Some(error);
+            }
         }
-        Ok(self.finish())
+        self.finish()
     }
 
     /// What has gathered takes as much memory as a segment may.
@@ -292,7 +320,10 @@ impl Planner {
     fn event(&mut self, event: Event) -> Result<(), ReadError> {
         let Event { line, task, .. } = event;
         if let Kind::Lost { .. } = event.kind {
-            self.lose();
+            match task {
+                0 => self.lose(),
+                task => self.lose_task(task, line),
+            }
             return Ok(());
         }
         if matches!(event.kind, Kind::Frozen { .. } | Kind::TornDown { .. }) {
@@ -304,7 +335,8 @@ impl Planner {
         }
         match event.kind {
             Kind::Fault { address, code, in_exec } => {
-                let fault = Fault { line, address, code, resolved: event.cost.after.is_some() };
+                let looked = event.cost.read_wait.or(event.cost.write_wait).is_some();
+                let fault = Fault { line, address, code, resolved: event.cost.after.is_some(), looked };
                 match self.tasks.get_mut(&task).filter(|_| in_exec) {
                     Some(own) => own.in_exec.push(fault),
                     None => self.fault(task, fault),
@@ -435,6 +467,20 @@ impl Planner {
     /// Why nothing is known of the task's address space.
     fn no_space(&self, task: u32) -> &'static str {
         if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::NO_SPACE }
+    }
+
+    /// Events of this task were lost: of its address space it is not known from now on what it is like.
+    fn lose_task(&mut self, task: u32, line: u32) {
+        self.meet(task, line);
+        self.aside(aside::LOSSES);
+        self.forget_files();
+        let space = self.tasks.get(&task).and_then(|task| task.space);
+        let members = space.and_then(|space| self.spaces.get(&space)).map(|space| space.members.clone());
+        for member in members.unwrap_or_else(|| vec![task]) {
+            if let Some(member) = self.tasks.get_mut(&member) {
+                member.lost = true;
+            }
+        }
     }
 
     /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like.

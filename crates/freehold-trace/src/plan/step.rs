@@ -124,6 +124,8 @@ pub enum What {
     },
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
+    /// Unmaps what was not known to be there, where a later call found room.
+    Clear(Range<u64>),
 }
 
 /// How a fault ended.
@@ -135,6 +137,8 @@ pub enum Ends {
     Signal(u8, i32),
     /// It did not: it was interrupted, and is not to be repeated here.
     Interrupted,
+    /// The kernel wanted the page, for a call, and did not get it.
+    Refused,
 }
 
 /// The address space that an exec makes.

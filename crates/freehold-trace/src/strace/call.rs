@@ -2,10 +2,10 @@
 
 use super::head::name;
 use super::text::{Arg, End, args, end};
-use super::value::{SHOWN, named, number};
+use super::value::{SHOWN, known_part, named, number};
 use super::vectors::{Pieces, pieces};
-use crate::CallName;
 use crate::error::Bad;
+use crate::{CallName, Returned};
 
 /// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
 const VFORK: u64 = 0x4100;
@@ -29,6 +29,8 @@ pub(super) struct Made<'a> {
     pub(super) end: End<'a>,
     /// The path of the descriptor among its arguments, where the text says so.
     pub(super) note: Option<&'a [u8]>,
+    /// What is wrong with an argument that was read as far as possible.
+    pub(super) odd: Option<Bad>,
     /// The caller's and the other side's pieces of memory.
     pub(super) vectors: Option<(Pieces, Pieces)>,
 }
@@ -52,7 +54,11 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let begin = known.as_str().len() + 1;
     let (found, closed) = args(text, begin)?;
     let closed = closed.ok_or(Bad::Expected("`)` behind the arguments", text.len()))?;
-    let end = end(text, closed + 1)?;
+    let mut end = end(text, closed + 1)?;
+    if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known) {
+        // Its task was killed in it: what stands there is not its answer.
+        end.returned = Returned::Never;
+    }
     let note = descriptor(known).and_then(|index| found.get(index)).and_then(note);
     let vectors = match known {
         CallName::ProcessVmReadv | CallName::ProcessVmWritev if found.len() == 6 => {
@@ -70,7 +76,9 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     if let Some(extra) = found.get(most(known)) {
         return Err(Bad::Expected("no further argument", extra.at));
     }
-    Ok(Made { name: known, args: values(known, &found)?, end, note, vectors })
+    let mut odd = None;
+    let args = values(known, &found, &mut odd)?;
+    Ok(Made { name: known, args, end, note, odd, vectors })
 }
 
 /// The name of the call that `text` begins with, and whether that is one that recordings hold.
@@ -90,7 +98,7 @@ pub(super) fn clone_flags(text: &[u8], known: CallName) -> Result<u64, Bad> {
         return Ok(VFORK);
     }
     let (found, _) = args(text, known.as_str().len() + 1)?;
-    Ok(values(known, &found)?[0] & !EXIT_SIGNAL)
+    Ok(values(known, &found, &mut None)?[0] & !EXIT_SIGNAL)
 }
 
 /// What the call in `text`, which need not be complete, may make free.
@@ -102,6 +110,15 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
     let start = number(*found.first()?).ok()?;
     let length = if known == CallName::Shmdt { 1 } else { number(*found.get(1)?).ok()? };
     Some((start, start.saturating_add(length)))
+}
+
+/// The call returns 0 or an error.
+fn returns_nothing(name: CallName) -> bool {
+    use CallName::{Madvise, Mbind, Mlock, Mlock2, Mlockall, Mprotect, Msync, Munlock, Munlockall, Munmap};
+    matches!(
+        name,
+        Madvise | Mbind | Mlock | Mlock2 | Mlockall | Mprotect | Msync | Munlock | Munlockall | Munmap
+    )
 }
 
 /// How many arguments there are at least when the call has returned: strace leaves out those that mean nothing.
@@ -122,14 +139,19 @@ fn most(name: CallName) -> usize {
 }
 
 /// The arguments as numbers.
-fn values(name: CallName, found: &[Arg<'_>]) -> Result<[u64; 6], Bad> {
+fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u64; 6], Bad> {
+    // Of flags with an unknown name among them, the others count.
+    let mut number = |arg: Arg<'_>| match number(arg) {
+        Err(bad) => known_part(arg).inspect(|_| *odd = Some(bad)).ok_or(bad),
+        value => value,
+    };
     let mut values = [0; 6];
     match name {
         CallName::Clone => {
             for (value, name) in
                 values.iter_mut().zip(["flags", "child_stack", "parent_tid", "child_tidptr", "tls"])
             {
-                *value = named(found, name).map_or(Ok(0), number)?;
+                *value = named(found, name).map_or(Ok(0), &mut number)?;
             }
         }
         CallName::Clone3 => values[..2].copy_from_slice(&[clone3_flags(found)?, 0]),

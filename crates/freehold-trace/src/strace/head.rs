@@ -1,5 +1,6 @@
 //! The front of a line: who, when, and what kind of line it is.
 
+use crate::CallName;
 use crate::error::Bad;
 use crate::fields::Fields;
 
@@ -112,6 +113,20 @@ fn ended(text: &[u8]) -> Option<Says<'_>> {
     let mut fields = Fields::new(text.strip_prefix(b"superseded by execve in pid ")?);
     let pid = fields.decimal_u32("").ok()?;
     fields.is_empty().then_some(Says::Superseded(pid))
+}
+
+/// A line that cannot be read may have changed what a task has mapped. Signals and ends of tasks do not, nor do calls of other names.
+pub(super) fn may_matter(line: &[u8]) -> bool {
+    let Ok(head) = head(line) else { return true };
+    if head.rest.starts_with(b"--- ") || head.rest.starts_with(b"+++ ") {
+        return false;
+    }
+    let called = match says(head.rest, 0) {
+        Ok(Says::Call(text) | Says::Begun(text)) => name(text).map(|(name, _)| name),
+        Ok(Says::Resumed(name, _)) => str::from_utf8(name).ok().filter(|name| is_name(name)),
+        _ => None,
+    };
+    called.is_none_or(|name| CallName::parse(name).is_some())
 }
 
 /// Where `part` first occurs in `text`.

@@ -25,6 +25,7 @@ mod vectors;
 use crate::error::{Bad, Place, ReadError};
 use crate::files::Files;
 use crate::lines::Lines;
+use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, Kind, Returned, Transfer};
 use call::Made;
 use feed::{Feed, Line};
@@ -50,6 +51,7 @@ pub(crate) struct StraceReader {
     /// Read and not yet handed out.
     ready: VecDeque<Event>,
     skipped: BTreeMap<String, u64>,
+    unread: Unread,
     ended: bool,
 }
 
@@ -76,6 +78,7 @@ impl StraceReader {
             mapped: Mapped::default(),
             ready: VecDeque::new(),
             skipped: BTreeMap::new(),
+            unread: Unread::default(),
             ended: false,
         }
     }
@@ -90,7 +93,11 @@ impl StraceReader {
                 return Ok(None);
             }
             match self.feed.next()? {
-                Some(line) => self.line(&line)?,
+                Some(line) => {
+                    if let Err(error) = self.line(&line) {
+                        self.pass_over(error, &line)?;
+                    }
+                }
                 None => self.end(),
             }
         }
@@ -111,17 +118,39 @@ impl StraceReader {
         &self.skipped
     }
 
+    /// Lines that could not be read.
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
+    /// A line cannot be read. If it may have been about memory, it is lost what its task has mapped.
+    fn pass_over(&mut self, error: ReadError, line: &Line) -> Result<(), ReadError> {
+        self.unread.note(error)?;
+        if head::may_matter(&line.text) {
+            let pid = head(&line.text).ok().map(|head| head.pid.unwrap_or(NAMELESS));
+            let task = pid.and_then(|pid| self.tasks.get(pid)).map_or(0, |task| task.serial);
+            self.report_of(task, line.number, Kind::Lost { events: 1 }, Cost::default());
+        }
+        Ok(())
+    }
+
+    /// What comes next can be read all the same.
+    fn remark(&mut self, bad: Bad, line: &Line) -> Result<(), ReadError> {
+        self.unread.note(self.feed.wrong(bad, line))
+    }
+
     fn line(&mut self, line: &Line) -> Result<(), ReadError> {
         let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, line))?;
         if self.tasks.is_empty() {
             self.begin = head.time;
             self.tasks.first(head.pid.unwrap_or(NAMELESS)).map_err(|bad| self.feed.wrong(bad, line))?;
         }
-        let time = head.time.checked_sub(self.begin).filter(|time| *time >= self.now);
-        let Some(time) = time else {
-            let before = self.begin.saturating_add(self.now);
-            return Err(self.feed.wrong(Bad::OutOfOrder(head.time, before), line));
-        };
+        let before = self.begin.saturating_add(self.now);
+        if head.time < before {
+            // Somebody has set the clock.
+            self.remark(Bad::OutOfOrder(head.time, before), line)?;
+        }
+        let time = head.time.saturating_sub(self.begin).max(self.now);
         self.now = time;
         let at = line.text.len() - head.rest.len();
         let said = says(head.rest, at).map_err(|bad| self.feed.wrong(bad, line))?;
@@ -132,6 +161,7 @@ impl StraceReader {
         match said {
             Says::Call(text) => self.whole(pid, text, line, at),
             Says::Begun(text) => {
+                self.give_up_another(pid, line)?;
                 self.begun(pid, text, line).map_err(|bad| self.feed.wrong(bad.behind(at), line))
             }
             Says::Resumed(name, rest) => self.resumed(pid, name, rest, line, time, 0),
@@ -147,8 +177,10 @@ impl StraceReader {
             }
             Says::Superseded(by) => {
                 self.exit(pid, line.number);
-                let known = self.tasks.rename(by, pid);
-                if known { Ok(()) } else { Err(self.feed.wrong(Bad::UnknownTask(by), line)) }
+                match self.tasks.rename(by, pid) {
+                    true => Ok(()),
+                    false => self.stranger(pid, Bad::UnknownTask(by), line),
+                }
             }
             Says::Nothing => Ok(()),
         }
@@ -168,8 +200,17 @@ impl StraceReader {
         match self.feed.parent(pid, candidates)? {
             Some(parent) => self.early(parent, pid).map(|()| true).map_err(|bad| self.feed.wrong(bad, line)),
             None if ended => Ok(false),
-            None => Err(self.feed.wrong(Bad::UnknownTask(pid), line)),
+            None => self.stranger(pid, Bad::UnknownTask(pid), line).map(|()| true),
         }
+    }
+
+    /// A task that nothing has created: whose memory it shares, nobody knows.
+    fn stranger(&mut self, pid: u32, bad: Bad, line: &Line) -> Result<(), ReadError> {
+        self.remark(bad, line)?;
+        self.report_of(0, line.number, Kind::Lost { events: 1 }, Cost::default());
+        self.tasks.first(pid).map_err(|bad| self.feed.wrong(bad, line))?;
+        self.report(pid, line.number, Kind::Lost { events: 1 }, Cost::default());
+        Ok(())
     }
 
     /// The unfinished clone of `parent` has made `child`.
@@ -188,13 +229,16 @@ impl StraceReader {
     /// A call that is a line of its own, or all of it from byte `at` on.
     fn whole(&mut self, pid: u32, text: &[u8], line: &Line, at: usize) -> Result<(), ReadError> {
         let (name, known) = call::which(text).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
-        self.not_within_another(pid).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
+        self.give_up_another(pid, line)?;
         let Some(known) = known else {
             self.skip(name);
             return Ok(());
         };
         let text = text::without_mark(text.to_vec());
         let made = call::read(&text, known).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
+        if let Some(bad) = made.odd {
+            self.remark(bad.behind(at), line)?;
+        }
         let cost = Cost { after: made.end.took, ..Cost::default() };
         self.made(pid, &made, line.number, cost, 0)?.map_err(|bad| self.feed.wrong(bad.behind(at), line))
     }
@@ -202,7 +246,6 @@ impl StraceReader {
     /// The beginning of a call.
     fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
         let (name, known) = call::which(text)?;
-        self.not_within_another(pid)?;
         let Some(known) = known else {
             self.skip(name);
             return Ok(());
@@ -213,9 +256,14 @@ impl StraceReader {
         self.tasks.begin(pid, begun, call::clones(known))
     }
 
-    fn not_within_another(&self, pid: u32) -> Result<(), Bad> {
-        let within = self.tasks.get(pid).is_some_and(|task| task.begun.is_some());
-        if within { Err(Bad::Expected(WITHIN, 0)) } else { Ok(()) }
+    /// The call that the task has begun before this one has no end in the text.
+    fn give_up_another(&mut self, pid: u32, line: &Line) -> Result<(), ReadError> {
+        if self.tasks.get(pid).is_some_and(|task| task.begun.is_some()) {
+            self.tasks.take_begun(pid);
+            self.remark(Bad::Expected(WITHIN, 0), line)?;
+            self.report(pid, line.number, Kind::Lost { events: 1 }, Cost::default());
+        }
+        Ok(())
     }
 
     /// The end of a call, at `time`; what is reported now may be earlier.
@@ -245,6 +293,9 @@ impl StraceReader {
         let text = text::without_mark(text);
         let wrong = |bad: Bad, place| bad.at(place, &text);
         let made = call::read(&text, begun.name).map_err(|bad| wrong(bad, self.feed.place(line.number)))?;
+        if let Some(bad) = made.odd {
+            self.unread.note(wrong(bad, self.feed.place(line.number)))?;
+        }
         let took = made.end.took.or(time.checked_sub(begun.time));
         if let Some(child) = begun.child {
             let same = made.value().is_none_or(|value| value == u64::from(child));

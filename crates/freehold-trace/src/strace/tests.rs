@@ -4,8 +4,12 @@ use super::*;
 use crate::{FileInfo, TraceWriter};
 
 /// The events in a text, as lines of `NAME.trace`, without costs where these are zero.
+/// An error is also what is wrong with the first line that cannot be read.
 fn read(text: &str) -> Result<Vec<String>, String> {
-    let (events, _) = parse(text)?;
+    let (events, reader) = parse(text)?;
+    if let Some(error) = reader.unread().first().first() {
+        return Err(error.to_string());
+    }
     Ok(events.iter().map(shown).collect())
 }
 
@@ -392,6 +396,48 @@ fn damage_is_named() {
         let line = 1 + lines.lines().count();
         assert!(error.starts_with(&format!("test:{line}: ")), "{lines}: {error}");
         assert!(error.contains(message), "{lines}: {error}");
+    }
+}
+
+/// Whatever stands in a line: what follows is read. If the line may have been about memory, what its task has mapped is lost.
+#[test]
+fn what_follows_an_unreadable_line_is_read() {
+    for (lines, expected) in [
+        ("1 5.1 brk(NULL) = zero", &["100000000 1 L 1"][..]),
+        ("1 5.1 mprotect(0x1000, 4096, PROT_WHAT) = 0", &["100000000 1 L 1"]),
+        ("1 5.1 +++ gone +++", &[]),
+        ("1 5.1 --- SIGSEGV {si_signo=SIGSEGV", &[]),
+        ("1 12:00:01 brk(NULL) = 0x1000", &["0 - L 1"]),
+        ("\u{7}what", &["0 - L 1"]),
+        // The call that has no end, and the one that follows.
+        (
+            "1 5.1 brk(0 <unfinished ...>\n1 5.2 munlockall() = 0",
+            &["200000000 1 L 1", "200000000 1 munlockall  = 0"],
+        ),
+        // A task that nothing has made: whose memory it has is not known.
+        (
+            "2 5.1 munlockall() = 0\n2 5.2 munlockall() = 0",
+            &[
+                "100000000 - L 1",
+                "100000000 2 L 1",
+                "100000000 2 munlockall  = 0",
+                "200000000 2 munlockall  = 0",
+            ],
+        ),
+        // The clock was set back.
+        ("1 4.0 munlockall() = 0", &["0 1 munlockall  = 0"]),
+        // Of flags the known ones count.
+        (
+            "1 5.1 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_NEW|0x20, -1, 0) = 0x7000",
+            &["100000000 1 mmap 0 1000 1 22 -1 0 = 7000"],
+        ),
+    ] {
+        let (events, reader) =
+            parse(&format!("1 5.0 brk(NULL) = 0x1000\n{lines}\n1 6.0 brk(NULL) = 0x1000\n")).unwrap();
+        let events: Vec<String> = events.iter().map(shown).collect();
+        assert_eq!(reader.unread().count(), 1, "{lines}");
+        assert_eq!(events[1..events.len() - 1], *expected, "{lines}");
+        assert_eq!(events.last().unwrap(), "1000000000 1 brk 0 = 1000", "{lines}");
     }
 }
 

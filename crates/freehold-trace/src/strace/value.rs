@@ -35,6 +35,16 @@ pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
     }
 }
 
+/// What is known of flags among which is the name of an unknown one; none if nothing else is.
+pub(super) fn known_part(arg: Arg<'_>) -> Option<u64> {
+    let parts = arg.text.split(|byte| *byte == b'|');
+    let known: Vec<u64> = parts.clone().filter_map(|text| number(Arg { text, at: 0 }).ok()).collect();
+    let named = |text: &[u8]| text.first().is_some_and(u8::is_ascii_uppercase);
+    let all_are_flags = parts.clone().all(|text| named(text) || number(Arg { text, at: 0 }).is_ok());
+    let some = all_are_flags && !known.is_empty();
+    some.then(|| known.into_iter().fold(0, |sum, flag| sum | flag))
+}
+
 /// Steps over what strace remarks on a part that has no name: `0x8 /* MAP_??? */`.
 fn remark(fields: &mut Fields<'_>) {
     if fields.eat_text(b" /*") {

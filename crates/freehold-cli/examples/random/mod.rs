@@ -1,0 +1,83 @@
+//! Makes random calls on the running kernel and says nothing of what came of them: a program to be recorded.
+//!
+//! ```text
+//! cargo build --package freehold-cli --example random
+//! freehold record -o NAME -- target/debug/examples/random --seed 1 --calls 100000
+//! freehold replay NAME.trace.zst
+//! ```
+//!
+//! Options:
+//! - `--seed N`, `--calls N`, `--per-run N`: after so many calls a new process begins afresh
+//! - `--mix model`: the calls that the model compares, in processes of which all memory but an arena is filled (the default);
+//!   `--mix outsider`: calls such as somebody would try who does not know this project, in a process as any other
+//! - `--no-mseal`: without the calls that old versions of strace do not print
+
+mod outsider;
+mod raw;
+
+use freehold_model::generate::Generator;
+use freehold_model::linux::{Linux, Options};
+use freehold_model::op::{Call, Op, Outcome};
+use freehold_model::{Subject, World};
+
+/// What to do.
+struct Plan {
+    seed: u64,
+    calls: u64,
+    per_run: u64,
+    outsider: bool,
+    mseal: bool,
+}
+
+fn plan() -> Plan {
+    let mut plan = Plan { seed: 1, calls: 10_000, per_run: 256, outsider: false, mseal: true };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number =
+            || args.next().and_then(|n| n.parse::<u64>().ok()).expect("a number after the option");
+        match arg.as_str() {
+            "--seed" => plan.seed = number(),
+            "--calls" => plan.calls = number(),
+            "--per-run" => plan.per_run = number().max(1),
+            "--no-mseal" => plan.mseal = false,
+            "--mix" => match args.next().as_deref() {
+                Some("model") => plan.outsider = false,
+                Some("outsider") => plan.outsider = true,
+                _ => panic!("--mix model or --mix outsider"),
+            },
+            other => panic!("unknown option {other}"),
+        }
+    }
+    plan
+}
+
+/// The calls of the model's generator.
+fn of_the_model(plan: &Plan) {
+    let mut linux = Linux::new(Options::default()).expect("the kernel can be driven here");
+    let world = World { seals: plan.mseal && linux.world().seals, ..linux.world() };
+    let mut left = plan.calls;
+    let mut run = plan.seed;
+    while left > 0 {
+        linux.reset();
+        // So that a recording shows what is there: nothing.
+        let (addr, len) = (world.start, world.end - world.start);
+        linux.apply(&Op { proc: 0, call: Call::Munmap { addr, len } });
+        let mut generator = Generator::new(world.clone(), run);
+        let ops: Vec<Op> = (0..plan.per_run.min(left)).map(|_| generator.next_op()).collect();
+        let outcomes = linux.apply_all(&ops);
+        let seals = |op: &&Op| matches!(op.call, Call::Mseal { .. });
+        assert!(plan.mseal || !ops.iter().any(|op| seals(&op)), "the world has no seals");
+        assert!(outcomes.iter().all(|outcome| *outcome != Outcome::Dead), "run {run}: a process died");
+        left -= ops.len() as u64;
+        run += 1;
+    }
+}
+
+/// The program.
+pub fn main() {
+    let plan = plan();
+    match plan.outsider {
+        true => outsider::run(plan.seed, plan.calls, plan.per_run, plan.mseal),
+        false => of_the_model(&plan),
+    }
+}

@@ -1,0 +1,192 @@
+//! Address spaces of which the beginning is not recorded, as a text by strace leaves it: what calls tell of them, call by call.
+//!
+//! A call that maps or unmaps tells all about its range. One that merely succeeded tells that something is mapped there, and not
+//! what: such memory is *assumed*, so that later calls find it, and answers about it are not checked. What a call was given by the
+//! kernel had been free. And below a mapping that grows, what is mapped changes without a call.
+
+use super::area::{PAGE, flag};
+use super::calls::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span,
+};
+use crate::{Call, CallName, Returned};
+use std::ops::Range;
+
+const MAP_HUGETLB: u64 = 0x4_0000;
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+
+/// What follows from a call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Its answer rests on memory of which nothing is known.
+    pub(super) unsure: bool,
+    /// What is to be unmapped before it.
+    pub(super) cleared: Vec<Range<u64>>,
+    /// What is to be mapped before it.
+    pub(super) assumed: Vec<Range<u64>>,
+}
+
+/// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change what is known.
+pub(super) fn leaves_alone(call: &Call) -> bool {
+    let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat);
+    changes && matches!(call.returned, Returned::Error(1..512))
+}
+
+/// What must have been mapped for the call to succeed.
+fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
+    let [_, old, new, ..] = call.args;
+    match call.name {
+        CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
+        // The rest of what does not grow may have holes, or belong to others.
+        CallName::Mremap if new <= old || old == 0 => range.start..range.start.saturating_add(PAGE),
+        _ => range.clone(),
+    }
+}
+
+/// What must have been free for the call to succeed.
+fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
+    let [from, old, new, flags, ..] = call.args;
+    let Some(to) = call.returned.value() else { return 0..0 };
+    match call.name {
+        CallName::Mmap if flags & MAP_FIXED == 0 || flags & MAP_FIXED_NOREPLACE != 0 => ranges[0].clone(),
+        CallName::Shmat => ranges[0].clone(),
+        CallName::Brk if to >= ranges[0].end => ranges[0].clone(),
+        CallName::Mremap if flags & MREMAP_FIXED == 0 && to != from => ranges[1].clone(),
+        CallName::Mremap if flags & MREMAP_FIXED == 0 && new > old => ranges[0].end..ranges[1].end,
+        _ => 0..0,
+    }
+}
+
+/// Where a mapping of a file was refused after what was there had gone: Linux takes that away before it asks the file. Of huge
+/// pages, which the file may have, that is more than was asked for.
+fn emptied(call: &Call) -> Option<Range<u64>> {
+    const EPERM: u16 = 1;
+    const EAGAIN: u16 = 11;
+    const ENOMEM: u16 = 12;
+    const EINVAL: u16 = 22;
+    let [at, len, _, flags, ..] = call.args;
+    let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED;
+    let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;
+    let replaces = call.name == CallName::Mmap && fixed && of_a_file;
+    let late = matches!(call.returned, Returned::Error(EPERM | EAGAIN | ENOMEM | EINVAL));
+    (replaces && late).then(|| span(at, len.checked_next_multiple_of(HUGE).unwrap_or(len)))
+}
+
+/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at the target is gone.
+fn moved_in_part(call: &Call) -> bool {
+    const EINVAL: u16 = 22;
+    call.name == CallName::Mremap
+        && call.args[3] & MREMAP_FIXED != 0
+        && call.returned != Returned::Error(EINVAL)
+}
+
+impl Space {
+    /// What a call about `ranges` tells of a space that is not known from its beginning.
+    pub(super) fn show_call(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> Shown {
+        self.grows |= call.name == CallName::Mmap && call.args[3] & MAP_GROWSDOWN != 0;
+        self.forget_growth();
+        let Some(told) = &self.told else { return Shown::default() };
+        let [mut source, target] = ranges.clone();
+        // Of no bytes: a second mapping of the same shared memory.
+        let copies = call.name == CallName::Mremap && call.args[1] == 0;
+        if copies {
+            source.end = source.start.saturating_add(PAGE);
+        }
+        let replaces =
+            matches!(call.name, CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat);
+        let succeeded = call.returned.value().is_some();
+        let unknown = !told.missing(&source).is_empty();
+        let unsure = unknown && !(replaces && succeeded);
+        if !succeeded {
+            if let Some(range) = emptied(call) {
+                self.untell(&range);
+                return Shown { unsure: true, ..Shown::default() };
+            }
+            let target = call.name == CallName::Mremap && !told.missing(&target).is_empty();
+            let unsure = unsure || target;
+            if unsure && moved_in_part(call) {
+                ranges.iter().for_each(|range| self.untell(range));
+            }
+            return Shown { unsure, ..Shown::default() };
+        }
+        let missing = told.missing(&found(call, &ranges[0]));
+        let assumed: Vec<_> = missing.iter().flat_map(|part| self.assumed.missing(part)).collect();
+        let cleared = told.missing(&free(call, ranges));
+        assumed.iter().for_each(|part| self.assumed.add(part.clone()));
+        cleared.iter().for_each(|part| self.assumed.remove(part));
+        match call.name {
+            CallName::Mremap if copies && unknown => self.hide(&target),
+            CallName::Mremap => self.show_move(call, [&source, &target], unknown),
+            _ if replaces || call.name == CallName::Shmdt => self.tell(&ranges[0]),
+            _ => {}
+        }
+        self.forget_growth();
+        Shown { unsure, cleared, assumed }
+    }
+
+    /// An mremap has succeeded, of memory of which something is not known if `unknown`.
+    fn show_move(&mut self, call: &Call, [source, target]: [&Range<u64>; 2], unknown: bool) {
+        if !unknown {
+            self.tell(source);
+            return self.tell(target);
+        }
+        let stays = target.start == source.start;
+        if call.args[3] & MREMAP_DONTUNMAP == 0 && !stays {
+            self.tell(source);
+        }
+        if stays && target.end < source.end {
+            return self.tell(&(target.end..source.end));
+        }
+        self.hide(target);
+    }
+
+    /// Something is mapped there, and nobody knows what.
+    fn hide(&mut self, range: &Range<u64>) {
+        self.untell(range);
+        self.assumed.add(range.clone());
+    }
+
+    /// Nobody knows what is there.
+    pub(super) fn untell(&mut self, range: &Range<u64>) {
+        if let Some(told) = &mut self.told {
+            told.remove(range);
+        }
+    }
+
+    /// Something of unknown length begins at `at`: what follows up to the next VMA is not known any more.
+    pub(super) fn hide_from(&mut self, at: u64) {
+        let next = self.areas.iter().map(|(start, _)| start).find(|start| *start > at);
+        self.untell(&(at..next.unwrap_or(u64::MAX)));
+    }
+
+    fn tell(&mut self, range: &Range<u64>) {
+        if let Some(told) = &mut self.told {
+            told.add(range.clone());
+            self.assumed.remove(range);
+            self.grown.remove(range);
+        }
+    }
+
+    /// Between a mapping that grows and what lies below it nothing is certain; nor below what may have come of it.
+    pub(super) fn forget_growth(&mut self) {
+        let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
+        let mut below = 0;
+        for (start, area) in self.areas.iter() {
+            if area.flags & flag::GROWSDOWN != 0 {
+                told.remove(&(below..start));
+                self.grown.add(below..start);
+            }
+            below = area.end;
+        }
+        for part in self.grown.within(&(0..u64::MAX)) {
+            let ends = self.areas.iter().map(|(_, area)| area.end);
+            let below = ends.take_while(|end| *end <= part.start).last().unwrap_or(0);
+            told.remove(&(below..part.start));
+            self.grown.add(below..part.start);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "unknown_tests.rs"]
+mod tests;

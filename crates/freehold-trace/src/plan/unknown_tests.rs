@@ -1,0 +1,103 @@
+use super::*;
+use crate::plan::calls::Doing;
+use crate::plan::order::Stamp;
+use crate::plan::told::Told;
+
+fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {
+    Call { name, args, returned, file: None, transfer: None }
+}
+
+fn space() -> Space {
+    Space { told: Some(Told::default()), ..Space::default() }
+}
+
+const OK: Returned = Returned::Value(0);
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
+fn a_call_that_succeeds_tells_that_something_is_there() {
+    let mut space = space();
+    let protect = call(CallName::Mprotect, [0x1000, 0x2000, 1, 0, 0, 0], OK);
+    let first = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
+    assert_eq!(first, Shown { unsure: true, cleared: vec![], assumed: vec![0x1000..0x3000] });
+    // What it is stays unknown, but it is there already.
+    let again = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
+    assert_eq!(again, Shown { unsure: true, ..Shown::default() });
+    let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
+    assert_eq!(space.show_call(&unmap, &[0x1000..0x3000, 0..0]), Shown::default());
+    let refused = call(CallName::Mprotect, [0x1000, 0x2000, 1, 0, 0, 0], Returned::Error(12));
+    assert!(!space.show_call(&refused, &[0x1000..0x3000, 0..0]).unsure);
+}
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
+fn what_the_kernel_gives_was_free() {
+    let mut space = space();
+    let lock = call(CallName::Mlock, [0x5000, 0x1000, 0, 0, 0, 0], OK);
+    space.show_call(&lock, &[0x5000..0x6000, 0..0]);
+    let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x5000));
+    let shown = space.show_call(&map, &[0x5000..0x7000, 0..0]);
+    assert_eq!(shown, Shown { unsure: false, cleared: vec![0x5000..0x7000], assumed: vec![] });
+    // Now that is known.
+    let lock = space.show_call(&lock, &[0x5000..0x6000, 0..0]);
+    assert_eq!(lock, Shown::default());
+}
+
+/// mremap looks at the VMA at its address alone, unless that is to grow.
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
+fn mremap_tells_of_one_page() {
+    let mut space = space();
+    let stays = call(CallName::Mremap, [0x1000, 0x4000, 0x4000, 0, 0, 0], Returned::Value(0x1000));
+    let shown = space.show_call(&stays, &[0x1000..0x5000, 0x1000..0x5000]);
+    assert_eq!(shown.assumed, [0x1000..0x2000]);
+    let moves = call(CallName::Mremap, [0x1000, 0x1000, 0x1000, 3, 0x9000, 0], Returned::Value(0x9000));
+    let shown = space.show_call(&moves, &[0x1000..0x2000, 0x9000..0xa000]);
+    assert_eq!((shown.unsure, shown.assumed.len()), (true, 0));
+    // What was moved is as unknown as before; where it was, nothing is.
+    let lock = call(CallName::Mlock, [0x9000, 0x1000, 0, 0, 0, 0], OK);
+    assert!(space.show_call(&lock, &[0x9000..0xa000, 0..0]).unsure);
+    let refused = call(CallName::Mlock, [0x1000, 0x1000, 0, 0, 0, 0], Returned::Error(12));
+    assert!(!space.show_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
+}
+
+/// Of several VMAs some may have moved before Linux refused the next.
+#[test]
+fn a_move_that_fails_half_way_leaves_nothing_certain() {
+    let mut space = space();
+    let unmap = call(CallName::Munmap, [0x1000, 0x4000, 0, 0, 0, 0], OK);
+    space.show_call(&unmap, &[0x1000..0x5000, 0..0]);
+    let refused = call(CallName::Mremap, [0x1000, 0x4000, 0x4000, 3, 0x9000, 0], Returned::Error(14));
+    assert!(space.show_call(&refused, &[0x1000..0x5000, 0x9000..0xd000]).unsure);
+    let lock = call(CallName::Mlock, [0x2000, 0x1000, 0, 0, 0, 0], Returned::Error(12));
+    assert!(space.show_call(&lock, &[0x2000..0x3000, 0..0]).unsure);
+}
+
+#[test]
+fn what_is_refused_for_unknown_reasons_is_not_made() {
+    let refused = call(CallName::Mremap, [0x1000, 0x1000, 0x2000, 0, 0, 0], Returned::Error(12));
+    assert!(space().show_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
+    assert!(leaves_alone(&refused));
+    assert!(!leaves_alone(&call(CallName::Mprotect, [0; 6], Returned::Error(12))));
+    assert!(!leaves_alone(&call(CallName::Mmap, [0; 6], OK)));
+}
+
+/// Page faults, which a text does not show, enlarge a mapping that grows.
+#[test]
+fn below_a_mapping_that_grows_nothing_is_certain() {
+    let mut space = space();
+    let unmap = call(CallName::Munmap, [0x1000, 0x8000, 0, 0, 0, 0], OK);
+    space.show_call(&unmap, &[0x1000..0x9000, 0..0]);
+    let map = call(CallName::Mmap, [0x8000, 0x1000, 3, 0x132, u64::MAX, 0], Returned::Value(0x8000));
+    space.show_call(&map, &[0x8000..0x9000, 0..0]);
+    let stamp = Stamp { task: 1, index: 0 };
+    let mut families = 0;
+    space.apply(&mut Doing { call: &map, file: None, segment: 0, stamp, families: &mut families });
+    let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
+    assert!(space.show_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
+    assert!(!space.show_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
+    // What has grown stays, and grows on, when the mapping itself is gone.
+    space.show_call(&unmap, &[0x6000..0x9000, 0..0]);
+    space.areas.unmap(&(0x6000..0x9000));
+    assert!(space.show_call(&refused(0x4000), &[0x4000..0x5000, 0..0]).unsure);
+}
