@@ -77,6 +77,10 @@ pub(super) const PRIVATE: u64 = 2;
 pub(super) const SHARED_VALIDATE: u64 = 3;
 pub(super) const DROPPABLE: u64 = 8;
 
+/// What droppable memory is; like shared memory it is never marked for merging.
+pub(super) const DROPPED: VmFlags =
+    VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
+
 /// What the arguments alone say about a mapping's flags.
 pub(super) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
     let mut vm =

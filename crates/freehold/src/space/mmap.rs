@@ -5,7 +5,7 @@ use super::{
     ksm::marked,
     leftovers::Leftovers,
     locking::WriteGuard,
-    map_flags::{DROPPABLE, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
+    map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
     reshape::NewMapping,
     unmap::{Decoded, Gathered},
 };
@@ -294,10 +294,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Checks that depend on what is mapped and how, and the flags that follow.
     fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.object.clone() {
-            Object::File(file) => self.settle_file(request, &file)?,
+            Object::File(file) => {
+                self.settle_file(request, &file)?;
+                request.vm_flags = marked(request.vm_flags, &request.object);
+            }
             _ => self.settle_anonymous(request, start)?,
         }
-        request.vm_flags = marked(request.vm_flags, &request.object);
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
             request.vm_flags |= VmFlags::NORESERVE;
@@ -380,21 +382,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
+            SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {
+                return Err(MmapError::Invalid);
+            }
+            DROPPABLE if request.flags.contains(MapFlags::LOCKED) => return Err(MmapError::Invalid),
             SHARED => {
-                if request.vm_flags.contains(VmFlags::GROWSDOWN) {
-                    return Err(MmapError::Invalid);
-                }
-                request.vm_flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
+                request.vm_flags =
+                    (request.vm_flags - VmFlags::MERGEABLE) | VmFlags::SHARED | VmFlags::MAYSHARE;
                 request.pgoff = 0;
                 request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
             }
             PRIVATE => request.pgoff = start >> PAGE_SHIFT,
             DROPPABLE => {
-                if request.flags.contains(MapFlags::LOCKED) || request.vm_flags.contains(VmFlags::GROWSDOWN) {
-                    return Err(MmapError::Invalid);
-                }
-                request.vm_flags |=
-                    VmFlags::DROPPABLE | VmFlags::NORESERVE | VmFlags::WIPEONFORK | VmFlags::DONTDUMP;
+                request.vm_flags = (request.vm_flags - VmFlags::MERGEABLE) | DROPPED;
                 request.pgoff = start >> PAGE_SHIFT;
             }
             _ => return Err(MmapError::Invalid),
