@@ -74,7 +74,8 @@ impl Moved {
     /// Linux moved less, or nothing: whether the caller's own memory, in `process`, may be why. `None`: the recording does not show
     /// where that is.
     pub(super) fn falls_short(&mut self, planned: &PlannedCall, process: &Process) -> Option<()> {
-        let Some(transfer) = &planned.call.transfer else { return Some(()) };
+        let moves = matches!(planned.call.name, CallName::ProcessVmReadv | CallName::ProcessVmWritev);
+        let Some(transfer) = planned.call.transfer.as_ref().filter(|_| moves) else { return Some(()) };
         let Returned::Value(ours) = self.returned else { return Some(()) };
         let linux = match planned.call.returned {
             Returned::Value(linux) if linux < ours => linux,
