@@ -24,7 +24,7 @@ impl Recording {
     /// Task 1 has done its exec at time 5; `events` follow, with the snapshots that they name.
     fn new(events: &str, snapshots: &str) -> Recording {
         let folder = tempfile::tempdir().expect("a folder");
-        let trace = format!("# fhtrace 1 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}");
+        let trace = format!("# fhtrace 2 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}");
         fs::write(folder.path().join("t.trace"), trace).expect("written");
         fs::write(folder.path().join("t.snap"), format!("# fhsnap 1 t\n{EXEC}{snapshots}")).expect("written");
         Recording { folder }

@@ -439,7 +439,7 @@ fn what_was_opened_before_an_exec_is_not_known_after_it() {
 fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
     let asked = |events: &str| {
         let mut planner = planner(events);
-        let segment = planner.next_segment().expect("readable").expect("something");
+        let segment = planner.next_segment().expect("something");
         let steps = segment.tasks.iter().flat_map(|task| &task.steps);
         let calls = steps.filter(|step| matches!(step.what, What::Call(_))).count();
         (calls as u64, planner.set_aside().get(aside::PRCTL).copied().unwrap_or_default())

@@ -96,7 +96,7 @@ pub struct Mapping<P: Platform> {
     /// See the module's table.
     pub(super) cache: Radix,
     /// Fixed.
-    kind: Kind,
+    pub(super) kind: Kind,
     /// Of huge pages, if it is a file of those. Fixed.
     pub(crate) huge: Option<HugeFile>,
     /// What is sealed, and who can write.
@@ -253,11 +253,6 @@ impl<P: Platform> Mapping<P> {
     /// Whether its frames are the storage itself (DAX).
     pub fn is_direct(&self) -> bool {
         self.kind == Kind::Direct
-    }
-
-    /// Whether it is [secret memory](Self::secret).
-    pub fn is_secret(&self) -> bool {
-        self.kind == Kind::Secret
     }
 
     /// The size in bytes at this moment.

@@ -18,6 +18,11 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(engine, Zeroes, 0, Kind::Secret, None, false)
     }
 
+    /// Whether it is [secret memory](Self::secret).
+    pub fn is_secret(&self) -> bool {
+        self.kind == Kind::Secret
+    }
+
     /// Whether a read fault maps its page alone: of secret memory, and of storage.
     pub(crate) fn is_mapped_singly(&self) -> bool {
         self.is_direct() || self.is_secret()
