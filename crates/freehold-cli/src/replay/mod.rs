@@ -227,9 +227,9 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
         replay.run(&segment)?;
         progress.ran(events);
     }
-    if events == 0
-        && let Some(error) = planner.take_cut_off()
-    {
+    // Without its snapshots a recording says next to nothing: they lie elsewhere.
+    let refused = events == 0 || matches!(planner.cut_off(), Some(ReadError::NoSnapshot { .. }));
+    if refused && let Some(error) = planner.take_cut_off() {
         return Err(error.into());
     }
     // What is still mapped at the end goes, and counts.
