@@ -3,7 +3,6 @@
 //!
 //! A text by strace does not determine everything, and of what it leaves open the replay does not know all yet: in the long run one answer
 //! in [`RARE`] may be another. The bound may only grow.
-
 //!
 //! The program that makes the calls is this one, called with options: `examples/random`.
 

@@ -325,3 +325,21 @@ fn any_number_at_its_limits() {
     }
     assert!(refused > 50 && replayed > 50, "{refused} refused, {replayed} replayed");
 }
+
+/// A descriptor is the file that was last put there: the first memfd, which is sealed, is not mapped.
+#[test]
+fn descriptors_that_are_copied_are_other_files() {
+    assert_as_linux(
+        r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.1 memfd_create("a", MFD_ALLOW_SEALING) = 3</memfd:a (deleted)>
+7 1.2 memfd_create("b", 0) = 4</memfd:b (deleted)>
+7 1.3 fcntl(3</memfd:a (deleted)>, F_ADD_SEALS, F_SEAL_WRITE) = 0
+7 1.4 mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, 3</memfd:a (deleted)>, 0) = -1 EPERM (Operation not permitted)
+7 1.5 dup2(4</memfd:b (deleted)>, 3</memfd:a (deleted)>) = 3</memfd:b (deleted)>
+7 1.6 mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, 3</memfd:b (deleted)>, 0) = 0x7f0000000000
+7 1.7 exit_group(0) = ?
+7 1.8 +++ exited with 0 +++
+"#,
+        3,
+    );
+}

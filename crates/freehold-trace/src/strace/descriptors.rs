@@ -10,6 +10,7 @@
 //! - any other mapping is one of a file of its own.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Most descriptors of a process that something is known of.
@@ -34,6 +35,14 @@ impl Descriptors {
     /// What is known of `descriptor`.
     pub(super) fn get(&self, descriptor: i32) -> Known {
         self.known.get(&descriptor).copied().unwrap_or_default()
+    }
+
+    /// Forgets what is known of those in a range.
+    pub(super) fn forget(&mut self, descriptors: RangeInclusive<u32>) {
+        if self.known.keys().any(|descriptor| descriptors.contains(&(*descriptor as u32))) {
+            Arc::make_mut(&mut self.known)
+                .retain(|descriptor, _| !descriptors.contains(&(*descriptor as u32)));
+        }
     }
 
     /// Remembers what is known of it; of too many, that of the highest is forgotten.

@@ -43,6 +43,10 @@ impl Mapped {
                 known.set(descriptor, Known { shared: Some(file), mapped: None });
                 Ok(Some(file))
             }
+            name if name.is_of_descriptors() => {
+                follow(made, value, known);
+                Ok(None)
+            }
             CallName::Ftruncate => self.ftruncate(made, known, line),
             CallName::Fallocate => Ok(self.named_or_known(made, descriptor(made.args[0]), known)?),
             _ => Ok(None),
@@ -117,6 +121,30 @@ impl Mapped {
         self.files.define(FileInfo { id, size, huge: None, path })?;
         self.count = id;
         Ok(id)
+    }
+}
+
+/// Descriptors that are opened, copied or closed.
+fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
+    const F_DUPFD: u64 = 0;
+    const F_DUPFD_CLOEXEC: u64 = 1030;
+    const CLOSE_RANGE_CLOEXEC: u64 = 4;
+    let [first, second, third, ..] = made.args;
+    match made.name {
+        CallName::Close => known.forget(first as u32..=first as u32),
+        CallName::CloseRange if third & CLOSE_RANGE_CLOEXEC == 0 => {
+            known.forget(first as u32..=second as u32)
+        }
+        CallName::Dup | CallName::Dup2 | CallName::Dup3 => {
+            known.set(descriptor(value), known.get(descriptor(first)))
+        }
+        CallName::Fcntl if matches!(second, F_DUPFD | F_DUPFD_CLOEXEC) => {
+            known.set(descriptor(value), known.get(descriptor(first)));
+        }
+        CallName::Open | CallName::Openat | CallName::Openat2 | CallName::Creat => {
+            known.forget(value as u32..=value as u32);
+        }
+        _ => {}
     }
 }
 
