@@ -43,12 +43,14 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         13 => mapping.remove_probe(start).is_ok(),
         14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
         _ => {
+            mapping.align_to_huge_pages(v.bit());
             let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
             let _ = (
                 looked,
                 mapping.is_direct(),
                 mapping.is_shmem(),
                 mapping.is_secret(),
+                mapping.aligns_to_huge_pages(),
                 mapping.huge_page_size(),
             );
             file.fits(v.pages(), v.pages()) && mapping.has_page(v.pages())
