@@ -107,13 +107,14 @@ impl Work {
         let (before, looked) = (self.dropped, now());
         let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
         self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;
+        let until = now();
         for (buffer, file) in &mut self.buffers {
             buffer.drain(file).context(KEPT)?;
         }
         self.perf.drain();
         let lost = self.dropped.saturating_sub(before);
         if lost > 0 {
-            self.losses.push(Raw { time: self.looked, cpu: None, thread: 0, what: What::Lost(lost) });
+            self.losses.extend(Raw::losses(lost, self.looked..until));
         }
         self.looked = looked;
         Ok(())

@@ -63,8 +63,9 @@ impl Perf {
                     SAMPLE => resolved(&bytes, ring.major, ring.cpu),
                     MMAP2 => mapped(&bytes, ring.cpu),
                     LOST => {
-                        let what = What::Lost(word(&bytes, 8).unwrap_or(1));
-                        Some(Raw { time: ring.last, cpu: None, thread: 0, what })
+                        let count = word(&bytes, 8).unwrap_or(1);
+                        self.found.extend(Raw::losses(count, ring.last..now()));
+                        None
                     }
                     _ => None,
                 };

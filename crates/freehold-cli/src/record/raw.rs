@@ -1,6 +1,7 @@
 //! What the kernel reports, before calls are put together from their beginnings and ends.
 
 use freehold_trace::CallName;
+use std::ops::Range;
 
 /// Something the kernel reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,19 @@ pub struct Raw {
     pub thread: i32,
     /// What.
     pub what: What,
+}
+
+impl Raw {
+    /// `count` reports found no room, somewhere in `span`: what is known before it is not known behind it, and of a program that begins
+    /// within it nothing is known either.
+    pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
+        [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
+            time,
+            cpu: None,
+            thread: 0,
+            what: What::Lost(count),
+        })
+    }
 }
 
 /// Kinds of report.
