@@ -1,5 +1,7 @@
 //! One line of a recording: what a task did, when, and what it cost there.
 
+use std::ops::Range;
+
 /// What happened, in the order in which the kernel applied it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -136,6 +138,18 @@ pub struct Call {
     pub file: Option<u32>,
     /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev).
     pub transfer: Option<Box<Transfer>>,
+    /// Where calls of other tasks were under way at the same time, of which one changes what is mapped: a text by strace does not
+    /// tell which came first.
+    pub beside: Vec<Beside>,
+}
+
+/// Addresses that two calls concern which were under way at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// The addresses.
+    pub range: Range<u64>,
+    /// The other call comes later among the events.
+    pub later: bool,
 }
 
 /// What process_vm_readv or process_vm_writev moved.

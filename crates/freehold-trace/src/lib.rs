@@ -23,7 +23,7 @@ mod unread;
 mod write;
 
 pub use error::{Place, ReadError};
-pub use event::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
+pub use event::{Beside, Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
 pub use thp::{Thp, shown_thp};

@@ -281,7 +281,7 @@ impl Seen {
         fields.blank("what the call returned")?;
         let returned = returned(fields)?;
         let file = self.mapped_file(fields)?;
-        Ok(Kind::Call(Box::new(Call { name, args, returned, file, transfer: None })))
+        Ok(Kind::Call(Box::new(Call { name, args, returned, file, transfer: None, beside: Vec::new() })))
     }
 
     fn mapped_file(&self, fields: &mut Fields) -> Result<Option<u32>, Bad> {

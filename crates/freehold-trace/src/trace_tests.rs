@@ -74,6 +74,7 @@ fn an_event_has_what_its_line_says() {
         returned: Returned::Value(0x7fb1bdd39000),
         file: Some(7),
         transfer: None,
+        beside: Vec::new(),
     };
     let cost = Cost {
         before: Some(851),

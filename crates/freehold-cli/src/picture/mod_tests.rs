@@ -29,7 +29,7 @@ impl Told {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
         let returned = Returned::Value(returned);
-        let call = Call { name, args: all, returned, file: None, transfer: None };
+        let call = Call { name, args: all, returned, file: None, transfer: None, beside: Vec::new() };
         self.event(time, task, Kind::Call(Box::new(call)), None);
     }
 

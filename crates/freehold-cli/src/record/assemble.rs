@@ -275,7 +275,7 @@ impl<'a> Assembler<'a> {
 
 fn call(pending: &Pending, returned: Returned, file: Option<u32>) -> Kind {
     let Pending { name, args, .. } = *pending;
-    Kind::Call(Box::new(Call { name, args, returned, file, transfer: None }))
+    Kind::Call(Box::new(Call { name, args, returned, file, transfer: None, beside: Vec::new() }))
 }
 
 fn is_exec(name: CallName) -> bool {

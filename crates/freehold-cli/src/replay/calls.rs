@@ -257,11 +257,12 @@ fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool)
     let Some(Mapped::Segment(segment)) = planned.file.and_then(|id| world.mapped(id)) else {
         return Err(Errno::EINVAL);
     };
-    let [_, addr, how, ..] = planned.call.args;
+    let [_, mut addr, how, ..] = planned.call.args;
     let mut flags = ShmFlags::from_bits_retain(how as u32);
-    // Where Linux put it.
-    let addr = planned.call.returned.value().filter(|_| !chooses).unwrap_or(addr);
-    flags.set(ShmFlags::RND, flags.contains(ShmFlags::RND) && planned.call.returned.value().is_none());
+    // Where Linux put it, if it chose.
+    if let Some(at) = planned.call.returned.value().filter(|at| !chooses && *at != 0) {
+        (addr, flags) = (at, flags - ShmFlags::RND);
+    }
     process.shmat(segment, addr, flags).map_err(|error| error.errno())
 }
 

@@ -35,8 +35,7 @@ const OWN_BYTES: &str =
 const OWN_MEMORY: &str =
     "transfers that moved less than asked for: where the caller's own memory is, a text does not show";
 /// Why some faults are not repeated.
-const LENGTHS: &str =
-    "SIGBUS in files: how long they were at the time, and how many pages a pool had, is not recorded";
+const LENGTHS: &str = "SIGBUS and EFAULT in files: how long they were at the time, and how many pages a pool had, is not recorded";
 /// Likewise.
 const KEYS: &str = "faults for want of a protection key's rights, which a thread changes without a call";
 const SIGBUS: u8 = 7;
@@ -288,7 +287,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             Some(chosen) => self.place(task, line, image.process(), planned, chosen)?,
             None => self.cpu.call(|| calls::answer(self.world, image.process(), planned, false))?,
         };
-        Some(Moved { returned, other: None, strange: false })
+        Some(Moved::nothing(returned))
     }
 
     /// Makes a call for which Linux has chosen a place: the engine chooses, and then follows Linux.
@@ -323,12 +322,16 @@ impl<'w, 'c> Performer<'w, 'c> {
 
     fn check_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall, answer: Option<Moved>) {
         let call = &planned.call;
-        let Some(Moved { returned: ours, other, strange }) = answer else {
+        let Some(Moved { returned: ours, other, strange, .. }) = answer else {
             let ranges = call.name == CallName::ProcessMadvise;
             return self.found.set_aside(if ranges { compare::RANGES } else { NO_SUCH_CALL }, 1);
         };
         if planned.unsure {
             return;
+        }
+        let told = |image: &Image| refused::tells_own_memory(image.process(), call);
+        if ours != call.returned && !task.image.as_deref().is_none_or(told) {
+            return self.found.set_aside(LENGTHS, 1);
         }
         self.found.set_aside(OWN_BYTES, strange.into());
         let same = ours == call.returned && other.is_none();

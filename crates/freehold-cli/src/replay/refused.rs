@@ -25,6 +25,7 @@ const ETXTBSY: u16 = 26;
 const EOVERFLOW: u16 = 75;
 const EOPNOTSUPP: u16 = 95;
 const MAP_FIXED: u64 = 0x10;
+const MAP_SYNC: u64 = 0x8_0000;
 const MREMAP_FIXED: u64 = 2;
 
 /// Why such calls are not checked.
@@ -39,6 +40,9 @@ const LENGTHS: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind t
 
 /// Why some moves are not.
 const DEVICE: &str = "mremap of /dev/zero with what is behind it: such memory moves alone";
+
+/// Why some mmaps are not that were refused for two reasons at once.
+const SYNC: &str = "mmap(MAP_SYNC) of files whose file system may know it: which, is not recorded, and decides which error it is";
 
 /// What to do about a call that Linux refused, and why it is not checked.
 pub(super) enum Refused {
@@ -62,6 +66,9 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     let unnamed = planned.file.is_some_and(|id| world.is_unnamed(id));
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
+        CallName::Mmap if call.args[3] & MAP_SYNC != 0 && call.returned == Returned::Error(EACCES) => {
+            return Some(Refused::Leave(SYNC));
+        }
         CallName::Mmap if unnamed => {
             &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY, EOVERFLOW, EOPNOTSUPP]
         }
@@ -75,6 +82,9 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         }
         CallName::Mremap if call.returned == Returned::Error(EFAULT) && !faults => {
             return apart(process, call);
+        }
+        CallName::Mremap if call.args[3] & MREMAP_FIXED != 0 && call.returned == Returned::Error(ENOMEM) => {
+            return Some(Refused::Leave(UNTOLD));
         }
         CallName::Mremap => &[EAGAIN, ENOMEM],
         // How many VMAs there are is not known where it is not known how the address space began.
@@ -136,6 +146,19 @@ pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address);
     let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
     mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
+}
+
+/// Whether something in `range` is mapped of a file of which it is not known how long it is.
+pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
+    let mut lines = process.maps(range.start).take_while(|line| line.start < range.end);
+    lines.any(|line| is_of_unknown_length(process, line.start))
+}
+
+/// Whether it is known that the caller's memory can take the call's answer: a page of a file may lie behind its end.
+pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
+    let answer = call.args[2]..call.args[2].saturating_add(call.args[1].div_ceil(PAGE));
+    let refused = call.name == CallName::Mincore && call.returned == Returned::Error(EFAULT);
+    !refused || !rests_on_length(process, answer)
 }
 
 /// An mremap of more than one VMA on Linux, perhaps, and of one here: without page faults, no anonymous memory has pages that keep

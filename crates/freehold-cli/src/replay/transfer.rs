@@ -1,6 +1,7 @@
 //! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording shows.
 
 use super::calls::{may_use, returned};
+use super::refused::rests_on_length;
 use freehold::access::IoVec;
 use freehold::error::Errno;
 use freehold::vma::flags::VmFlags;
@@ -22,6 +23,15 @@ pub(super) struct Moved {
     pub(super) other: Option<(u64, u8, u8)>,
     /// Some bytes are others than shown, and may be the program's own.
     pub(super) strange: bool,
+    /// The other side is memory of files of which it is not known how long they are.
+    pub(super) rests_on_length: bool,
+}
+
+impl Moved {
+    /// A call that returned, and moved nothing.
+    pub(super) fn nothing(returned: Returned) -> Moved {
+        Moved { returned, other: None, strange: false, rests_on_length: false }
+    }
 }
 
 /// Makes the call of `own` on `other`, the process that it reads or writes; `None` if it moves too much.
@@ -32,12 +42,11 @@ pub(super) fn transfer(
     other: &Process,
 ) -> Option<Moved> {
     if planned.call.args[5] != 0 {
-        let moved = Moved { returned: returned(Err(Errno::EINVAL)), other: None, strange: false };
-        return Some(moved);
+        return Some(Moved::nothing(returned(Err(Errno::EINVAL))));
     }
     let refused = Returned::Error(Errno::EFAULT.0 as u16);
     if planned.call.returned == refused && !may_move(planned, transfer, own) {
-        return Some(Moved { returned: refused, other: None, strange: false });
+        return Some(Moved::nothing(refused));
     }
     let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
     if total > MOST_BYTES {
@@ -45,7 +54,9 @@ pub(super) fn transfer(
     }
     let remote: Vec<IoVec> = transfer.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
     let mut bytes = vec![0; total as usize];
-    let mut moved = Moved { returned: Returned::Never, other: None, strange: false };
+    let mut moved = Moved::nothing(Returned::Never);
+    let lies = |&(at, len): &(u64, u64)| rests_on_length(other, at..at.saturating_add(len));
+    moved.rests_on_length = transfer.remote.iter().any(lies);
     let result = if planned.call.name == CallName::ProcessVmWritev {
         for (at, text) in shown(transfer) {
             bytes[at..at + text.len()].copy_from_slice(text);
@@ -82,9 +93,10 @@ impl Moved {
             Returned::Error(EFAULT) => 0,
             _ => return Some(()),
         };
-        // How long a file was is not known, and behind its end there is nothing to get at.
-        let is_of_a_file = |at| process.find_vma(at).is_some_and(|vma| vma.object().file().is_some());
-        if transfer.local.iter().any(|(at, _)| *at == 0 || is_of_a_file(*at)) {
+        // How long a file was is not always known, and behind its end there is nothing to get at.
+        let hidden =
+            |&(at, len): &(u64, u64)| at == 0 || rests_on_length(process, at..at.saturating_add(len));
+        if self.rests_on_length || transfer.local.iter().any(hidden) {
             return None;
         }
         let needs = match planned.call.name {

@@ -123,6 +123,14 @@ impl Areas {
         (at < area.end).then_some((*start, area))
     }
 
+    /// Whether something is mapped at each address of `range`.
+    pub(crate) fn cover(&self, range: &Range<u64>) -> bool {
+        let end = self
+            .within(range)
+            .fold(range.start, |end, (start, area)| if start <= end { area.end } else { end });
+        end >= range.end
+    }
+
     /// The areas that share addresses with `range`, ascending, each with its start.
     pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Area)> {
         let from = self.find(range.start).map_or(range.start, |(start, _)| start);

@@ -47,6 +47,10 @@ pub(crate) struct Space {
     pub(crate) grown: Told,
     /// Bytes that recorded calls wrote.
     pub(crate) written: Told,
+    /// Where memory is perhaps locked, perhaps not.
+    pub(crate) locks: Told,
+    /// What was mapped when a call was under way that may have made it free, beside one that follows.
+    pub(crate) awaited: Told,
     /// Ranges may be registered with a userfaultfd: the process has made one.
     pub(crate) has_userfaultfd: bool,
 }
@@ -334,7 +338,9 @@ impl Space {
         if target.is_empty() {
             return;
         }
-        let Some((start, area)) = self.areas.find(at) else { return };
+        let Some((start, area)) = self.areas.find(at) else {
+            return self.move_unknown(&source, &target, flags);
+        };
         let mut moved = Area { last: doing.stamp, ..area.clone() };
         moved.offset = moved.offset.wrapping_add(at - start);
         if to == at && flags & MREMAP_FIXED == 0 {
@@ -364,6 +370,17 @@ impl Space {
         self.areas.put(to, moved);
         self.areas.merge_at(target.end, doing.stamp);
         self.areas.merge_at(to, doing.stamp);
+    }
+
+    /// An mremap of memory of which nothing is known: what else it took away.
+    fn move_unknown(&mut self, source: &Range<u64>, target: &Range<u64>, flags: u64) {
+        if target.start != source.start {
+            self.areas.unmap(target);
+        }
+        if flags & MREMAP_DONTUNMAP == 0 {
+            let stays = if target.start == source.start { target.end } else { source.start };
+            self.areas.unmap(&(stays.min(source.end)..source.end));
+        }
     }
 
     fn madvise(&mut self, doing: &mut Doing<'_>, advice: u64, range: &Range<u64>) {

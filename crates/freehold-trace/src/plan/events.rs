@@ -334,15 +334,25 @@ impl Planner {
         self.push(task, line, What::Call(Box::new(planned)));
     }
 
-    /// Whether a process_madvise did less than it was asked for, in a space of unknown start where a range may have been mapped, or not.
+    /// Whether a call about pieces of memory, in a space of unknown start where these may have been mapped, or not, did less than it was
+    /// asked for; or may do less here.
     fn is_partial(&self, call: &Call, number: u32) -> bool {
-        let told = self.spaces.get(&number).and_then(|space| space.told.as_ref());
-        let (Some(told), Some(about), CallName::ProcessMadvise) = (told, &call.transfer, call.name) else {
-            return false;
+        let Some(about) = &call.transfer else { return false };
+        let other = about.process.and_then(|process| self.space_of(process));
+        let is_known = |space: Option<u32>, pieces: &[(u64, u64)]| {
+            let told = space.and_then(|number| self.spaces.get(&number)?.told.as_ref());
+            // Where a piece is that is shown by what it holds, the recording does not tell.
+            let known = |told: &Told, &(at, len): &(u64, u64)| {
+                at == 0 || told.missing(&calls::span(at, len.saturating_add(at % PAGE))).is_empty()
+            };
+            told.is_none_or(|told| pieces.iter().all(|piece| known(told, piece)))
         };
         let asked = about.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
-        let known = |&(at, len): &(u64, u64)| told.missing(&calls::span(at, len)).is_empty();
-        call.returned != Returned::Value(asked) && !about.remote.iter().all(known)
+        let short = call.returned != Returned::Value(asked);
+        match call.name {
+            CallName::ProcessMadvise => short && !is_known(Some(number), &about.remote),
+            _ => !is_known(other, &about.remote) || short && !is_known(Some(number), &about.local),
+        }
     }
 
     fn note_userfaultfd(&mut self, task: u32, call: &Call) {
@@ -385,7 +395,7 @@ impl Planner {
         let wrong = !at.is_multiple_of(PAGE) || new == 0 || flags & !7 != 0;
         !shown
             && !wrong
-            && call.returned == Returned::Error(EINVAL)
+            && matches!(call.returned, Returned::Error(EINVAL | EFAULT))
             && self.recording.format() == Format::Strace
     }
 
@@ -445,9 +455,14 @@ impl Planner {
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
-            Reach::Whole => return (call.transfer.is_none(), 0),
+            Reach::Whole => {
+                space.show_locks(call, &[0..0, 0..0]);
+                return (call.transfer.is_none(), 0);
+            }
         };
-        let unknown::Shown { unsure, cleared, assumed } = space.show_call(call, &ranges);
+        let unknown::Shown { mut unsure, cleared, assumed } = space.show_call(call, &ranges);
+        unsure |= space.show_beside(call, &ranges);
+        space.show_locks(call, &ranges);
         let count = (cleared.len() + assumed.len()) as u32;
         for range in cleared {
             self.push(task, line, What::Clear(range));

@@ -128,6 +128,9 @@ impl Planner {
         }
         let (stamp, before) = (self.stamp(task), self.lengths.get(file));
         match change {
+            Change::Length(_) | Change::Unknown if self.lengths.is_blurred(file) => {
+                return self.aside(aside::FILES);
+            }
             Change::Unknown => return self.forget_length(line, task, file),
             Change::Length(bytes) if done => {
                 self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
@@ -176,6 +179,9 @@ impl Planner {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let Some(bytes) = open.length else { return };
         self.descriptors.set(task, call.args[4], Some(Open { length: None, ..open }));
+        if self.lengths.is_blurred(file) {
+            return;
+        }
         if self.lengths.follows(file) {
             // By another descriptor, later.
             return;
@@ -187,22 +193,33 @@ impl Planner {
 
     /// Before a call: a file of which it finds pages where there should be none is longer.
     pub(super) fn lengths_before(&mut self, line: u32, task: u32, space: u32, call: &Call) {
-        let brings = match call.name {
-            CallName::Mlock | CallName::Mlock2 => true,
-            CallName::Madvise => POPULATES.contains(&call.args[2]),
-            _ => false,
+        let Some(value) = call.returned.value().filter(|_| !self.lengths.is_empty()) else { return };
+        let [first, second, third, ..] = call.args;
+        let found: Vec<(u32, Range<u64>)> = match (call.name, &call.transfer) {
+            (CallName::Mlock | CallName::Mlock2, _) => vec![(space, first..first.saturating_add(second))],
+            (CallName::Madvise, _) if POPULATES.contains(&third) => {
+                vec![(space, first..first.saturating_add(second))]
+            }
+            (CallName::Mincore, _) => vec![(space, third..third.saturating_add(second.div_ceil(PAGE)))],
+            (CallName::ProcessVmReadv | CallName::ProcessVmWritev, Some(about)) => {
+                let other = about.process.and_then(|process| self.space_of(process));
+                let sides = [(Some(space), &about.local), (other, &about.remote)];
+                let sides = sides.into_iter().filter_map(|(space, pieces)| Some((space?, pieces)));
+                sides
+                    .flat_map(|(space, pieces)| moved(pieces, value).map(move |range| (space, range)))
+                    .collect()
+            }
+            _ => return,
         };
-        if !brings || self.lengths.is_empty() || call.returned.value().is_none() {
-            return;
+        let mut longer = Vec::new();
+        for (space, range) in found {
+            let Some(space) = self.spaces.get(&space) else { continue };
+            longer.extend(space.areas.within(&range).filter_map(|(start, area): (u64, &Area)| {
+                let file = area.file?;
+                let end = area.offset.saturating_add(area.end.min(range.end) - start);
+                is_beyond(end - 1, self.lengths.get(file)?).then_some(file)
+            }));
         }
-        let Some(space) = self.spaces.get(&space) else { return };
-        let range = call.args[0]..call.args[0].saturating_add(call.args[1]);
-        let longer = |(start, area): (u64, &Area)| {
-            let file = area.file?;
-            let end = area.offset.saturating_add(area.end.min(range.end) - start);
-            is_beyond(end - 1, self.lengths.get(file)?).then_some(file)
-        };
-        let longer: Vec<u32> = space.areas.within(&range).filter_map(longer).collect();
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
@@ -220,6 +237,15 @@ impl Planner {
         let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
         files.filter(|file| self.lengths.follows(*file)).collect()
     }
+}
+
+/// What was moved of the pieces when it was `bytes` in all.
+fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    pieces.iter().map(move |&(at, len)| {
+        let here = len.min(bytes);
+        bytes -= here;
+        at..at.saturating_add(here)
+    })
 }
 
 /// Whether the call takes all bytes of some file.

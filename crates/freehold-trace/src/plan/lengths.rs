@@ -22,12 +22,24 @@ struct Length {
     memfd: bool,
     /// Something may have changed it that is not recorded.
     stale: bool,
+    /// Several files go by this number.
+    blurred: bool,
 }
 
 impl Lengths {
     /// A memfd begins, with no bytes.
     pub(super) fn begin(&mut self, file: u32) {
         self.files.insert(file, Length { bytes: Some(0), memfd: true, ..Length::default() });
+    }
+
+    /// Several files go by this number: the length of none is known.
+    pub(super) fn blur(&mut self, file: u32) {
+        self.files.insert(file, Length { blurred: true, ..Length::default() });
+    }
+
+    /// Whether several files go by this number.
+    pub(super) fn is_blurred(&self, file: u32) -> bool {
+        self.files.get(&file).is_some_and(|length| length.blurred)
     }
 
     /// What is known may be wrong: of all files, or of those that others may reach by their path.

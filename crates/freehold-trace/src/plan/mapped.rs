@@ -5,7 +5,7 @@ use super::calls::MAP_ANONYMOUS;
 use super::descriptors::{Access, Open};
 use super::step::PlanFile;
 use super::{Planner, SystemV};
-use crate::{Call, CallName, Returned};
+use crate::{Call, CallName, Format, Returned};
 
 const MAP_HUGETLB: u64 = 0x4_0000;
 const SHM_HUGETLB: u64 = 0o4000;
@@ -37,6 +37,10 @@ impl Planner {
         self.huge.extend(huge.map(|bytes| (id, bytes)));
         let plain = PlanFile { size, huge, ..PlanFile::new(id, name) };
         self.segment.files.push(plain);
+        // All memfds of this name that were opened again are one file in a text.
+        if is_memfd(name) && self.recording.format() == Format::Strace {
+            self.lengths.blur(id);
+        }
         Some(id)
     }
 
@@ -76,8 +80,9 @@ impl Planner {
     fn opened_file(&mut self, task: u32, call: &Call, path: Option<&str>) -> Option<u32> {
         let open = self.descriptors.get(task, call.args[4]);
         let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
-        // Known as another file, it is one that another process has sent.
-        let known = call.file.and_then(|record| self.records.get(&record).copied());
+        // Known as another file, it is one that another process has sent. A text knows files by their names, which many memfds share.
+        let known = call.file.filter(|_| self.recording.format() != Format::Strace);
+        let known = known.and_then(|record| self.records.get(&record).copied());
         if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
             self.call_by_name(id, path);
             self.records.extend(call.file.map(|record| (record, id)));

@@ -8,9 +8,15 @@ use super::area::{PAGE, flag};
 use super::calls::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span,
 };
-use crate::{Call, CallName, Returned};
+use super::told::Told;
+use crate::{Beside, Call, CallName, Returned};
 use std::ops::Range;
 
+const EPERM: u16 = 1;
+const EAGAIN: u16 = 11;
+const ENOMEM: u16 = 12;
+const EINVAL: u16 = 22;
+const EOPNOTSUPP: u16 = 95;
 const MAP_HUGETLB: u64 = 0x4_0000;
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
@@ -35,6 +41,7 @@ pub(super) fn leaves_alone(call: &Call) -> bool {
 /// What must have been mapped for the call to succeed.
 fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
     let [_, old, new, ..] = call.args;
+    let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     match call.name {
         CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
         // The rest of what does not grow may have holes, or belong to others.
@@ -46,6 +53,7 @@ fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
 /// What must have been free for the call to succeed.
 fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     let [from, old, new, flags, ..] = call.args;
+    let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     let Some(to) = call.returned.value() else { return 0..0 };
     match call.name {
         CallName::Mmap if flags & MAP_FIXED == 0 || flags & MAP_FIXED_NOREPLACE != 0 => ranges[0].clone(),
@@ -57,27 +65,49 @@ fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     }
 }
 
-/// Where a mapping of a file was refused after what was there had gone: Linux takes that away before it asks the file. Of huge
-/// pages, which the file may have, that is more than was asked for.
+/// Where a mapping may have been refused after what was there had gone: Linux takes that away before it asks the file, and finds some
+/// limits before, others behind. Of huge pages, which the file may have, that is more than was asked for.
 fn emptied(call: &Call) -> Option<Range<u64>> {
-    const EPERM: u16 = 1;
-    const EAGAIN: u16 = 11;
-    const ENOMEM: u16 = 12;
-    const EINVAL: u16 = 22;
     let [at, len, _, flags, ..] = call.args;
     let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;
-    let replaces = call.name == CallName::Mmap && fixed && of_a_file;
-    let late = matches!(call.returned, Returned::Error(EPERM | EAGAIN | ENOMEM | EINVAL));
-    (replaces && late).then(|| span(at, len.checked_next_multiple_of(HUGE).unwrap_or(len)))
+    let late = match call.returned {
+        Returned::Error(EPERM | EAGAIN | EINVAL | EOPNOTSUPP) => of_a_file,
+        Returned::Error(ENOMEM) => true,
+        _ => false,
+    };
+    let replaces = call.name == CallName::Mmap && fixed && late;
+    replaces.then(|| span(at, len.checked_next_multiple_of(HUGE).filter(|_| of_a_file).unwrap_or(len)))
 }
 
-/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at the target is gone.
+/// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not be had; or a limit forbade
+/// it as a whole.
+fn may_have_locked(call: &Call) -> bool {
+    matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall)
+        && call.returned == Returned::Error(ENOMEM)
+}
+
+/// Whether the answer depends on which memory is locked.
+fn asks_for_locks(call: &Call) -> bool {
+    const MS_INVALIDATE: u64 = 2;
+    match call.name {
+        // FREE, DONTNEED, REMOVE, COLD, PAGEOUT, GUARD_INSTALL
+        CallName::Madvise => matches!(call.args[2], 4 | 8 | 9 | 20 | 21 | 102),
+        CallName::Msync => call.args[2] & MS_INVALIDATE != 0,
+        CallName::Mremap => true,
+        _ => false,
+    }
+}
+
+/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at the target is gone. That
+/// arguments make no sense is found before, but for what is cut off from a mapping that shrinks, and for what only a later VMA forbids.
 fn moved_in_part(call: &Call) -> bool {
-    const EINVAL: u16 = 22;
+    let [at, old, new, flags, to, _] = call.args;
+    let sound = [at, to].iter().all(|addr| addr.is_multiple_of(PAGE)) && new != 0;
+    let sound = sound && old.div_ceil(PAGE) >= new.div_ceil(PAGE);
     call.name == CallName::Mremap
-        && call.args[3] & MREMAP_FIXED != 0
-        && call.returned != Returned::Error(EINVAL)
+        && flags & MREMAP_FIXED != 0
+        && (call.returned != Returned::Error(EINVAL) || sound)
 }
 
 impl Space {
@@ -95,16 +125,18 @@ impl Space {
         let replaces =
             matches!(call.name, CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat);
         let succeeded = call.returned.value().is_some();
-        let unknown = !told.missing(&source).is_empty();
-        let unsure = unknown && !(replaces && succeeded);
+        let doubted = asks_for_locks(call) && !self.locks.within(&source).is_empty();
+        let unknown = !told.missing(&source).is_empty() || doubted;
+        let unsure = unknown && !(replaces && succeeded) || self.is_told_nowhere(call);
         if !succeeded {
             if let Some(range) = emptied(call) {
                 self.untell(&range);
                 return Shown { unsure: true, ..Shown::default() };
             }
             let target = call.name == CallName::Mremap && !told.missing(&target).is_empty();
+            let limit = call.name == CallName::Mremap && call.returned == Returned::Error(ENOMEM);
             let unsure = unsure || target;
-            if unsure && moved_in_part(call) {
+            if (unsure || limit) && moved_in_part(call) {
                 ranges.iter().for_each(|range| self.untell(range));
             }
             return Shown { unsure, ..Shown::default() };
@@ -122,6 +154,63 @@ impl Space {
         }
         self.forget_growth();
         Shown { unsure, cleared, assumed }
+    }
+
+    /// What calls leave unknown that were under way beside this one, which comes first or comes after it in the plan; whether its own
+    /// answer rests on their order.
+    ///
+    /// One order is certain: what was mapped and is made free, before it is given to another call.
+    pub(super) fn show_beside(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
+        let Some(told) = &mut self.told else { return false };
+        let given = free(call, ranges);
+        let mut unsure = false;
+        for Beside { range, later } in &call.beside {
+            if *later {
+                unsure = true;
+                if told.missing(range).is_empty() && self.areas.cover(range) {
+                    self.awaited.add(range.clone());
+                }
+                continue;
+            }
+            let certain = given.start <= range.start
+                && range.end <= given.end
+                && self.awaited.missing(range).is_empty();
+            self.awaited.remove(range);
+            if !certain {
+                unsure = true;
+                told.remove(range);
+            }
+        }
+        unsure
+    }
+
+    /// What a call tells of the memory that is locked, or no more.
+    pub(super) fn show_locks(&mut self, call: &Call, [source, target]: &[Range<u64>; 2]) {
+        let succeeded = call.returned.value().is_some();
+        match call.name {
+            CallName::Mlockall if may_have_locked(call) => self.locks.add(0..u64::MAX),
+            _ if may_have_locked(call) => self.locks.add(source.clone()),
+            CallName::Munlockall if succeeded => self.locks = Told::default(),
+            CallName::Mmap | CallName::Munmap | CallName::Mlock | CallName::Mlock2 | CallName::Munlock
+                if succeeded =>
+            {
+                self.locks.remove(source);
+            }
+            CallName::Mremap if succeeded && !self.locks.within(source).is_empty() => {
+                self.locks.add(target.clone());
+            }
+            CallName::Mremap if succeeded => self.locks.remove(target),
+            _ => {}
+        }
+    }
+
+    /// Whether the call was to write its answer to memory of which nothing is known, and could not.
+    fn is_told_nowhere(&self, call: &Call) -> bool {
+        const EFAULT: u16 = 14;
+        let answer = span(call.args[2], call.args[1].div_ceil(PAGE).saturating_add(call.args[2] % PAGE));
+        call.name == CallName::Mincore
+            && call.returned == Returned::Error(EFAULT)
+            && self.told.as_ref().is_some_and(|told| !told.missing(&answer).is_empty())
     }
 
     /// An mremap has succeeded, of memory of which something is not known if `unknown`.
@@ -144,6 +233,9 @@ impl Space {
     fn hide(&mut self, range: &Range<u64>) {
         self.untell(range);
         self.assumed.add(range.clone());
+        if self.grows {
+            self.grown.add(range.clone());
+        }
     }
 
     /// Nobody knows what is there.

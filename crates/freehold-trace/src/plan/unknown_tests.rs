@@ -4,7 +4,7 @@ use crate::plan::order::Stamp;
 use crate::plan::told::Told;
 
 fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {
-    Call { name, args, returned, file: None, transfer: None }
+    Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }
 }
 
 fn space() -> Space {

@@ -7,6 +7,7 @@
 //!
 //! `docs/trace-format.md` says what is read, and what follows from it.
 
+mod beside;
 mod call;
 mod descriptors;
 mod errno;
@@ -27,6 +28,7 @@ use crate::files::Files;
 use crate::lines::Lines;
 use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, Kind, Returned, Transfer};
+use beside::Recent;
 use call::Made;
 use feed::{Feed, Line};
 use head::{Says, head, is_remark, says};
@@ -48,6 +50,7 @@ pub(crate) struct StraceReader {
     now: u64,
     tasks: Tasks,
     mapped: Mapped,
+    recent: Recent,
     /// Read and not yet handed out.
     ready: VecDeque<Event>,
     skipped: BTreeMap<String, u64>,
@@ -76,6 +79,7 @@ impl StraceReader {
             now: 0,
             tasks: Tasks::default(),
             mapped: Mapped::default(),
+            recent: Recent::default(),
             ready: VecDeque::new(),
             skipped: BTreeMap::new(),
             unread: Unread::default(),
@@ -240,7 +244,8 @@ impl StraceReader {
             self.remark(bad.behind(at), line)?;
         }
         let cost = Cost { after: made.end.took, ..Cost::default() };
-        self.made(pid, &made, line.number, cost, 0)?.map_err(|bad| self.feed.wrong(bad.behind(at), line))
+        let lines = (line.number, line.number);
+        self.made(pid, &made, lines, cost, 0)?.map_err(|bad| self.feed.wrong(bad.behind(at), line))
     }
 
     /// The beginning of a call.
@@ -251,8 +256,15 @@ impl StraceReader {
             return Ok(());
         };
         let frees = call::frees(text, known);
-        let begun =
-            Begun { name: known, text: text.to_vec(), line: line.number, time: self.now, frees, child: None };
+        let begun = Begun {
+            name: known,
+            text: text.to_vec(),
+            line: line.number,
+            time: self.now,
+            frees,
+            extent: None,
+            child: None,
+        };
         self.tasks.begin(pid, begun, call::clones(known))
     }
 
@@ -303,36 +315,48 @@ impl StraceReader {
             return if same { Ok(()) } else { Err(self.feed.wrong(other, line)) };
         }
         let cost = Cost { before: took, after: Some(0), ..Cost::default() };
-        self.made(pid, &made, begun.line, cost, depth)?
+        self.made(pid, &made, (begun.line, line.number), cost, depth)?
             .map_err(|bad| wrong(bad, self.feed.place(line.number)))
     }
 
-    /// Reports a call that has returned, and before it those that must have taken effect earlier.
+    /// Reports a call that has returned, by the lines in which it began and returned, and before it those that must have taken effect
+    /// earlier.
     fn made(
         &mut self,
         pid: u32,
         made: &Made<'_>,
-        line: u32,
+        lines: (u32, u32),
         cost: Cost,
         depth: u32,
     ) -> Result<Result<(), Bad>, ReadError> {
         if let Some((from, to)) = made.took() {
+            self.recent.enter((pid, made), &self.tasks);
             self.make_free(pid, from, to, depth)?;
+            self.recent.leave();
         }
-        Ok(self.meaning(pid, made, line).map(|kind| {
-            if let Some(kind) = kind {
-                self.report(pid, line, kind, cost);
+        let beside = self.recent.beside((pid, made), lines, &mut self.tasks, &mut self.feed)?;
+        Ok(self.meaning(pid, made, lines.0).map(|kind| {
+            if let Some(mut kind) = kind {
+                if let Kind::Call(call) = &mut kind {
+                    call.beside = beside;
+                }
+                self.report(pid, lines.0, kind, cost);
             }
         }))
     }
 
     /// Reports calls that have not returned yet in the text and that must have made these addresses free.
     fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
-        for _ in depth..MOST_WAITING {
-            let Some(other) = self.tasks.freeing(pid, from, to) else { break };
-            let Some(line) = self.feed.take_return(other)? else { break };
+        if depth >= MOST_WAITING {
+            return Ok(());
+        }
+        for other in self.tasks.freeing(pid, from, to) {
+            if !beside::made_free(other, from..to, &mut self.tasks, &mut self.feed)? {
+                continue;
+            }
+            let Some(line) = self.feed.take_return(other)? else { continue };
             let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, &line))?;
-            let Ok(Says::Resumed(name, rest)) = says(head.rest, 0) else { break };
+            let Ok(Says::Resumed(name, rest)) = says(head.rest, 0) else { continue };
             let time = head.time.saturating_sub(self.begin);
             self.resumed(other, name, rest, &line, time, depth + 1)?;
         }
@@ -367,7 +391,14 @@ impl StraceReader {
         };
         let transfer = self.transfer(pid, made).map(Box::new);
         let returned = made.end.returned;
-        Ok(Some(Kind::Call(Box::new(Call { name, args: made.args, returned, file, transfer }))))
+        Ok(Some(Kind::Call(Box::new(Call {
+            name,
+            args: made.args,
+            returned,
+            file,
+            transfer,
+            beside: Vec::new(),
+        }))))
     }
 
     /// What the call moved, if the text gives all pieces of memory.

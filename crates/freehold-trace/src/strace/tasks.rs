@@ -1,5 +1,6 @@
 //! Which tasks there are: the numbers that the text gives them, and the serial numbers of the recording.
 
+use super::beside::Extent;
 use super::descriptors::Descriptors;
 use crate::error::Bad;
 use crate::{CallName, Kind};
@@ -45,6 +46,8 @@ pub(super) struct Begun {
     pub(super) time: u64,
     /// The addresses that it may make free.
     pub(super) frees: Option<(u64, u64)>,
+    /// What it concerns, once somebody has asked; and then none if that is not known.
+    pub(super) extent: Option<Option<Extent>>,
     /// The task that it has made: that one's lines came first.
     pub(super) child: Option<u32>,
 }
@@ -73,6 +76,8 @@ pub(super) struct Tasks {
     /// Tasks within a clone whose child is not known yet, and those within a call that may make addresses free.
     cloning: BTreeSet<u32>,
     freeing: BTreeSet<u32>,
+    /// All within a call.
+    within: BTreeSet<u32>,
 }
 
 impl Tasks {
@@ -154,6 +159,7 @@ impl Tasks {
         if begun.frees.is_some() {
             self.freeing.insert(pid);
         }
+        self.within.insert(pid);
         if let Some(task) = self.get_mut(pid) {
             task.begun = Some(begun);
         }
@@ -166,6 +172,7 @@ impl Tasks {
         self.begun_bytes -= begun.text.len();
         self.cloning.remove(&pid);
         self.freeing.remove(&pid);
+        self.within.remove(&pid);
         Some(begun)
     }
 
@@ -185,20 +192,26 @@ impl Tasks {
         }
     }
 
-    /// A task of `pid`'s address space, not `pid` itself, that may be making addresses between `from` and `to` free.
-    pub(super) fn freeing(&self, pid: u32, from: u64, to: u64) -> Option<u32> {
-        let space = self.space(pid)?;
-        let frees = |other: &&u32| {
-            let begun = self.get(**other).and_then(|task| task.begun.as_ref());
+    /// Tasks of `pid`'s address space, without `pid` itself, that may be making addresses between `from` and `to` free.
+    pub(super) fn freeing(&self, pid: u32, from: u64, to: u64) -> Vec<u32> {
+        let Some(space) = self.space(pid) else { return Vec::new() };
+        let frees = |other: &u32| {
+            let begun = self.get(*other).and_then(|task| task.begun.as_ref());
             let range = begun.and_then(|begun| begun.frees);
-            **other != pid
-                && self.space(**other) == Some(space)
+            *other != pid
+                && self.space(*other) == Some(space)
                 && range.is_some_and(|(start, end)| start < to && from < end)
         };
-        self.freeing.iter().find(frees).copied()
+        self.freeing.iter().copied().filter(frees).collect()
     }
 
-    fn space(&self, pid: u32) -> Option<u32> {
+    /// Tasks of an address space that are within a call.
+    pub(super) fn within(&self, space: u32) -> impl Iterator<Item = u32> {
+        self.within.iter().copied().filter(move |pid| self.space(*pid) == Some(space))
+    }
+
+    /// The number of the address space of `pid`.
+    pub(super) fn space(&self, pid: u32) -> Option<u32> {
         Some(self.processes.get(&self.get(pid)?.process)?.space)
     }
 
