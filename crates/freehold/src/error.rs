@@ -427,7 +427,8 @@ impl core::error::Error for SealError {}
 verb_error! {
     /// Why other pages of a file could not be mapped in place of those there.
     RemapFilePagesError {
-        /// An empty range or one that overflows, rights, a hole in the range, or something else there than one shared file.
+        /// An empty range or one that overflows, rights, a hole in the range, or something else there than one shared file; or a
+        /// removed segment, which went with what was there.
         Invalid => EINVAL,
         /// Offset and length do not fit the file's largest size.
         OffsetOverflow => EOVERFLOW,

@@ -3,10 +3,10 @@
 mod support;
 
 use freehold::{
-    error::{Errno, MprotectError, ShmatError, ShmdtError},
+    error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
     object::Segment,
-    space::{Limits, LockAllFlags, RemapFlags, ShmFlags},
+    space::{Limits, LockAllFlags, MapFlags, Prot, RemapFlags, ShmFlags},
 };
 use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
 use std::thread;
@@ -268,4 +268,86 @@ fn parts_of_a_segment_move_one_at_a_time() {
         assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::EFAULT));
         assert_eq!(process.mremap(BASE, 3 * PAGE, 3 * PAGE, fixed, to), Ok(to));
     });
+}
+
+/// remap_file_pages takes what is there away before it maps it anew: what of a removed segment is attached nowhere else is gone by then.
+#[test]
+fn c71_a_removed_segment_is_not_mapped_anew() {
+    with_segment(|_, process, cpu, segment| {
+        let remap = |at, pages| process.remap_file_pages(at, pages * PAGE, Prot::empty(), 1, MapFlags::NONBLOCK);
+        process.shmat(segment, BASE, NONE).unwrap();
+        process.store(cpu, BASE, 1u64).unwrap();
+        // In two parts, which stay two though they are alike.
+        process.mprotect(BASE, PAGE, R).unwrap();
+        process.mprotect(BASE, PAGE, RW).unwrap();
+        assert_eq!(remap(BASE, PAGES), Ok(()), "not removed");
+        process.mprotect(BASE, PAGE, R).unwrap();
+        process.mprotect(BASE, PAGE, RW).unwrap();
+        segment.remove();
+        assert_eq!(remap(BASE, 1), Ok(()), "the other part stays");
+        let other = process.shmat(segment, BASE + 100 * PAGE, NONE).unwrap();
+        assert_eq!(remap(BASE, PAGES), Ok(()), "attached elsewhere");
+        process.shmdt(other).unwrap();
+        let child = process.fork().unwrap();
+        assert_eq!(remap(BASE, PAGES), Ok(()), "a child has it attached");
+        drop(child);
+        process.mprotect(BASE, PAGE, R).unwrap();
+        process.mprotect(BASE, PAGE, RW).unwrap();
+        // What is refused for another reason leaves all as it was.
+        assert_eq!(remap(BASE, PAGES + 1), Err(RemapFilePagesError::Invalid), "a hole behind it");
+        assert_eq!((segment.attached(), segment.is_destroyed()), (2, false));
+        assert_eq!(remap(BASE, PAGES), Err(RemapFilePagesError::Invalid));
+        assert!(segment.is_destroyed() && !segment.mapping().has_page(0));
+        assert_eq!((layout(process), segment.attached(), process.rss().shmem), (vec![], 0, 0));
+        assert_eq!(process.shmdt(BASE), Err(ShmdtError::Invalid));
+        assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Removed));
+        assert_eq!(process.counts().map_count, 0);
+    });
+}
+
+/// A sealed part keeps all of it.
+#[test]
+fn c71_a_removed_segment_stays_where_it_is_sealed() {
+    with_segment(|_, process, _, segment| {
+        process.shmat(segment, BASE, NONE).unwrap();
+        process.mlock(BASE, PAGES * PAGE).unwrap();
+        segment.remove();
+        let remap = || process.remap_file_pages(BASE, PAGES * PAGE, Prot::empty(), 0, MapFlags::empty());
+        let child = process.fork().unwrap();
+        let sealed = Process::of(child);
+        sealed.mseal(BASE, PAGES * PAGE, 0).unwrap();
+        assert_eq!(remap(), Ok(()));
+        process.shmdt(BASE).unwrap();
+        assert_eq!(process.counts().locked_vm, 0);
+        let again = sealed.remap_file_pages(BASE, PAGES * PAGE, Prot::empty(), 0, MapFlags::empty());
+        assert_eq!(again, Err(RemapFilePagesError::NotPermitted));
+        assert_eq!((layout(&sealed), segment.attached()), (vec![(0, PAGES)], 1));
+    });
+}
+
+/// On threads: whoever else attaches it either keeps it, or is refused with it.
+#[test]
+fn c71_attached_beside_its_end() {
+    for locking in Locking::ALL {
+        for _ in 0..50 {
+            let world = World::new();
+            let (process, other) = (world.process(locking), world.process(locking));
+            let segment = segment(&world);
+            process.shmat(&segment, BASE, NONE).unwrap();
+            segment.remove();
+            thread::scope(|scope| {
+                let remapped = scope.spawn(|| {
+                    process.remap_file_pages(BASE, PAGES * PAGE, Prot::empty(), 0, MapFlags::NONBLOCK)
+                });
+                let attached = other.shmat(&segment, BASE, NONE);
+                let remapped = remapped.join().unwrap();
+                assert_eq!(remapped.is_ok(), attached.is_ok(), "{remapped:?}, {attached:?}");
+            });
+            process.check();
+            drop((process, other));
+            assert!(segment.is_destroyed());
+            drop(segment);
+            world.end();
+        }
+    }
 }

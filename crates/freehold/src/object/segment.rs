@@ -7,8 +7,9 @@
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
 //! | n attached | in use, or waiting to be | by attaching, opening, closing VMAs: another n; by `remove`: marked, or destroyed if n is 0 |
-//! | n attached, marked | as before; it may still be attached by who has the identifier | another n; destroyed, by whoever counts down to 0 |
-//! | 0 attached, marked | destroyed; nothing attaches it any more | |
+//! | n attached, marked | as before; it may still be attached by who has the identifier | another n; destroyed, by whoever counts down to 0; ending, by a mapping of it in the place of all n |
+//! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by whoever counts down to 0 |
+//! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
 
 use super::{File, FileAccess, FillError, Mapping, Zeroes};
 use crate::{
@@ -25,8 +26,10 @@ use freehold_sync::atomic::{
 
 /// Marked as removed.
 const MARKED: u64 = 1;
-/// One attach; the count lies above the mark.
-const ATTACH: u64 = 2;
+/// All that have it attached are about to go, in one step for whoever else asks.
+const ENDING: u64 = 2;
+/// One attach; the count lies above the marks.
+const ATTACH: u64 = 4;
 
 /// A segment of System V shared memory.
 pub struct Segment<P: Platform> {
@@ -98,7 +101,7 @@ impl<P: Platform> Segment<P> {
 
     /// Whether it is gone: removed, and attached nowhere. The embedder may forget it.
     pub fn is_destroyed(&self) -> bool {
-        self.state.load(Relaxed) == MARKED
+        self.state.load(Relaxed) & !ENDING == MARKED
     }
 
     /// Marks it as removed (IPC_RMID): its memory goes as soon as nobody has it attached, which may be now.
@@ -113,10 +116,19 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Counts an attempt at attaching; none if it is destroyed.
+    /// Whether it ends with `vmas` VMAs that the caller takes away: it was marked as removed, and they are all that has it attached. If so,
+    /// nobody attaches it from now on, though its memory goes only with the last of them. They are in one address space, whose
+    /// mmap lock the caller has for writing: no fork or split counts them up.
+    pub(crate) fn ends_with(&self, vmas: u64) -> bool {
+        let all = vmas * ATTACH | MARKED;
+        // Relaxed: whoever counts down to 0 orders the end.
+        vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Counts an attempt at attaching; none if it is destroyed, or about to be.
     pub(crate) fn attaching(&self) -> Option<Attaching<'_, P>> {
         let mut state = self.state.load(Relaxed);
-        while state != MARKED {
+        while state != MARKED && state & ENDING == 0 {
             // Relaxed: counting up orders nothing.
             match self.state.compare_exchange_weak(state, state + ATTACH, Relaxed, Relaxed) {
                 Ok(_) => return Some(Attaching(self)),
@@ -144,7 +156,7 @@ impl<P: Platform> Segment<P> {
     /// attach behind.
     pub(super) fn closed(&self) {
         // AcqRel: as in `remove`.
-        if self.state.fetch_sub(ATTACH, AcqRel) == ATTACH | MARKED {
+        if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {
             self.destroy();
         }
     }

@@ -431,7 +431,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         promising: Option<&Promising<'_, P>>,
         replaced: &mut Leftovers<'s, P>,
     ) -> Result<bool, MmapError> {
-        let gathered = self.clear_way(request, &range)?;
+        let mut gathered = self.clear_way(request, &range)?;
+        if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
+            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to map.
+            replaced.add(ending.unmap());
+            return Err(MmapError::Invalid);
+        }
         let promised = self.space.promise_huge_pages(request)?;
         let reserves = promised.as_ref().map(|promised| &promised.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };

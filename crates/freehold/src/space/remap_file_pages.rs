@@ -34,11 +34,13 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`RemapFilePagesError`]; nothing was changed.
+    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::object::Segment) that was removed, and that nothing
+    /// but what lies in the range has attached: as on Linux it is destroyed with that, the range is empty, and the call is refused as
+    /// [invalid](RemapFilePagesError::Invalid).
     ///
     /// # Locks
     ///
-    /// As [`mmap`](Self::mmap).
+    /// As [`mmap`](Self::mmap). Then, if a removed segment is attached nowhere any more, those that give its memory back.
     pub fn remap_file_pages(
         &self,
         addr: u64,

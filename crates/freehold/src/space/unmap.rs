@@ -35,7 +35,9 @@ use super::{
 };
 use crate::{
     PAGE_SIZE,
+    counted::Counted,
     error::MunmapError,
+    object::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
     uffd::event::Notices,
@@ -286,6 +288,14 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Pages that will go, for the limits of what comes in their place.
     pub fn replaced(&self) -> Replaced {
         Replaced { total: self.totals.pages }
+    }
+
+    /// Whether `object` is a segment that was removed and ends with these VMAs. If so, they have to go.
+    pub fn ends_segment(&self, object: &Object<P>) -> bool {
+        let segment = |object: &Object<P>| object.file().and_then(|file| file.segment()).cloned();
+        let Some(ending) = segment(object) else { return false };
+        let of_it = |vma: &&Vma<P>| segment(vma.object()).is_some_and(|other| Counted::same(&other, &ending));
+        ending.ends_with(self.list.iter().filter(of_it).count() as u64)
     }
 
     /// Steps 3 and 4 without letting go of the lock: the range is free.
