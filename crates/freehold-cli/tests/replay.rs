@@ -499,3 +499,46 @@ fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
         assert_eq!((outcome.snapshots.all, outcome.faults.all), (2, 2));
     });
 }
+
+/// A thread removes the segment while another maps it anew: which was first, the answers tell.
+#[test]
+fn a_removed_segment_is_gone_with_what_was_attached() {
+    // The removal takes from 22 to 42. The second call leaves the other page mapped, the third takes both parts away.
+    const REMOVED: &str = "10 0 1 shmget 0 2000 3c0 = 5
+11 0 1 N 2 1 10100
+12 0 1 shmat 5 0 0 = 7f0000000000 e1 x1
+13 0 1 F 7f0000000000 6 x1
+20 0 1 remap_file_pages 7f0000000000 2000 0 0 0 = 0 e2 x5
+22 0 2 shmctl 5 0 0 = 0 x20
+30 0 1 remap_file_pages 7f0000000000 1000 0 0 0 = 0 e2 x5
+41 0 1 remap_file_pages 7f0000000000 2000 0 0 0 = -22 e1 x5
+50 0 1 shmdt 7f0000000000 = -22 e1 x1
+51 0 1 shmat 5 0 0 = -22 x1
+60 0 1 X
+61 0 2 X g
+";
+    each_way(|options| {
+        let outcome = Recording::new(REMOVED, "").replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!(outcome.calls.all, 6);
+    });
+    let (refused, mapped) = ("2000 0 0 0 = -22 e1 x5", "2000 0 0 0 = 0 e1 x5");
+    for (changes, what) in [
+        (&[("shmctl 5 0 0", "shmctl 5 d 0")][..], "never removed"),
+        (&[("shmctl 5 0 0 = 0", "shmctl 5 0 0 = -1")], "the removal was refused"),
+        (&[("shmdt 7f0000000000 = -22", "shmdt 7f0000000000 = 0")], "still there"),
+        (&[(refused, mapped)], "mapped, and gone"),
+        (
+            &[(refused, mapped), ("= 0 x20", "= 0 x3"), ("= -22 e1 x1", "= 0 e1 x1")],
+            "mapped after the removal",
+        ),
+    ] {
+        let change = |text: String, (from, to): &(&str, &str)| {
+            assert!(text.contains(from), "{from}");
+            text.replacen(from, to, 1)
+        };
+        let lie = changes.iter().fold(REMOVED.to_owned(), change);
+        let outcome = Recording::new(&lie, "").replay(&Options { cpus: 2, ..Options::default() });
+        assert!(outcome.difference_count > 0, "{what}");
+    }
+}

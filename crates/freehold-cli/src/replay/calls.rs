@@ -263,6 +263,10 @@ fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool)
     if let Some(at) = planned.call.returned.value().filter(|at| !chooses && *at != 0) {
         (addr, flags) = (at, flags - ShmFlags::RND);
     }
+    if segment.is_destroyed() {
+        // It has no identifier any more.
+        return Err(Errno::EINVAL);
+    }
     process.shmat(segment, addr, flags).map_err(|error| error.errno())
 }
 

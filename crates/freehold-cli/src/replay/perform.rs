@@ -165,6 +165,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.world.doubt(*file);
                 self.lap();
             }
+            What::Remove { file } => {
+                self.cpu.call(|| self.world.remove(*file));
+                self.lap();
+            }
             What::Clear(range) => {
                 let image = task.image.as_deref()?;
                 let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));

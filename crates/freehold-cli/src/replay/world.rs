@@ -223,6 +223,13 @@ impl World {
         self.files.get(&id)
     }
 
+    /// A System V segment is removed.
+    pub(super) fn remove(&self, id: u32) {
+        if let Some(Mapped::Segment(segment)) = self.mapped(id) {
+            segment.remove();
+        }
+    }
+
     /// Whether this is a file of which nothing is known, not even its name.
     pub(super) fn is_unnamed(&self, id: u32) -> bool {
         matches!(self.mapped(id), Some(Mapped::File(file)) if file.name.starts_with(UNNAMED))

@@ -18,6 +18,8 @@ pub(super) const NUMA: &str = "placement on NUMA nodes";
 pub(super) const KEYS: &str =
     "allocation of protection keys where nobody is given one: whether the processor has any is not recorded";
 pub(super) const SHM: &str = "shmget and shmctl: System V segments themselves";
+pub(super) const OUTSIDE: &str = "shmat of removed segments that somebody has attached who is not recorded";
+pub(super) const IN_TWO: &str = "remap_file_pages that the removal of its System V segment fell into, refused with EIDRM: here it is one step";
 pub(super) const TASKS: &str = "fork, clone and exec that failed";
 pub(super) const OTHERS: &str = "calls on other processes, and userfaultfd";
 pub(super) const USERFAULTFD: &str =

@@ -71,10 +71,15 @@ impl Planner {
                 if let Some(space) = self.spaces.get_mut(&number) {
                     space.order.note_whole(stamp);
                 }
-                copy.map(|copy| self.add_space(copy))
+                let child = copy.map(|copy| self.add_space(copy));
+                child.into_iter().for_each(|child| self.removals.forked(number, child));
+                child
             }
             shared => shared,
         };
+        if !shares {
+            self.use_segments(task);
+        }
         self.push(task, line, What::Clone { child, shares });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
         self.descriptors.clone_task(task, child, flags);
@@ -111,6 +116,7 @@ impl Planner {
 
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.gather_last_whole(task);
+        self.use_segments(task);
         let old = self.space_of(task).and_then(|number| self.spaces.get(&number));
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
@@ -175,6 +181,7 @@ impl Planner {
 
     pub(super) fn exit(&mut self, line: u32, task: u32) {
         self.gather_last_whole(task);
+        self.use_segments(task);
         self.push(task, line, What::Exit);
         self.leave(task);
         self.descriptors.exit(task);
@@ -315,10 +322,11 @@ impl Planner {
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
-        let unsure = (unsure.0 || self.is_partial(&call, number), unsure.1);
-        if unsure.0 {
+        let unsure = unsure.0 || self.is_partial(&call, number);
+        if unsure {
             self.aside(aside::UNSURE);
         }
+        let unsure = unsure || self.is_from_outside(&call) || self.is_cut_in_two(&call);
         let (assumed, written) = self.moved(&call);
         let planned = PlannedCall {
             file,
@@ -328,7 +336,7 @@ impl Planner {
             assumed,
             written,
             partly,
-            unsure: unsure.0,
+            unsure,
             ..PlannedCall::new(call)
         };
         self.push(task, line, What::Call(Box::new(planned)));
@@ -513,7 +521,7 @@ impl Planner {
                 let _ = self.mapped_file(0, call);
                 aside::SHM
             }
-            // Who may attach a segment, and that it was removed, is not followed.
+            // Who may attach a segment, and what a removal at the same time says, is not followed.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
                 aside::SHM

@@ -149,9 +149,10 @@ impl Planner {
         self.push(task, line, What::Length { file, bytes: None });
     }
 
-    /// Of all files, what is known may be wrong.
+    /// Of all files and segments, what is known may be wrong.
     pub(super) fn forget_files(&mut self) {
         self.descriptors.forget();
+        self.removals.doubt();
         self.lengths.doubt(true);
     }
 

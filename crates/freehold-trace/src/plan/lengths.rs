@@ -24,6 +24,8 @@ struct Length {
     stale: bool,
     /// Several files go by this number.
     blurred: bool,
+    /// A segment that was removed, which goes with the last who has it: all who depend on it keep their order.
+    in_order: bool,
 }
 
 impl Lengths {
@@ -40,6 +42,16 @@ impl Lengths {
     /// Whether several files go by this number.
     pub(super) fn is_blurred(&self, file: u32) -> bool {
         self.files.get(&file).is_some_and(|length| length.blurred)
+    }
+
+    /// From now on the order of who depends on the file is kept. Its length is not known.
+    pub(super) fn follow(&mut self, file: u32) {
+        self.files.entry(file).or_default();
+    }
+
+    /// From now on they keep it among each other, too.
+    pub(super) fn keep_order(&mut self, file: u32) {
+        self.files.entry(file).or_default().in_order = true;
     }
 
     /// What is known may be wrong: of all files, or of those that others may reach by their path.
@@ -71,7 +83,11 @@ impl Lengths {
     pub(super) fn uses(&mut self, file: u32, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let Some(length) = self.files.get_mut(&file) else { return };
         waits.push(length.changed);
-        length.users.insert(stamp.task, stamp.index);
+        if length.in_order {
+            length.changed = stamp;
+        } else {
+            length.users.insert(stamp.task, stamp.index);
+        }
     }
 
     /// The step `stamp` changes the file's length.

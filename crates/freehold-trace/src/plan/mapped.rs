@@ -3,6 +3,7 @@
 use super::area::PAGE;
 use super::calls::MAP_ANONYMOUS;
 use super::descriptors::{Access, Open};
+use super::removed::key;
 use super::step::PlanFile;
 use super::{Planner, SystemV};
 use crate::{Call, CallName, Format, Returned};
@@ -129,18 +130,25 @@ impl Planner {
     fn attached(&mut self, call: &Call) -> Option<u32> {
         // Made before the recording began, of a size that is not known.
         let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, huge: None });
-        let SystemV { bytes, huge } = self.segments.get(&call.args[0]).copied().or(unknown)?;
-        let key = format!("segment {}", call.args[0]);
-        if let Some(&id) = self.names.get(&key) {
-            return Some(id);
-        }
+        let known = self.segments.get(&call.args[0]).copied().or(unknown)?;
         let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
+        Some(self.segment_file(call.args[0], known, path))
+    }
+
+    /// The number of a segment, which has this path if it is new.
+    pub(super) fn segment_file(&mut self, segment: u64, known: SystemV, path: Option<String>) -> u32 {
+        let (SystemV { bytes, huge }, key) = (known, key(segment));
+        if let Some(&id) = self.names.get(&key) {
+            return id;
+        }
         let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
         let id = self.next_file();
         self.names.insert(key, id);
+        self.removals.name(id, segment);
+        self.lengths.follow(id);
         let segment = PlanFile { size: Some(bytes), segment: true, huge, ..PlanFile::new(id, &path) };
         self.segment.files.push(segment);
-        Some(id)
+        id
     }
 
     /// The size of the file at `path`, and that of its pages if they are huge ones, where the recording tells.

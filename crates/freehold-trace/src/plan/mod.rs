@@ -10,6 +10,7 @@
 //! | a call that changes VMAs, a first write | changed, or looked at, any VMA that it overlaps or touches; faulted where it changes |
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
 //! | fork, a snapshot, mlockall | did anything |
+//! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot or mlockall. To know which VMAs a call touches, the planner keeps a
@@ -29,6 +30,7 @@ mod lengths;
 mod mapped;
 mod order;
 mod recorded;
+mod removed;
 mod step;
 mod told;
 mod touch;
@@ -45,6 +47,7 @@ use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snap
 use calls::Space;
 use descriptors::Descriptors;
 use lengths::Lengths;
+use removed::{Removals, When};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -92,6 +95,7 @@ pub struct Planner {
     paths_known: usize,
     /// System V segments, by number.
     segments: HashMap<u64, SystemV>,
+    removals: Removals,
     /// Which of them are files of huge pages, and how large those are, in bytes.
     huge: HashMap<u32, u64>,
     families: u32,
@@ -175,6 +179,7 @@ impl Planner {
             paths: HashMap::default(),
             paths_known: 0,
             segments: HashMap::default(),
+            removals: Removals::default(),
             huge: HashMap::default(),
             families: 0,
             recorded: Recorded::default(),
@@ -272,13 +277,18 @@ impl Planner {
                 self.cut_off = Some(error);
             }
         }
+        if !self.is_full() {
+            // The recording is at its end, or the program is frozen: no call is under way.
+            self.release_all();
+        }
         self.finish()
     }
 
     /// What has gathered takes as much memory as a segment may.
     fn is_full(&self) -> bool {
         // The end of a fault is in the event behind it.
-        let limit = if self.open_faults > 0 { self.limit + SLACK } else { self.limit };
+        let limit =
+            if self.open_faults > 0 || self.removals.is_holding() { self.limit + SLACK } else { self.limit };
         self.steps >= limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
     }
 
@@ -333,6 +343,8 @@ impl Planner {
             self.meet(task, line);
             self.close_fault(task, &event.kind);
         }
+        self.release(task, event.time);
+        let when = When::of(event.time, &event.cost);
         match event.kind {
             Kind::Fault { address, code, in_exec } => {
                 let looked = event.cost.read_wait.or(event.cost.write_wait).is_some();
@@ -347,16 +359,21 @@ impl Planner {
                     // It failed: the program goes on with what the kernel has read of its memory.
                     self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
                 }
-                self.call(line, task, *call);
+                self.call_in_turn(line, task, *call, when);
             }
-            Kind::Clone { child, process, flags } => self.clone(line, task, child, process, flags),
+            Kind::Clone { child, process, flags } => {
+                self.place_removals(task, None, when);
+                self.clone(line, task, child, process, flags);
+            }
             Kind::Exec { snapshot } => {
                 let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
                 self.forget_exec(task);
+                self.place_removals(task, None, when);
                 self.exec(line, task, snapshot);
             }
             Kind::Exit { .. } => {
                 self.forget_exec(task);
+                self.place_removals(task, None, when);
                 self.exit(line, task);
             }
             // That of the exec's own line.

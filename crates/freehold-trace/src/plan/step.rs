@@ -122,6 +122,11 @@ pub enum What {
         /// Its number in the plan.
         file: u32,
     },
+    /// A System V segment is removed: it goes with the last who has it attached.
+    Remove {
+        /// Its number in the plan.
+        file: u32,
+    },
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
     /// Unmaps what was not known to be there, where a later call found room.

@@ -11,7 +11,7 @@ const SNAP: &str = "# fhsnap 1 t
 7f0000000000-7f0000400000 rw-p 0 - | 0 | rdwrmrmwmeacnh
 ";
 
-fn planner(events: &str) -> Planner {
+pub(super) fn planner(events: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
     fs::write(&path, format!("# fhtrace 1 t\n5 0 1 E 0\n{events}")).expect("written");
@@ -21,7 +21,7 @@ fn planner(events: &str) -> Planner {
 }
 
 /// The waits of the step at `line`, as (task, number of the step).
-fn waits(segment: &Segment, line: u32) -> Vec<(u32, u32)> {
+pub(super) fn waits(segment: &Segment, line: u32) -> Vec<(u32, u32)> {
     let steps = segment.tasks.iter().flat_map(|task| &task.steps);
     let step = steps.into_iter().find(|step| step.line == line).expect("a step of that line");
     let waits = &segment.waits[step.waits.start as usize..step.waits.end as usize];
