@@ -274,7 +274,8 @@ fn parts_of_a_segment_move_one_at_a_time() {
 #[test]
 fn c71_a_removed_segment_is_not_mapped_anew() {
     with_segment(|_, process, cpu, segment| {
-        let remap = |at, pages| process.remap_file_pages(at, pages * PAGE, Prot::empty(), 1, MapFlags::NONBLOCK);
+        let remap =
+            |at, pages| process.remap_file_pages(at, pages * PAGE, Prot::empty(), 1, MapFlags::NONBLOCK);
         process.shmat(segment, BASE, NONE).unwrap();
         process.store(cpu, BASE, 1u64).unwrap();
         // In two parts, which stay two though they are alike.
