@@ -120,7 +120,7 @@ impl<P: Platform> Segment<P> {
     /// nobody attaches it from now on, though its memory goes only with the last of them. They are in one address space, whose
     /// mmap lock the caller has for writing: no fork or split counts them up.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
-        let all = vmas * ATTACH | MARKED;
+        let all = (vmas * ATTACH) | MARKED;
         // Relaxed: whoever counts down to 0 orders the end.
         vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
     }
