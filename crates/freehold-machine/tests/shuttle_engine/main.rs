@@ -33,6 +33,7 @@ mod readers;
 mod reuse;
 mod rmap;
 mod scene;
+mod segments;
 mod special;
 mod spread;
 mod stack;
