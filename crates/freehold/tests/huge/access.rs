@@ -15,7 +15,7 @@ fn put(process: &Process, addr: u64, value: u64, manner: Manner) {
 
 #[test]
 fn others_read_and_write_them() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 3);
         write_sample(process, cpu, BASE, 1);
         for page in SAMPLE {
@@ -42,7 +42,7 @@ fn others_read_and_write_them() {
 
 #[test]
 fn others_write_what_is_shared() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
         let child = Process::of(process.fork().unwrap());
@@ -58,7 +58,7 @@ fn others_write_what_is_shared() {
 #[test]
 fn a_debugger_writes_what_is_read_only() {
     for prot in [R, Prot::empty()] {
-        everywhere(|_, process, cpu| {
+        each_way(HugePages::Always, |_, process, cpu| {
             // Written before, read before, never touched.
             map(process, BASE, 3);
             write_sample(process, cpu, BASE, 1);

@@ -9,19 +9,6 @@ use freehold::{
     uffd::{Features, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-/// Under every design, in a process that gets no huge pages by itself.
-fn small(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for locking in Locking::ALL {
-        let world = world(HugePages::Never);
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
-        scenario(&world, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        world.end();
-    }
-}
-
 fn collapse(process: &Process, at: u64, len: u64) -> Result<(), MadviseError> {
     process.madvise(at, len, Advice::Collapse)
 }
@@ -33,7 +20,7 @@ fn huge_ones(process: &Process, huge: u64) -> Vec<bool> {
 
 #[test]
 fn contents_stay_and_holes_become_zeroes() {
-    small(|world, process, cpu| {
+    each_way(HugePages::Never, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
@@ -72,7 +59,7 @@ fn contents_stay_and_holes_become_zeroes() {
 
 #[test]
 fn rights_stay() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         for (prot, at) in [(R, BASE), (Prot::empty(), BASE + HUGE)] {
             map(process, at, 1);
             write_sample(process, cpu, at, 1);
@@ -91,7 +78,7 @@ fn rights_stay() {
 
 #[test]
 fn the_whole_ones_of_a_range() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         let touched = |process: &Process, cpu: &mut Vcpu| {
             map(process, BASE, 3);
             (0..3).for_each(|n| process.store(cpu, BASE + n * HUGE, n + 1).unwrap());
@@ -128,7 +115,7 @@ fn the_whole_ones_of_a_range() {
 
 #[test]
 fn what_cannot_be_part_of_one() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         let mut refused = |what: &str, prepare: &dyn Fn(&mut Vcpu)| {
             map(process, BASE, 2);
             process.store(cpu, BASE + HUGE, 9u64).unwrap();
@@ -177,7 +164,7 @@ fn what_cannot_be_part_of_one() {
 
 #[test]
 fn who_has_a_page_keeps_it() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE + 3 * PAGE, 5u64).unwrap();
         process.store(cpu, BASE + HUGE, 6u64).unwrap();
@@ -197,7 +184,7 @@ fn who_has_a_page_keeps_it() {
 
 #[test]
 fn pages_of_a_userfaultfd() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE, 1u64).unwrap();
         (0..PAGES).for_each(|page| process.store(cpu, BASE + HUGE + page * PAGE, page).unwrap());
@@ -220,7 +207,7 @@ fn pages_of_a_userfaultfd() {
 
 #[test]
 fn a_forked_family() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
         let child = Process::of(process.fork().unwrap());
@@ -243,7 +230,7 @@ fn a_forked_family() {
 
 #[test]
 fn shared_memory_comes_whole() {
-    small(|_, process, cpu| {
+    each_way(HugePages::Never, |_, process, cpu| {
         let shared = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
         process.mmap(BASE, 2 * HUGE, RW, shared, None, 0).unwrap();
         process.store(cpu, BASE + 7 * PAGE, 7u64).unwrap();

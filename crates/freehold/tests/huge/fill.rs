@@ -5,7 +5,7 @@ use freehold::{fault::FaultError, vma::flags::VmFlags};
 
 #[test]
 fn a_write_brings_all_of_it() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         map(process, BASE, 2);
         let before = world.machine.accounting();
         process.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
@@ -33,7 +33,7 @@ fn a_write_brings_all_of_it() {
 
 #[test]
 fn a_read_brings_zeroes_and_a_write_takes_their_place() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         map(process, BASE, 2);
         let mut other = world.machine.cpu(1);
         assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
@@ -59,7 +59,7 @@ fn a_read_brings_zeroes_and_a_write_takes_their_place() {
 
 #[test]
 fn zeroes_are_split_as_well() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
         process.munmap(BASE + 100 * PAGE, PAGE).unwrap();
@@ -74,7 +74,7 @@ fn zeroes_are_split_as_well() {
 
 #[test]
 fn only_where_a_whole_one_fits() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         // Around one that fits, two that do not: the mapping begins and ends in their middle.
         anon(process, BASE + 256 * PAGE, 2 * PAGES);
         for huge in 0..3 {
@@ -205,7 +205,7 @@ fn without_memory_in_one_piece_small_pages_do() {
 
 #[test]
 fn populating_and_locking_bring_huge_pages() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         let flags = ANON | MapFlags::FIXED | MapFlags::POPULATE;
         process.mmap(BASE, 2 * HUGE, RW, flags, None, 0).unwrap();
         assert_eq!(huge_bytes(process), 2 * HUGE);
@@ -226,7 +226,7 @@ fn populating_and_locking_bring_huge_pages() {
 
 #[test]
 fn mincore_and_smaps_see_them() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE, 1u64).unwrap();
         let mut out = [9; 4];
@@ -253,7 +253,7 @@ fn mincore_and_smaps_see_them() {
 
 #[test]
 fn what_may_not_be_accessed_stays_so() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
         process.mprotect(BASE, HUGE, Prot::empty()).unwrap();

@@ -12,7 +12,7 @@ fn family(process: &Process, cpu: &mut Vcpu) -> Process {
 
 #[test]
 fn a_child_shares_them_whole() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let before = world.machine.accounting().frames;
         let child = family(process, cpu);
         let expected = [(0, PAGES, PageKind::Anon, true), (PAGES, PAGES, PageKind::Zero, true)];
@@ -36,7 +36,7 @@ fn a_child_shares_them_whole() {
 #[test]
 fn either_side_copies_what_it_writes() {
     for child_first in [false, true] {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
             let child = family(process, cpu);
             assert_sample(&child, &mut other, BASE, 1, all);
@@ -69,7 +69,7 @@ fn either_side_copies_what_it_writes() {
 
 #[test]
 fn the_last_one_keeps_it_whole() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let child = family(process, cpu);
         child.store(cpu, BASE + HUGE, 1u64).unwrap();
         drop(child);
@@ -97,7 +97,7 @@ fn the_last_one_keeps_it_whole() {
 
 #[test]
 fn rights_do_not_come_back_to_what_is_shared() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         let child = family(process, cpu);
         for part in [HUGE, 100 * PAGE] {
             process.mprotect(BASE, part, R).unwrap();
@@ -111,7 +111,7 @@ fn rights_do_not_come_back_to_what_is_shared() {
 
 #[test]
 fn one_side_splits() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
         let child = family(process, cpu);
         assert_sample(&child, &mut other, BASE, 1, all);
@@ -138,7 +138,7 @@ fn one_side_splits() {
 fn a_part_is_its_own() {
     // Whatever the part, a store elsewhere in the huge page copies.
     for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
-        everywhere(|_, process, cpu| {
+        each_way(HugePages::Always, |_, process, cpu| {
             let child = family(process, cpu);
             child.madvise(BASE + own * PAGE, PAGE, Advice::DontNeed).unwrap();
             process.store(cpu, BASE + shared * PAGE, 9u64).unwrap();
@@ -153,7 +153,7 @@ fn a_part_is_its_own() {
 
 #[test]
 fn what_a_child_does_not_get() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 3);
         for huge in 0..3 {
             write_sample(process, cpu, BASE + huge * HUGE, 1);

@@ -38,10 +38,10 @@ fn world(huge_pages: HugePages) -> World {
     World::with(24 << 20, Config { huge_pages, ..Config::default() })
 }
 
-/// Runs a scenario under every design, in a process that gets huge pages wherever they fit.
-fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+/// Runs a scenario under every design, in a process that gets huge pages wherever they fit, or none by itself.
+fn each_way(huge_pages: HugePages, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
-        let world = world(HugePages::Always);
+        let world = world(huge_pages);
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         scenario(&world, &process, &mut cpu);

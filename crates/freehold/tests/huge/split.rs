@@ -29,7 +29,7 @@ fn gone(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
 #[test]
 fn a_part_is_unmapped() {
     for (first, pages) in PARTS {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let tables = world.machine.accounting().tables;
             process.munmap(BASE + first * PAGE, pages * PAGE).unwrap();
@@ -50,7 +50,7 @@ fn a_part_is_unmapped() {
 
 #[test]
 fn a_part_is_replaced() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         anon(process, BASE + 100 * PAGE, 156);
         for cpu in [cpu, &mut other] {
@@ -71,7 +71,7 @@ fn a_part_is_replaced() {
 #[test]
 fn a_part_gets_other_rights() {
     for (first, pages) in PARTS {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             process.mprotect(BASE + first * PAGE, pages * PAGE, R).unwrap();
             let part = first..first + pages;
@@ -94,7 +94,7 @@ fn a_part_gets_other_rights() {
 
 #[test]
 fn a_border_between_neighbours_moves_into_one() {
-    everywhere(|_, process, cpu| {
+    each_way(HugePages::Always, |_, process, cpu| {
         // The left neighbour takes the front of a huge page, the right one its back; then they meet.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
@@ -117,7 +117,7 @@ fn a_part_moves() {
     // As far as whole huge pages, and as far as not.
     for (first, pages) in PARTS {
         for to in [2 * PAGES, 2 * PAGES + 1, 3 * PAGES - 50, 700] {
-            everywhere(|world, process, cpu| {
+            each_way(HugePages::Always, |world, process, cpu| {
                 let mut other = filled(world, process, cpu);
                 let (from, target) = (BASE + first * PAGE, BASE + (to + first) * PAGE);
                 assert_eq!(process.mremap(from, pages * PAGE, pages * PAGE, FIXED, target), Ok(target));
@@ -138,7 +138,7 @@ fn a_part_moves() {
 #[test]
 fn whole_ones_move() {
     for to in [4 * PAGES, 4 * PAGES + 1, 5 * PAGES - 1, 1 << 18, (1 << 18) - PAGES - 3] {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
             // Written, zeroes, nothing, written in small pages.
             map(process, BASE, 4);
@@ -170,7 +170,7 @@ fn whole_ones_move() {
 
 #[test]
 fn a_source_that_stays_is_empty() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         let at = BASE + 2 * HUGE;
         // A part, of which the VMA is not cut; then all of it.
@@ -194,7 +194,7 @@ fn a_source_that_stays_is_empty() {
 
 #[test]
 fn growth_and_shrinking() {
-    everywhere(|world, process, cpu| {
+    each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         assert_eq!(process.mremap(BASE, HUGE, 2 * HUGE, RemapFlags::empty(), 0), Ok(BASE));
         write_sample(process, cpu, BASE + HUGE, 2);
@@ -225,7 +225,7 @@ fn growth_and_shrinking() {
 #[test]
 fn a_part_is_discarded() {
     for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let (at, len) = (BASE + first * PAGE, pages * PAGE);
             process.madvise(at, len, Advice::Free).unwrap();
@@ -249,7 +249,7 @@ fn a_part_is_discarded() {
 #[test]
 fn guards_take_its_place() {
     for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
-        everywhere(|world, process, cpu| {
+        each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let (at, len) = (BASE + first * PAGE, pages * PAGE);
             process.madvise(at, len, Advice::GuardInstall).unwrap();
