@@ -3,6 +3,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
+use crate::draw::Draw;
 use crate::escape::escapes;
 use crate::model::Model;
 use crate::op::*;
@@ -47,6 +48,12 @@ fn scatter(seed: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+impl Draw for Generator {
+    fn word(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
 }
 
 impl Generator {
@@ -117,16 +124,6 @@ impl Generator {
                 // Little room for more mappings: everything may end at the limit.
                 _ => self.world.max_map_count < self.world.outside.map_count as u64 + World::PAGES,
             }
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
-    }
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
     }
 
     fn addr(&mut self, proc: Proc) -> u64 {

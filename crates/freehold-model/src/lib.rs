@@ -6,6 +6,7 @@
 //! - [`linux`]: the running kernel as a subject, inside child processes.
 //! - [`engine`]: the engine as a subject, with any design of its locks, on a machine in this process.
 //! - [`generate`]: random calls, biased towards collisions and edges.
+//! - [`draw`]: what random calls are drawn with.
 //! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
@@ -37,6 +38,7 @@
 
 pub mod cases;
 pub mod compare;
+pub mod draw;
 pub mod engine;
 pub mod escape;
 pub mod generate;

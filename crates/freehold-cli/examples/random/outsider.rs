@@ -1,6 +1,7 @@
 //! Calls as somebody would try them who does not know this project: every call about memory, sensible arguments and absurd ones.
 
 use super::raw::{self, Own};
+use freehold_model::draw::Draw;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use std::sync::Barrier;
@@ -119,17 +120,13 @@ struct Walk {
     future: bool,
 }
 
-impl Walk {
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
+impl Draw for Walk {
+    fn word(&mut self) -> u64 {
+        self.rng.next_u64()
     }
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
+}
 
+impl Walk {
     fn addr(&mut self) -> u64 {
         match self.below(24) {
             0 => self.pick(&[
@@ -146,7 +143,7 @@ impl Walk {
                 0xffff_8000_0000_0000,
                 0xffff_ffff_ff60_0000,
             ]),
-            1 => self.window + self.below(WINDOW) * PAGE + self.rng.next_u64() % PAGE,
+            1 => self.window + self.below(WINDOW) * PAGE + self.word() % PAGE,
             2..=9 => self.window + self.below(WINDOW) * PAGE,
             10 => self.heap + self.below(16) * PAGE,
             _ => {

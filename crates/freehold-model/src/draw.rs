@@ -1,0 +1,43 @@
+//! Small numbers and choices out of random words: the same for all generators of calls, because seeds are part of tests.
+
+/// Somebody who has random words, and draws from them; each draw takes one word.
+///
+/// ```
+/// use freehold_model::draw::Draw;
+///
+/// struct Words(std::vec::IntoIter<u64>);
+///
+/// impl Draw for Words {
+///     fn word(&mut self) -> u64 {
+///         self.0.next().unwrap()
+///     }
+/// }
+///
+/// let mut words = Words(vec![0, u64::MAX, 1 << 63].into_iter());
+/// assert!(words.one_in(6));
+/// assert_eq!(words.below(6), 5);
+/// assert_eq!(words.pick(&["a", "b", "c", "d"]), "c");
+/// ```
+pub trait Draw {
+    /// The next random word.
+    fn word(&mut self) -> u64;
+
+    /// A number less than `n`; 0 if that is 0.
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.word()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// True once in `n` times.
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    ///
+    /// There is none.
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
