@@ -57,10 +57,13 @@ fn stores_beside_it() {
     });
 }
 
+/// A page moves, wherever a walk over its entries finds it: among the small pages, or not any more.
 #[test]
 fn moves_beside_it() {
     explore("a page that moves beside its becoming part of a huge one", 20, |locking| {
         let scene = small(locking);
+        // By number, known before: who asks the process waits until the collapse is over.
+        let frames = [511, 300].map(|number| scene.process.frame_at(page(number)).unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
                 // Who moves it has a reference, or a marker in its place.
@@ -68,14 +71,39 @@ fn moves_beside_it() {
                 let allowed = [Ok(()), Err(MadviseError::InUse), Err(MadviseError::Invalid)];
                 assert!(allowed.contains(&said), "{said:?}");
             });
+            scope.spawn(|| frames.map(|pfn| scene.engine.migrate(pfn)));
+        });
+        values(&scene, 1000);
+        end(scene);
+    });
+}
+
+/// Walks of the reverse map that begin when entries are closed already, and not all pages copied: a page that has a marker for its
+/// entry just when its turn to be copied comes would be taken for none, and zeroes would come in its place.
+#[test]
+fn walks_in_the_midst_of_it() {
+    explore("walks to pages that are just being copied into a huge one", 20, |locking| {
+        let scene = small(locking);
+        let mut cpu = scene.machine.cpu(OLD);
+        // Many, so that the walks begin before the last is copied.
+        let pages = (16..TABLE).step_by(16);
+        pages.clone().for_each(|number| put(&scene.process, &mut cpu, number, 1000 + number));
+        let last = [496, 480, 464, 448].map(|number| scene.process.frame_at(page(number)).unwrap());
+        let flushes = scene.machine.flushes();
+        thread::scope(|scope| {
+            scope.spawn(|| scene.machine.cpu(0).call(|| collapse(&scene.process)).unwrap());
             scope.spawn(|| {
-                for number in [511, 300] {
-                    let pfn = scene.process.frame_at(page(number));
-                    let _ = pfn.map(|pfn| scene.engine.migrate(pfn));
+                while scene.machine.flushes() == flushes {
+                    thread::yield_now();
                 }
+                last.map(|pfn| scene.engine.migrate(pfn))
             });
         });
         values(&scene, 1000);
+        for number in pages {
+            assert_eq!(look(&scene.process, &mut cpu, number), 1000 + number);
+        }
+        drop(cpu);
         end(scene);
     });
 }
