@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MmapError`]; nothing was changed.
+    /// See [`MmapError`]; nothing was changed, even where Linux leaves a hole in the place of what was to be replaced.
     ///
     /// # Locks
     ///
@@ -139,14 +139,11 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // How far a file goes is asked before how large its pages are.
+        // Whether it fits the pages of a file of huge ones is asked last of all: see `store_mapping`.
         let refused_for_place = flags.contains(MapFlags::FIXED) && !addr.is_multiple_of(unit);
         let beyond = offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64);
         if huge.is_some() && beyond && !refused_for_place {
             return Err(MmapError::OffsetOverflow);
-        }
-        if !offset.is_multiple_of(unit) {
-            return Err(MmapError::Invalid);
         }
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
@@ -435,6 +432,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
             // A removed segment goes with its last VMA, before the new one comes, which then has nothing to map.
             replaced.add(ending.unmap());
+            return Err(MmapError::Invalid);
+        }
+        if !(request.pgoff << PAGE_SHIFT).is_multiple_of(request.unit) {
             return Err(MmapError::Invalid);
         }
         let promised = self.space.promise_huge_pages(request)?;

@@ -70,6 +70,29 @@ fn cases() -> Vec<Refused> {
             ..granted()
         },
         Refused { why: "not at such an address", addr: BASE + PAGE, ..granted() },
+        Refused { why: "an offset inside a page", offset: PAGE, ..granted() },
+        Refused { why: "a copy from inside a page", offset: PAGE, flags: COPIED, ..granted() },
+        // Everything else is asked before that.
+        Refused { why: "not for writing, inside a page", offset: PAGE, ..shut(FileAccess::READ) },
+        Refused {
+            why: "beyond all files, inside a page",
+            offset: last - PAGE,
+            errno: Errno::EOVERFLOW,
+            ..granted()
+        },
+        Refused {
+            why: "occupied, inside a page",
+            offset: PAGE,
+            flags: MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+            addr: BASE + SPAN,
+            errno: Errno::EEXIST,
+            ..granted()
+        },
+        Refused {
+            why: "too large a space, inside a page",
+            offset: PAGE,
+            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+        },
         Refused { why: "beyond all addresses", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
         Refused { why: "too low", addr: 0, errno: Errno::EPERM, ..granted() },
         Refused {
@@ -109,7 +132,8 @@ fn cases() -> Vec<Refused> {
     ]
 }
 
-/// Every way in which mmap refuses: the file's size, the pool and the promises stay.
+/// Every way in which mmap refuses: the file's size, the pool and the promises stay, and so does what was to be replaced, also
+/// where Linux has unmapped it by then: for want of huge pages, and for an offset inside a page.
 #[test]
 fn a_mapping_that_is_refused_leaves_no_trace() {
     for (case, locking) in cases().into_iter().zip(designs().collect::<Vec<_>>().into_iter().cycle()) {
@@ -119,6 +143,9 @@ fn a_mapping_that_is_refused_leaves_no_trace() {
         let file = File::new(&mapping, case.access, "/huge/file").unwrap();
         let taken = process.mmap(BASE + SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0);
         assert_eq!(taken, Ok(BASE + SPAN));
+        support::anon(&process, BASE + PAGE, 2);
+        let mut cpu = world.machine.cpu(0);
+        process.store(&mut cpu, BASE + PAGE, 7u64).unwrap();
         process.limits().set(&case.limits);
         let before: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
         let mapped = process.mmap(case.addr, case.len, case.prot, case.flags, Some(&file), case.offset);
@@ -126,7 +153,8 @@ fn a_mapping_that_is_refused_leaves_no_trace() {
         assert_eq!((counts(&world), mapping.size()), (all_free(POOL), HUGE), "{}", case.why);
         let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
         assert_eq!(before, after, "{}", case.why);
-        drop((process, file, mapping));
+        assert_eq!(process.load::<u64>(&mut cpu, BASE + PAGE), Ok(7), "{}", case.why);
+        drop((process, cpu, file, mapping));
         world.end();
     }
 }
