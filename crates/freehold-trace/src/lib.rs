@@ -12,6 +12,7 @@ mod files;
 mod input;
 mod lines;
 mod numbers;
+pub mod operation;
 pub mod plan;
 mod recording;
 mod snap;

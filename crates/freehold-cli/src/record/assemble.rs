@@ -2,6 +2,7 @@
 
 use super::op::Op;
 use super::raw::{Mapped, Raw, What};
+use freehold_trace::operation::{fcntl, prctl};
 use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Why};
 use std::collections::HashMap;
 
@@ -9,13 +10,6 @@ use std::collections::HashMap;
 const CLONE_VM: u64 = 0x100;
 /// `CLONE_THREAD`: they are one process.
 const CLONE_THREAD: u64 = 0x1_0000;
-/// What of prctl is about memory: `PR_SET_MM`, `PR_SET_THP_DISABLE` and its reader, `PR_SET_VMA`, `PR_SET_MDWE` and
-/// `PR_SET_MEMORY_MERGE` and their readers.
-const PRCTL_KEPT: [u64; 8] = [35, 41, 42, 0x5356_4d41, 65, 66, 67, 68];
-/// What of fcntl copies a descriptor (`F_DUPFD`, `F_DUPFD_CLOEXEC`), or seals a file or asks for its seals.
-const FCNTL_KEPT: [u64; 4] = [0, 1030, 1033, 1034];
-/// `F_ADD_SEALS`.
-const ADD_SEALS: u64 = 1033;
 
 /// A file that something maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +203,7 @@ impl<'a> Assembler<'a> {
             // A new task or image: it was said when that came to be.
         } else if name.is_of_descriptors()
             && failed
-            && !(name == CallName::Fcntl && pending.args[1] == ADD_SEALS)
+            && !(name == CallName::Fcntl && pending.args[1] as u32 == fcntl::ADD_SEALS)
         {
             // Nothing came of it.
         } else if is_exec(name) {
@@ -298,9 +292,9 @@ fn makes_descriptor(name: CallName) -> bool {
 /// It is about memory, or about what is mapped.
 fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
     match name {
-        CallName::Prctl => PRCTL_KEPT.contains(&args[0]),
+        CallName::Prctl => prctl::KEPT.contains(&args[0]),
         // An int.
-        CallName::Fcntl => FCNTL_KEPT.contains(&u64::from(args[1] as u32)),
+        CallName::Fcntl => fcntl::KEPT.contains(&(args[1] as u32)),
         _ => true,
     }
 }

@@ -6,27 +6,17 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{File, FileAccess, FillError, Mapping, Seals};
 use freehold_machine::Machine;
+use freehold_trace::operation::{fallocate, fcntl, seal};
 use freehold_trace::plan::Access;
 use freehold_trace::{Call, CallName, Returned};
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// `F_ADD_SEALS`, as a number of fcntl.
-const F_ADD_SEALS: u32 = 1033;
-/// Seals, as fcntl has them.
-const SEAL_SEAL: u64 = 1;
-const SEAL_SHRINK: u64 = 2;
-const SEAL_GROW: u64 = 4;
-const SEAL_EXEC: u64 = 0x20;
-/// `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`: those that the engine has to know.
-const SEAL_WRITES: u64 = 0x18;
-/// All that there are.
-const SEALS: u64 = 0x3f;
+/// The seals that the engine has to know.
+const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
 /// Flags of memfd_create: it may be sealed; it cannot be executed, and that is sealed.
 const MFD_ALLOW_SEALING: u64 = 2;
 const MFD_NOEXEC_SEAL: u64 = 8;
-const FALLOC_FL_KEEP_SIZE: u64 = 1;
-const PUNCH_HOLE: u64 = 3;
 
 /// A file, and how it was opened: each way is a file of its own for the engine.
 pub(super) struct Opened {
@@ -44,9 +34,9 @@ impl Opened {
     pub(super) fn new(mapping: Counted<Mapping<Machine>>, name: &str, memfd: Option<u64>) -> Opened {
         let (guess, known) = Default::default();
         let seals = memfd.map(|flags| match flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) {
-            0 => SEAL_SEAL,
+            0 => seal::SEAL,
             MFD_ALLOW_SEALING => 0,
-            _ => SEAL_EXEC,
+            _ => seal::EXEC,
         });
         Opened { mapping, name: name.to_owned(), seals: seals.map(Mutex::new), guess, known }
     }
@@ -94,8 +84,8 @@ impl Opened {
             (CallName::Fallocate, 0) => {
                 done(self.resize(self.mapping.size().max(offset.saturating_add(len))))
             }
-            (CallName::Fallocate, FALLOC_FL_KEEP_SIZE) => Returned::Value(0),
-            (CallName::Fallocate, PUNCH_HOLE) => {
+            (CallName::Fallocate, fallocate::KEEP_SIZE) => Returned::Value(0),
+            (CallName::Fallocate, fallocate::HOLE) => {
                 done(self.mapping.punch(offset..offset.saturating_add(len)).map_err(errno))
             }
             (CallName::Fcntl, _) => return self.seal(call),
@@ -115,7 +105,7 @@ impl Opened {
     fn resize(&self, bytes: u64) -> Result<(), Errno> {
         let seals = self.sealed();
         let forbids = self.length().is_some_and(|now| {
-            bytes < now && seals & SEAL_SHRINK != 0 || bytes > now && seals & SEAL_GROW != 0
+            bytes < now && seals & seal::SHRINK != 0 || bytes > now && seals & seal::GROW != 0
         });
         if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
     }
@@ -124,20 +114,20 @@ impl Opened {
     fn seal(&self, call: &Call) -> Option<Returned> {
         let seals = self.seals.as_ref()?;
         let mut seals = seals.lock().unwrap_or_else(PoisonError::into_inner);
-        if call.args[1] as u32 != F_ADD_SEALS {
+        if call.args[1] as u32 != fcntl::ADD_SEALS {
             return Some(Returned::Value(*seals));
         }
         let added = u64::from(call.args[2] as u32);
         // Of a file that can be executed, that seals more; whether it can, nobody knows.
-        if added & SEAL_EXEC != 0 {
+        if added & seal::EXEC != 0 {
             return None;
         }
         let result = match () {
-            _ if added & !SEALS != 0 => Err(Errno::EINVAL),
-            _ if *seals & SEAL_SEAL != 0 => Err(Errno::EPERM),
-            _ if added & SEAL_WRITES == 0 => Ok(()),
+            _ if added & !seal::ALL != 0 => Err(Errno::EINVAL),
+            _ if *seals & seal::SEAL != 0 => Err(Errno::EPERM),
+            _ if added & WRITES == 0 => Ok(()),
             _ => {
-                let writes = Seals::from_bits_retain((added & SEAL_WRITES) as u32);
+                let writes = Seals::from_bits_retain((added & WRITES) as u32);
                 self.mapping.add_seals(writes).map_err(|error| error.errno())
             }
         };

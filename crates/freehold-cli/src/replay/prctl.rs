@@ -6,14 +6,10 @@ use freehold::error::Errno;
 use freehold::space::{Mdwe, ThpDisable};
 use freehold_machine::Process;
 use freehold_trace::Returned;
+use freehold_trace::operation::prctl::{
+    GET_MDWE, GET_MEMORY_MERGE, GET_THP_DISABLE, SET_MDWE, SET_MEMORY_MERGE, SET_THP_DISABLE,
+};
 use freehold_trace::plan::Start;
-
-const SET_THP_DISABLE: u64 = 41;
-const GET_THP_DISABLE: u64 = 42;
-const SET_MDWE: u64 = 65;
-const GET_MDWE: u64 = 66;
-const SET_MEMORY_MERGE: u64 = 67;
-const GET_MEMORY_MERGE: u64 = 68;
 
 /// What an address space has of what prctl said, and the one that an exec makes has, too.
 pub(super) struct Inherited {

@@ -3,6 +3,7 @@
 use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
 use super::order::{Order, Stamp};
 use super::told::Told;
+use crate::operation::prctl;
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
@@ -22,7 +23,6 @@ const PROT_GROWSDOWN: u64 = 0x100_0000;
 pub(super) const MREMAP_FIXED: u64 = 2;
 pub(super) const MREMAP_DONTUNMAP: u64 = 4;
 const SHM_RDONLY: u64 = 0o10000;
-pub(super) const PR_SET_MEMORY_MERGE: u64 = 67;
 
 /// One address space, as the plan knows it.
 #[derive(Clone, Debug, Default)]
@@ -448,7 +448,7 @@ impl Space {
 
     /// prctl: of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become alike stay apart.
     fn prctl(&mut self, args: &[u64; 6]) {
-        if args[0] != PR_SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
+        if args[0] != prctl::SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
             return;
         }
         self.future ^= flag::MERGEABLE;

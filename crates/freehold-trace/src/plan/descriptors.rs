@@ -4,6 +4,7 @@
 //! recording began or came from another process, is not in a table; nor is what was opened before an execve, since no recording tells
 //! which descriptors that closes.
 
+use crate::operation::fcntl;
 use crate::{Call, CallName};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::BTreeMap;
@@ -11,8 +12,6 @@ use std::sync::Arc;
 
 const CLONE_FILES: u64 = 0x400;
 const O_PATH: u64 = 0x20_0000;
-const F_DUPFD: u32 = 0;
-const F_DUPFD_CLOEXEC: u32 = 1030;
 const CLOSE_RANGE_UNSHARE: u64 = 2;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
 /// Most descriptors of a process that are remembered.
@@ -113,7 +112,7 @@ impl Descriptors {
             // How, stands in memory that is not recorded.
             CallName::Openat2 => self.set(task, value, None),
             CallName::Dup | CallName::Dup2 | CallName::Dup3 => self.copy(task, args[0], value),
-            CallName::Fcntl if matches!(args[1] as u32, F_DUPFD | F_DUPFD_CLOEXEC) => {
+            CallName::Fcntl if fcntl::copies(args[1]) => {
                 self.copy(task, args[0], value);
             }
             CallName::Close => self.set(task, args[0], None),

@@ -2,13 +2,14 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
-use super::calls::{self, Doing, MREMAP_FIXED, PR_SET_MEMORY_MERGE, Reach, Space};
+use super::calls::{self, Doing, MREMAP_FIXED, Reach, Space};
 use super::mapped::in_whole_pages;
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlannedCall, Start, What};
 use super::told::Told;
 use super::unknown;
 use super::{Fault, Planner, Task};
+use crate::operation::prctl;
 use crate::{Call, CallName, Format, Returned, Snapshot, Why};
 use std::ops::Range;
 
@@ -20,11 +21,6 @@ const ESRCH: u16 = 3;
 const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
 const EIDRM: u16 = 43;
-const PR_SET_THP_DISABLE: u64 = 41;
-const PR_GET_THP_DISABLE: u64 = 42;
-const PR_SET_MDWE: u64 = 65;
-const PR_GET_MDWE: u64 = 66;
-const PR_GET_MEMORY_MERGE: u64 = 68;
 const MADV_DONTNEED: u64 = 4;
 const MADV_DONTNEED_LOCKED: u64 = 24;
 /// Most tasks whose steps a new task knows to be done.
@@ -414,9 +410,8 @@ impl Planner {
 
     /// prctl(PR_SET_MM) has moved the heap: the next brk tells where to.
     fn forget_heap(&mut self, task: u32, call: &Call) {
-        const PR_SET_MM: u64 = 35;
-        // START_BRK, BRK, MAP
-        let moves = call.args[0] == PR_SET_MM && matches!(call.args[1], 6 | 7 | 14);
+        let parts = [prctl::MM_START_BRK, prctl::MM_BRK, prctl::MM_MAP];
+        let moves = call.args[0] == prctl::SET_MM && parts.contains(&call.args[1]);
         let number = self.space_of(task);
         let space = number.and_then(|number| self.spaces.get_mut(&number));
         if let Some(space) = space.filter(|_| moves && call.returned.value().is_some()) {
@@ -484,11 +479,11 @@ impl Planner {
     /// Why the engine is not asked about a call.
     fn is_elsewhere(&mut self, call: &Call) -> Option<&'static str> {
         Some(match call.name {
-            CallName::Prctl if call.args[0] == 0x5356_4d41 => aside::NAMES,
+            CallName::Prctl if call.args[0] == prctl::SET_VMA => aside::NAMES,
             CallName::Prctl if is_unknown_there(call) => aside::PRCTL,
             CallName::Prctl
-                if matches!(call.args[0], PR_SET_THP_DISABLE | PR_GET_THP_DISABLE)
-                    || matches!(call.args[0], PR_SET_MDWE..=PR_GET_MEMORY_MERGE) =>
+                if matches!(call.args[0], prctl::SET_THP_DISABLE | prctl::GET_THP_DISABLE)
+                    || matches!(call.args[0], prctl::SET_MDWE..=prctl::GET_MEMORY_MERGE) =>
             {
                 return None;
             }
@@ -559,10 +554,10 @@ impl Planner {
 /// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.
 fn is_unknown_there(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
-        (PR_SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
-        (PR_SET_MDWE, [bits, 0, 0, 0]) => matches!(bits, 1 | 3),
-        (PR_SET_MEMORY_MERGE, [_, 0, 0, 0]) => true,
-        (PR_GET_MDWE | PR_GET_MEMORY_MERGE, [0, 0, 0, 0]) => true,
+        (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
+        (prctl::SET_MDWE, [bits, 0, 0, 0]) => matches!(bits, 1 | 3),
+        (prctl::SET_MEMORY_MERGE, [_, 0, 0, 0]) => true,
+        (prctl::GET_MDWE | prctl::GET_MEMORY_MERGE, [0, 0, 0, 0]) => true,
         _ => false,
     };
     sound && call.returned == Returned::Error(EINVAL)

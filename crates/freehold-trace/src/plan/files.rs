@@ -6,14 +6,11 @@ use super::aside;
 use super::calls::{Reach, Space};
 use super::descriptors::{Access, Open};
 use super::step::{PlannedCall, What};
+use crate::operation::{fallocate, fcntl};
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
 const EPERM: u16 = 1;
-const F_ADD_SEALS: u32 = 1033;
-const F_GET_SEALS: u32 = 1034;
-const FALLOC_FL_KEEP_SIZE: u64 = 1;
-const PUNCH_HOLE: u64 = 3;
 /// `MADV_POPULATE_READ` and `_WRITE`.
 const POPULATES: [u64; 2] = [22, 23];
 
@@ -41,7 +38,7 @@ impl Planner {
     /// A call on a file.
     pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
         match (call.name, call.returned) {
-            (CallName::Fcntl, _) if matches!(call.args[1] as u32, F_ADD_SEALS | F_GET_SEALS) => {
+            (CallName::Fcntl, _) if matches!(call.args[1] as u32, fcntl::ADD_SEALS | fcntl::GET_SEALS) => {
                 self.change(line, task, call, Change::Nothing);
             }
             (name, Returned::Value(value)) if name.is_of_descriptors() => {
@@ -74,7 +71,7 @@ impl Planner {
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
             CallName::Ftruncate => true,
-            CallName::Fallocate => call.args[1] & PUNCH_HOLE == PUNCH_HOLE,
+            CallName::Fallocate => call.args[1] & fallocate::HOLE == fallocate::HOLE,
             _ => false,
         };
         let file = self.file_at(task, call).filter(|_| takes && call.returned.value().is_some());
@@ -90,8 +87,8 @@ impl Planner {
         match mode {
             _ if call.returned.value().is_none() => Change::Nothing,
             0 => now.map_or(Change::Unknown, |now| Change::Length(now.max(offset.saturating_add(len)))),
-            FALLOC_FL_KEEP_SIZE => Change::Nothing,
-            PUNCH_HOLE => Change::Pages,
+            fallocate::KEEP_SIZE => Change::Nothing,
+            fallocate::HOLE => Change::Pages,
             _ => Change::Unknown,
         }
     }

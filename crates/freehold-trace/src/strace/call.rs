@@ -5,18 +5,13 @@ use super::text::{Arg, End, args, end};
 use super::value::{SHOWN, known_part, named, number};
 use super::vectors::{Pieces, pieces};
 use crate::error::Bad;
+use crate::operation::{fcntl, prctl};
 use crate::{CallName, Returned};
 
 /// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
 const VFORK: u64 = 0x4100;
 /// The bits of clone's flags that are the signal sent at the child's end.
 const EXIT_SIGNAL: u64 = 0xff;
-/// Operations of prctl that concern memory: `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_GET_THP_DISABLE`, `PR_SET_VMA`,
-/// `PR_SET_MDWE`, `PR_GET_MDWE`, `PR_SET_MEMORY_MERGE`, `PR_GET_MEMORY_MERGE`.
-const MEMORY_PRCTLS: [u64; 8] = [35, 41, 42, 0x53564d41, 65, 66, 67, 68];
-
-/// Operations of fcntl that copy a descriptor, seal a file or ask for its seals.
-const FILE_FCNTLS: [&str; 4] = ["F_DUPFD", "F_DUPFD_CLOEXEC", "F_ADD_SEALS", "F_GET_SEALS"];
 
 /// A call, read.
 #[derive(Debug)]
@@ -188,13 +183,13 @@ fn note<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
 }
 
 fn concerns_files(args_text: &[u8]) -> bool {
-    let operation = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
-    operation.is_some_and(|operation| FILE_FCNTLS.iter().any(|name| name.as_bytes() == operation.text))
+    let second = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
+    second.and_then(|arg| number(arg).ok()).is_some_and(|operation| fcntl::KEPT.contains(&(operation as u32)))
 }
 
 fn concerns_memory(args_text: &[u8]) -> bool {
     let first = args(args_text, 0).ok().and_then(|(found, _)| found.first().copied());
-    first.and_then(|arg| number(arg).ok()).is_some_and(|operation| MEMORY_PRCTLS.contains(&operation))
+    first.and_then(|arg| number(arg).ok()).is_some_and(|operation| prctl::KEPT.contains(&operation))
 }
 
 impl Made<'_> {

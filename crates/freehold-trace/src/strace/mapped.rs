@@ -4,6 +4,7 @@ use super::call::Made;
 use super::descriptors::{Descriptors, Known};
 use crate::error::Bad;
 use crate::files::Files;
+use crate::operation::fcntl;
 use crate::{CallName, FileInfo};
 use std::collections::BTreeMap;
 
@@ -126,8 +127,6 @@ impl Mapped {
 
 /// Descriptors that are opened, copied or closed.
 fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
-    const F_DUPFD: u64 = 0;
-    const F_DUPFD_CLOEXEC: u64 = 1030;
     const CLOSE_RANGE_CLOEXEC: u64 = 4;
     let [first, second, third, ..] = made.args;
     match made.name {
@@ -138,7 +137,7 @@ fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
         CallName::Dup | CallName::Dup2 | CallName::Dup3 => {
             known.set(descriptor(value), known.get(descriptor(first)))
         }
-        CallName::Fcntl if matches!(second, F_DUPFD | F_DUPFD_CLOEXEC) => {
+        CallName::Fcntl if fcntl::copies(second) => {
             known.set(descriptor(value), known.get(descriptor(first)));
         }
         CallName::Open | CallName::Openat | CallName::Openat2 | CallName::Creat => {

@@ -1,0 +1,90 @@
+//! Numbers that calls take for what they shall do, as Linux has them on x86-64.
+
+/// Operations of fcntl: its second argument, of which the kernel reads the lower half.
+pub mod fcntl {
+    /// `F_DUPFD`.
+    pub const DUPFD: u32 = 0;
+    /// `F_DUPFD_CLOEXEC`.
+    pub const DUPFD_CLOEXEC: u32 = 1030;
+    /// `F_ADD_SEALS`.
+    pub const ADD_SEALS: u32 = 1033;
+    /// `F_GET_SEALS`.
+    pub const GET_SEALS: u32 = 1034;
+
+    /// Those that recordings keep: they copy a descriptor, seal a file, or ask for its seals.
+    pub const KEPT: [u32; 4] = [DUPFD, DUPFD_CLOEXEC, ADD_SEALS, GET_SEALS];
+
+    /// Whether it copies a descriptor.
+    pub fn copies(operation: u64) -> bool {
+        matches!(operation as u32, DUPFD | DUPFD_CLOEXEC)
+    }
+}
+
+/// Seals of a file, as fcntl's third argument and answer have them.
+pub mod seal {
+    /// `F_SEAL_SEAL`: no more seals.
+    pub const SEAL: u64 = 1;
+    /// `F_SEAL_SHRINK`.
+    pub const SHRINK: u64 = 2;
+    /// `F_SEAL_GROW`.
+    pub const GROW: u64 = 4;
+    /// `F_SEAL_WRITE`.
+    pub const WRITE: u64 = 8;
+    /// `F_SEAL_FUTURE_WRITE`.
+    pub const FUTURE_WRITE: u64 = 0x10;
+    /// `F_SEAL_EXEC`.
+    pub const EXEC: u64 = 0x20;
+
+    /// All that there are.
+    pub const ALL: u64 = SEAL | SHRINK | GROW | WRITE | FUTURE_WRITE | EXEC;
+}
+
+/// Modes of fallocate: its second argument, bits of which some go together.
+pub mod fallocate {
+    /// `FALLOC_FL_KEEP_SIZE`.
+    pub const KEEP_SIZE: u64 = 1;
+    /// `FALLOC_FL_PUNCH_HOLE`, which is nothing without [`KEEP_SIZE`].
+    pub const PUNCH_HOLE: u64 = 2;
+
+    /// The mode that makes a hole.
+    pub const HOLE: u64 = PUNCH_HOLE | KEEP_SIZE;
+}
+
+/// Operations of prctl that are about memory: its first argument.
+pub mod prctl {
+    /// `PR_SET_MM`.
+    pub const SET_MM: u64 = 35;
+    /// `PR_SET_THP_DISABLE`.
+    pub const SET_THP_DISABLE: u64 = 41;
+    /// `PR_GET_THP_DISABLE`.
+    pub const GET_THP_DISABLE: u64 = 42;
+    /// `PR_SET_VMA`: names of anonymous memory.
+    pub const SET_VMA: u64 = 0x5356_4d41;
+    /// `PR_SET_MDWE`.
+    pub const SET_MDWE: u64 = 65;
+    /// `PR_GET_MDWE`.
+    pub const GET_MDWE: u64 = 66;
+    /// `PR_SET_MEMORY_MERGE`.
+    pub const SET_MEMORY_MERGE: u64 = 67;
+    /// `PR_GET_MEMORY_MERGE`.
+    pub const GET_MEMORY_MERGE: u64 = 68;
+
+    /// `PR_SET_MM_START_BRK`, an operation of [`SET_MM`]: prctl's second argument.
+    pub const MM_START_BRK: u64 = 6;
+    /// `PR_SET_MM_BRK`.
+    pub const MM_BRK: u64 = 7;
+    /// `PR_SET_MM_MAP`.
+    pub const MM_MAP: u64 = 14;
+
+    /// Those that recordings keep: all.
+    pub const KEPT: [u64; 8] = [
+        SET_MM,
+        SET_THP_DISABLE,
+        GET_THP_DISABLE,
+        SET_VMA,
+        SET_MDWE,
+        GET_MDWE,
+        SET_MEMORY_MERGE,
+        GET_MEMORY_MERGE,
+    ];
+}
