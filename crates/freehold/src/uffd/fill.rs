@@ -217,13 +217,17 @@ impl<P: Platform> Filler<'_, P> {
         while *at < end && done.is_ok() {
             let address = VirtAddr::new(*at);
             let found = guard.get(address);
-            let new = match self.source {
+            let within = match self.source {
+                Source::Cached => Ok(()),
+                _ => within_file(vma, *at),
+            };
+            let new = within.and_then(|()| match self.source {
                 _ if !found.is_none() && !is_wp_marker(found) => Err(UffdError::Present),
                 Source::Poison => Ok(Pte::marker(MarkerKind::Poison, 0)),
                 Source::Cached => self.cached_page(vma, *at, &rcu, &mut rss),
                 Source::Bytes(_) | Source::Zeroes if !found.is_none() => Err(UffdError::Present),
-                Source::Bytes(_) | Source::Zeroes => within_file(vma, *at).map(|()| zero),
-            };
+                Source::Bytes(_) | Source::Zeroes => Ok(zero),
+            });
             match new {
                 Ok(pte) => {
                     guard.set(address, pte);
@@ -273,11 +277,11 @@ impl<P: Platform> Filler<'_, P> {
         table: PteTable<'_, P::Format, P>,
         bytes: Option<&[u8]>,
     ) -> Result<(), UffdError> {
+        within_file(vma, page)?;
         let found = table.peek(VirtAddr::new(page));
         if !found.is_none() && (bytes.is_none() || !is_wp_marker(found)) {
             return Err(UffdError::Present);
         }
-        within_file(vma, page)?;
         match vma.object() {
             Object::File(file) if vma.flags().contains(VmFlags::SHARED) => {
                 self.put_shared(vma, file, page, table, bytes)

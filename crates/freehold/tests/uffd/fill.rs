@@ -125,6 +125,7 @@ fn shared_memory() {
         for at in [page(3), page(11)] {
             assert_eq!(uffd.copy(at, &bytes(1), WAKE), Err(UffdError::BadAddress));
             assert_eq!(uffd.zeropage(at, PAGE, WAKE), Err(UffdError::BadAddress));
+            assert_eq!(uffd.poison(at, PAGE, WAKE), Err(UffdError::BadAddress));
             assert_eq!(process.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
         }
         // A private mapping gets a page of its own, whatever the file has.
