@@ -50,6 +50,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
                 mapping.is_direct(),
                 mapping.is_shmem(),
                 mapping.is_secret(),
+                mapping.is_zeroes(),
                 mapping.aligns_to_huge_pages(),
                 mapping.huge_page_size(),
             );
@@ -62,12 +63,13 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let engine = stage.engine.clone();
     let size = v.offset();
     let page = v.of(&HugePageSize::ALL);
-    let mapping = match v.below(6) {
+    let mapping = match v.below(7) {
         0 => Mapping::new(&engine, Zeroes, size, v.bit()).ok(),
         1 => Mapping::memfd(&engine, size).ok(),
         2 => Mapping::of_huge_pages(&engine, page, size, v.bit()).ok(),
         3 => Mapping::direct(&engine, Zeroes, size).ok(),
         4 => Mapping::secret(&engine).ok(),
+        5 => Mapping::zeroes(&engine).ok(),
         _ => {
             let made = File::shared_memory(&engine, size);
             return made.map(|file| stage.add_file(file)).is_ok();

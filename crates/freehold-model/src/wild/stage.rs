@@ -156,6 +156,7 @@ impl Stage {
             Mapping::new(engine, Zeroes, 12 * PAGE, true).ok(),
             Mapping::memfd(engine, 12 * PAGE).ok(),
             Mapping::secret(engine).ok(),
+            Mapping::zeroes(engine).ok(),
             Mapping::of_huge_pages(engine, HugePageSize::Mib2, 4 << 20, true).ok(),
         ];
         for mapping in mappings.into_iter().flatten() {

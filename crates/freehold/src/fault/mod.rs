@@ -302,7 +302,7 @@ impl<P: Platform> AddressSpace<P> {
         // Read without the table's lock: a hint, to be checked under the lock.
         match table.peek(address).kind(Level::Pte) {
             Kind::None => match vma.object() {
-                Object::Anonymous => self.anon_fault(vma, page, access, held, table),
+                Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
                     // Gone from the cache since the pager was thought of.
                     Step::Fill(..) if vma.flags().contains(VmFlags::UFFD_MISSING) => Step::Retry,

@@ -57,6 +57,10 @@ impl<P: Platform> Mapping<P> {
         if self.is_secret() {
             return Err(FillError::Invalid);
         }
+        if self.is_zeroes() {
+            out.fill(0);
+            return Ok(out.len());
+        }
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
@@ -89,6 +93,9 @@ impl<P: Platform> Mapping<P> {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
         if self.huge.is_some() || self.is_secret() {
             return Err(FillError::Invalid);
+        }
+        if self.is_zeroes() {
+            return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= super::file::MAX_BYTES);
         if end.is_none() {

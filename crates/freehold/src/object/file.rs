@@ -126,6 +126,11 @@ impl<P: Platform> File<P> {
         self.segment.as_ref()
     }
 
+    /// Whether what is mapped of it is new memory. A driver has its own answers.
+    pub(crate) fn is_zeroes(&self) -> bool {
+        self.mapping.is_zeroes() && self.driver.is_none()
+    }
+
     /// Who answers mmap in the place of pages.
     pub(crate) fn driver(&self) -> Option<&dyn Driver<P>> {
         self.driver.as_deref()
@@ -142,14 +147,15 @@ impl<P: Platform> File<P> {
         core::str::from_utf8(&self.name).unwrap_or_default()
     }
 
-    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have.
+    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have; a device
+    /// of zeroes goes as far as offsets do.
     pub fn fits(&self, pgoff: u64, pages: u64) -> bool {
-        fits(pgoff, pages)
+        fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
     }
 }
 
-fn fits(pgoff: u64, pages: u64) -> bool {
-    let room = (MAX_BYTES >> PAGE_SHIFT).checked_sub(pages);
+fn fits(bytes: u64, pgoff: u64, pages: u64) -> bool {
+    let room = (bytes >> PAGE_SHIFT).checked_sub(pages);
     room.is_some_and(|room| pgoff <= room)
 }
 
@@ -170,7 +176,7 @@ mod tests {
             (u64::MAX, 1, false),
             (0, u64::MAX, false),
         ] {
-            assert_eq!(fits(pgoff, pages), fit, "{pages} pages from {pgoff:#x} on");
+            assert_eq!(fits(MAX_BYTES, pgoff, pages), fit, "{pages} pages from {pgoff:#x} on");
         }
     }
 }

@@ -134,6 +134,8 @@ pub(crate) enum Kind {
     Secret,
     /// The store's own.
     Direct,
+    /// There are none: it is a device of zeroes.
+    Zeroes,
 }
 
 /// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.

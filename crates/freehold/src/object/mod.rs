@@ -4,6 +4,7 @@
 //! one operation that takes pages away from under page tables), `drop_clean.rs` (pages that nobody uses), `direct.rs` (files whose pages are the storage itself),
 //! `exchange.rs` (another frame for a page), `lose.rs` (a page whose memory failed), `in_place.rs` (the pages for those who have
 //! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory), `special.rs`,
+//! `zeroes.rs` (/dev/zero),
 //! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file: [`rmap`](crate::rmap).
 
 mod contents;
@@ -25,6 +26,7 @@ mod secret;
 mod segment;
 mod special;
 mod truncate;
+mod zeroes;
 
 pub use crate::vma::VmaInfo;
 pub(crate) use contents::{cleaned, keep_dirty};
@@ -54,6 +56,8 @@ use crate::{
 pub enum Object<P: Platform> {
     /// Private memory that starts as zeroes.
     Anonymous,
+    /// The same by an open file, which is [a device of zeroes](Mapping::zeroes).
+    Zeroes(Counted<File<P>>),
     /// An open file, or shared memory, which is a file without a name.
     File(Counted<File<P>>),
     /// Frames that the engine does not own, by an embedder's hooks.
@@ -75,6 +79,7 @@ impl<P: Platform> Clone for Object<P> {
     fn clone(&self) -> Self {
         match self {
             Object::Anonymous => Object::Anonymous,
+            Object::Zeroes(file) => Object::Zeroes(file.clone()),
             Object::File(file) => Object::File(file.clone()),
             Object::Special(special) => Object::Special(special.clone()),
         }
@@ -82,12 +87,14 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Whether neighbours that map these two may be one VMA: both anonymous, the same open file, or special with the same
+    /// Whether neighbours that map these two may be one VMA: both anonymous, by the same open file if by one, the same open file, or special with the same
     /// private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
-            (Object::File(a), Object::File(b)) => Counted::same(a, b),
+            (Object::File(a), Object::File(b)) | (Object::Zeroes(a), Object::Zeroes(b)) => {
+                Counted::same(a, b)
+            }
             (Object::Special(a), Object::Special(b)) => Counted::same(a, b),
             _ => false,
         }
@@ -96,7 +103,7 @@ impl<P: Platform> Object<P> {
     /// Whether `vma`, which maps this, may be cut at `at`. At its ends there is nothing to cut.
     pub fn may_split(&self, vma: &Vma<P>, at: u64) -> bool {
         match self {
-            Object::Anonymous => true,
+            Object::Anonymous | Object::Zeroes(_) => true,
             Object::File(file) => at.is_multiple_of(file.mapping().page_bytes()),
             Object::Special(special) => {
                 at <= vma.start() || vma.end() <= at || special.ops().may_split(&VmaInfo::of(vma), at)
@@ -107,7 +114,7 @@ impl<P: Platform> Object<P> {
     /// Whose reverse map lists the VMAs that map this.
     pub(crate) fn listed_by(&self) -> Option<&Counted<Mapping<P>>> {
         match self {
-            Object::Anonymous => None,
+            Object::Anonymous | Object::Zeroes(_) => None,
             Object::File(file) => Some(file.mapping()),
             Object::Special(special) => special.mapping(),
         }
@@ -117,6 +124,14 @@ impl<P: Platform> Object<P> {
     pub fn file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::File(file) => Some(file),
+            Object::Anonymous | Object::Zeroes(_) | Object::Special(_) => None,
+        }
+    }
+
+    /// The open file, also if it is a device of zeroes.
+    pub fn open_file(&self) -> Option<&Counted<File<P>>> {
+        match self {
+            Object::Zeroes(file) | Object::File(file) => Some(file),
             Object::Anonymous | Object::Special(_) => None,
         }
     }
@@ -125,7 +140,7 @@ impl<P: Platform> Object<P> {
     /// VMA's close hook.
     pub(crate) fn counts_vmas(&self) -> bool {
         match self {
-            Object::Anonymous => false,
+            Object::Anonymous | Object::Zeroes(_) => false,
             Object::File(file) => file.segment().is_some(),
             Object::Special(_) => true,
         }
@@ -162,11 +177,11 @@ impl<P: Platform> Object<P> {
         self.file().is_some_and(|file| file.mapping().is_secret())
     }
 
-    /// How reports call it; empty for anonymous memory.
+    /// How reports call it; empty for anonymous memory without a file.
     pub fn name(&self) -> &str {
         match self {
             Object::Anonymous => "",
-            Object::File(file) => file.name(),
+            Object::Zeroes(file) | Object::File(file) => file.name(),
             Object::Special(special) => special.ops().name(),
         }
     }

@@ -49,7 +49,7 @@ impl<P: Platform> Mapping<P> {
         let _content = self.content.write();
         self.may_resize(size)?;
         let old = self.size();
-        if self.is_secret() && old != 0 {
+        if self.is_zeroes() || (self.is_secret() && old != 0) {
             return Err(FillError::Invalid);
         }
         if size >= old {
@@ -91,7 +91,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// As [`truncate`](Self::truncate).
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
-        if self.is_secret() {
+        if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);
         }
         let _content = self.content.write();

@@ -59,7 +59,8 @@ impl<P: Platform> MapLine<P> {
     /// The part of a VMA, which a lock keeps still, that lies in `part`.
     pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: Range<u64>) -> Self {
         let object = vma.object();
-        let offset = if object.listed_by().is_some() { vma.pgoff_of(part.start) << PAGE_SHIFT } else { 0 };
+        let has_offset = object.open_file().is_some() || object.listed_by().is_some();
+        let offset = if has_offset { vma.pgoff_of(part.start) << PAGE_SHIFT } else { 0 };
         let name = match object {
             // The heap is whatever anonymous memory touches the range of the break.
             Object::Anonymous

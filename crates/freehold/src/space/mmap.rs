@@ -150,6 +150,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr, unit) };
         let object = match (file, huge) {
+            (Some(file), _) if file.is_zeroes() => Object::Zeroes(file.clone()),
             (Some(file), _) => Object::File(file.clone()),
             (None, Some(size)) => Object::File(File::anonymous_huge(&self.engine, size, len)?),
             (None, None) => Object::Anonymous,
@@ -173,15 +174,19 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
-    /// Private anonymous memory. Shared memory is a file in the making.
+    /// Private anonymous memory of no file. Shared memory is a file in the making.
     pub(super) fn is_private(&self) -> bool {
         matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE != SHARED
     }
 
+    /// Whether others see stores.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
+    }
+
     /// Whether the file promises its pages to the mapping, as it does to shared ones.
     fn wants_promise(&self) -> bool {
-        let shared = matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE);
-        shared && !self.flags.contains(MapFlags::NORESERVE)
+        self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
     }
 
     /// The file of huge pages, if there is one and the mapping is to be promised its pages or may enlarge it.
@@ -295,6 +300,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 self.settle_file(request, &file)?;
                 request.vm_flags = marked(request.vm_flags, &request.object);
             }
+            Object::Zeroes(device) => {
+                self.settle_file(request, &device)?;
+                if request.vm_flags.contains(VmFlags::SHARED) {
+                    // The offset stays, although this memory begins at none.
+                    request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
+                }
+                request.vm_flags = marked(request.vm_flags, &request.object);
+            }
             _ => self.settle_anonymous(request, start)?,
         }
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
@@ -366,7 +379,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.vm_flags.contains(VmFlags::GROWSDOWN) {
             return Err(MmapError::Invalid);
         }
-        if file.driver().is_some() {
+        if file.driver().is_some() || file.is_zeroes() {
             return Ok(());
         }
         if file.mapping().is_secret() {

@@ -367,10 +367,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Where what moves goes: at the hint or anywhere.
     fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
-        let file = vma.object().file().filter(|file| file.mapping().aligns_to_huge_pages());
-        Ok(match file {
-            Some(_) => self.place_file(hint, request.new_len, vma.pgoff_of(request.addr))?,
-            None => self.place_free(hint, request.new_len, vma.is_anonymous())?,
+        let object = vma.object();
+        Ok(match object.aligns(vma.flags().contains(VmFlags::MAYSHARE)) {
+            true => self.place_file(hint, request.new_len, vma.pgoff_of(request.addr))?,
+            false => self.place_free(hint, request.new_len, matches!(object, Object::Anonymous))?,
         })
     }
 
@@ -462,7 +462,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 let info = VmaInfo { range: from.clone(), pgoff, flags: source.flags() };
                 special.ops().mremap(self.space.mmu(), &info, target.clone())
             }
-            Object::Anonymous | Object::File(_) => Ok(()),
+            Object::Anonymous | Object::Zeroes(_) | Object::File(_) => Ok(()),
         }
     }
 
@@ -571,7 +571,7 @@ fn movable<P: Platform>(source: &Vma<P>) -> Tables {
 /// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place, so that it
 /// can merge there; what had pages keeps the offsets by which these are known.
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
-    let unfaulted = matches!(source.object(), Object::Anonymous) && !source.anon().is_some();
+    let unfaulted = source.is_anonymous() && !source.anon().is_some();
     let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
     match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
         Some(_) => Attrs { pgoff, ..source.attrs() },
@@ -579,7 +579,11 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Whether a VMA moves only by itself: a segment's memory has its own say in where it goes.
+/// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, have their own say in where they go.
 fn moves_alone<P: Platform>(vma: &Vma<P>) -> bool {
-    vma.object().file().is_some_and(|file| file.segment().is_some()) && vma.huge_page_size().is_none()
+    match vma.object() {
+        Object::Zeroes(_) => true,
+        Object::File(file) => file.segment().is_some() && vma.huge_page_size().is_none(),
+        Object::Anonymous | Object::Special(_) => false,
+    }
 }

@@ -43,9 +43,9 @@ impl<P: Platform> WriteGuard<'_, P> {
                 self.find_aligned_gap(len, unit)
             };
         }
-        match request.object.file().filter(|file| file.mapping().aligns_to_huge_pages()) {
-            Some(_) => self.place_file(addr, len, request.pgoff),
-            None => self.place_free(addr, len, request.is_private()),
+        match request.object.aligns(request.is_shared()) {
+            true => self.place_file(addr, len, request.pgoff),
+            false => self.place_free(addr, len, request.is_private()),
         }
     }
 

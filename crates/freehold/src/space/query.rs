@@ -36,7 +36,7 @@ impl QueryFlags {
             (QueryFlags::SHARED, VmFlags::MAYSHARE),
         ];
         let rights = wanted.iter().all(|(query, flag)| !self.contains(*query) || vma.flags().contains(*flag));
-        rights && (!self.contains(QueryFlags::FILE_BACKED) || vma.object().file().is_some())
+        rights && (!self.contains(QueryFlags::FILE_BACKED) || vma.object().open_file().is_some())
     }
 }
 

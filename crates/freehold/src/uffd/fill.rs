@@ -381,9 +381,10 @@ impl<P: Platform> Filler<'_, P> {
     }
 }
 
-/// Beyond the end of a file no page is put, not even a private one.
+/// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it begins.
 fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     match vma.object() {
+        Object::Zeroes(_) => Err(UffdError::BadAddress),
         Object::File(file) if vma.pgoff_of(page) >= file.mapping().pages() => Err(UffdError::BadAddress),
         _ => Ok(()),
     }

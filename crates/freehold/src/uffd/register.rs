@@ -52,7 +52,7 @@ const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::D
 fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     let shmem = vma.object().file().is_some_and(|file| file.mapping().is_shmem());
     let kind = match vma.object() {
-        Object::Anonymous => !flags.contains(VmFlags::UFFD_MINOR),
+        Object::Anonymous | Object::Zeroes(_) => !flags.contains(VmFlags::UFFD_MINOR),
         Object::File(_) => shmem,
         Object::Special(_) => false,
     };

@@ -124,7 +124,7 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
     let flags = vma.flags();
     let missing = flags.contains(VmFlags::UFFD_MISSING).then_some(FaultReason::Missing);
     match vma.object() {
-        Object::Anonymous => missing,
+        Object::Anonymous | Object::Zeroes(_) => missing,
         Object::File(file) => {
             let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
             match mapping.has_page(index) {

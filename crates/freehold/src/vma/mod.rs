@@ -131,7 +131,7 @@ impl<P: Platform> Vma<P> {
         VmFlags::from_bits_retain(self.flags.load(Relaxed))
     }
 
-    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made at.
+    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made at, if it is of no file.
     pub fn pgoff(&self) -> u64 {
         self.pgoff.load(Relaxed)
     }
@@ -196,9 +196,9 @@ impl<P: Platform> Vma<P> {
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
-    /// Private anonymous memory.
+    /// Anonymous memory, of a device of zeroes or not.
     pub fn is_anonymous(&self) -> bool {
-        matches!(self.object(), Object::Anonymous)
+        self.object().is_anonymous()
     }
 
     /// The lock over both words.

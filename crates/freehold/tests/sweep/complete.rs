@@ -48,6 +48,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Mapping::is_shmem", "a value"),
     ("Mapping::is_direct", "a value"),
     ("Mapping::is_secret", "a value"),
+    ("Mapping::is_zeroes", "a value"),
     ("Mapping::aligns_to_huge_pages", "a value"),
     ("Mapping::align_to_huge_pages", "a word, which needs no memory"),
     ("Mapping::size", "a number"),

@@ -112,6 +112,12 @@ pub const STATES: &[State] = &[
         s.file = File::new(&memfd, FileAccess::READ_WRITE, "/memfd:it").unwrap();
         of_file(s, MapFlags::SHARED);
     }),
+    state("a device of zeroes", |s| {
+        let zeroes = Mapping::zeroes(s.world.engine()).unwrap();
+        s.file = File::new(&zeroes, FileAccess::READ_WRITE, "/dev/zero").unwrap();
+        of_file(s, MapFlags::PRIVATE);
+        forked(s);
+    }),
     state("a direct file", |s| {
         let storage = Storage::new(&s.world.machine);
         s.file = storage.file(&s.world, 12);

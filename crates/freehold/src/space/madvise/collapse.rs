@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
         let first = vma.start().next_multiple_of(HUGE);
         let fits = first.checked_add(HUGE).is_some_and(|end| end <= vma.end());
         let aligned = match vma.object() {
-            Object::Anonymous => true,
+            Object::Anonymous | Object::Zeroes(_) => true,
             Object::File(file) => file.mapping().is_shmem() && vma.pgoff_of(first).is_multiple_of(PAGES),
             _ => false,
         };

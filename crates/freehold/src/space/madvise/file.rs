@@ -52,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
 fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseError> {
     let flags = vma.flags();
     let file =
-        vma.object().file().filter(|_| !flags.contains(VmFlags::LOCKED)).ok_or(MadviseError::Invalid)?;
+        vma.object().open_file().filter(|_| !flags.contains(VmFlags::LOCKED)).ok_or(MadviseError::Invalid)?;
     let writes_reach_it = flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE);
     if writes_reach_it { Ok(file) } else { Err(MadviseError::AccessDenied) }
 }

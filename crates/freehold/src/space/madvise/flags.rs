@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::MadviseError,
+    object::Object,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
@@ -36,7 +37,7 @@ fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, Madvise
     let special = flags.intersects(VmFlags::SPECIAL);
     let refused = match advice {
         Advice::DoFork => special && !flags.contains(VmFlags::HUGETLB),
-        Advice::WipeOnFork => !vma.is_anonymous() || flags.contains(VmFlags::SHARED),
+        Advice::WipeOnFork => !matches!(vma.object(), Object::Anonymous) || flags.contains(VmFlags::SHARED),
         Advice::KeepOnFork => flags.contains(VmFlags::DROPPABLE),
         Advice::DoDump => {
             (special && !flags.contains(VmFlags::HUGETLB)) || flags.contains(VmFlags::DROPPABLE)

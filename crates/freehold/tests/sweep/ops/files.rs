@@ -20,6 +20,7 @@ fn file<'a>(s: &'a Scene<'_>) -> &'a Mapping<Machine> {
 pub const OPS: &[Op] = &[
     op("Mapping::new", "a file", |s| made(Mapping::new(s.world.engine(), Disk, PAGE, false))),
     op("Mapping::memfd", "a memfd", |s| made(Mapping::memfd(s.world.engine(), PAGE))),
+    op("Mapping::zeroes", "a device of zeroes", |s| made(Mapping::zeroes(s.world.engine()))),
     op("Mapping::secret", "secret memory", |s| made(Mapping::secret(s.world.engine()))),
     op("Mapping::direct", "a direct file", |s| made(Mapping::direct(s.world.engine(), Disk, PAGE))),
     op("Mapping::of_huge_pages", "a file of huge pages", |s| {
