@@ -94,8 +94,8 @@ impl Memory {
         let kind = match area.name.as_str() {
             "[heap]" => Kind::Heap,
             "[stack]" => Kind::Stack,
-            name if area.shared || name.starts_with("/dev/zero") => Kind::SharedFile,
-            name if name.starts_with("[anon") => Kind::Anonymous,
+            _ if area.shared => Kind::SharedFile,
+            name if name == "/dev/zero" || name.starts_with("[anon") => Kind::Anonymous,
             name if name.starts_with('[') => Kind::Special,
             "" => Kind::Anonymous,
             _ => Kind::PrivateFile,

@@ -143,8 +143,8 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
         Some(Mapped::File(file)) => file.file(planned.access),
         _ => None,
     });
-    // Which zeroes these are, is all the same, and a device may be of any length.
-    let endless = file.is_some_and(|file| file.name() == "/dev/zero" || file.name().starts_with(UNNAMED));
+    // It may be a device, of any length.
+    let endless = file.is_some_and(|file| file.name().starts_with(UNNAMED));
     let beyond = offset.saturating_add(len) > UNKNOWN_SIZE;
     let offset = if endless && beyond { offset % (1 << 40) } else { offset };
     // Linux takes a fixed address in the last page for the number of an error.
@@ -160,7 +160,15 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     }
     // Where Linux put it; the engine agrees if that is free.
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
-    let addr = planned.call.returned.value().filter(|_| !fixed && !chooses).unwrap_or(addr);
+    let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
+    let addr = place.unwrap_or(addr);
+    // As a hint, that would have to have room for alignment as well.
+    let aligned = file.is_some_and(|file| file.mapping().aligns_to_huge_pages());
+    let private = flags & MapFlags::SHARED_VALIDATE == MapFlags::PRIVATE;
+    let flags = match place {
+        Some(_) if aligned && private => flags | MapFlags::FIXED_NOREPLACE,
+        _ => flags,
+    };
     let mmap = || {
         let mapped = process.mmap(addr, len, Prot::from_bits_retain(prot), flags, file, offset);
         mapped.map_err(MmapError::errno)

@@ -7,7 +7,7 @@ use super::outcome::Difference;
 use super::resident::{self, Resident};
 use super::runs::Runs;
 use super::touched::Of;
-use super::world::{UNNAMED, World, plain_name, special_name};
+use super::world::{UNNAMED, World, ZEROES, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
@@ -175,7 +175,7 @@ fn is_unnamed(line: &MapLine<Machine>) -> bool {
 /// Whether the recording tells how the file was opened that is mapped at `at`. Only of shared mappings does that matter.
 fn tells_opening(world: &World, process: &Process, at: u64) -> bool {
     let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::MAYSHARE));
-    let file = vma.as_ref().and_then(|vma| vma.object().file());
+    let file = vma.as_ref().and_then(|vma| vma.object().open_file());
     file.is_some_and(|file| world.tells_opening(file))
 }
 
@@ -243,7 +243,7 @@ fn show<'c>(
 
 /// How the private pages of an area are told from others.
 fn is_private_page(area: &Area, file_page: bool) -> bool {
-    !area.shared && (matches!(shown_name(&area.name), "" | "[heap]") || !file_page)
+    !area.shared && (matches!(shown_name(&area.name), "" | "[heap]" | ZEROES) || !file_page)
 }
 
 /// Compares private pages.

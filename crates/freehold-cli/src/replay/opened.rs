@@ -69,6 +69,9 @@ impl Opened {
 
     /// Makes a call that changes the file. None: the engine does not have it, or cannot know its answer.
     pub(super) fn change(&self, call: &Call) -> Option<Returned> {
+        if self.mapping.is_zeroes() {
+            return None;
+        }
         let [_, mode, offset, len, ..] = call.args;
         let done = |result: Result<(), Errno>| match result {
             Ok(()) => Returned::Value(0),

@@ -114,7 +114,7 @@ impl Chosen {
         let file = planned.file.and_then(|id| world.mapped(id));
         let shared = match file {
             Some(Mapped::File(file)) => {
-                file.file(planned.access).is_some_and(|file| file.mapping().is_shmem())
+                file.mapping.is_shmem() || (file.mapping.is_zeroes() && flags & MAP_SHARED != 0)
             }
             _ => flags & MAP_ANONYMOUS != 0 && flags & MAP_SHARED != 0,
         };

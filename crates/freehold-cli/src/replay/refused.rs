@@ -38,9 +38,6 @@ const APART: &str =
 /// Why some are not that populate.
 const LENGTHS: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind the end of a file: how long it was at the time, is not recorded";
 
-/// Why some moves are not.
-const DEVICE: &str = "mremap of /dev/zero with what is behind it: such memory moves alone";
-
 /// Why some mmaps are not that were refused for two reasons at once.
 const SYNC: &str = "mmap(MAP_SYNC) of files whose file system may know it: which, is not recorded, and decides which error it is";
 
@@ -76,9 +73,6 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         CallName::Mprotect | CallName::PkeyMprotect => &[ENOMEM, EACCES],
         CallName::Madvise if matches!(call.returned, Returned::Error(_)) => {
             return behind_the_end(process, call, faults);
-        }
-        CallName::Mremap if call.returned == Returned::Error(EFAULT) && is_device(process, call.args[0]) => {
-            return Some(Refused::Leave(DEVICE));
         }
         CallName::Mremap if call.returned == Returned::Error(EFAULT) && !faults => {
             return apart(process, call);
@@ -116,12 +110,6 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         return if number == EPERM && sealed { None } else { Some(Refused::Leave(UNTOLD)) };
     }
     Some(Refused::Undo(Before { brk: None, lines, range }, UNTOLD))
-}
-
-/// Whether /dev/zero is mapped at `address`.
-fn is_device(process: &Process, address: u64) -> bool {
-    let vma = process.find_vma(address);
-    vma.as_ref().and_then(|vma| vma.object().file()).is_some_and(|file| file.name() == "/dev/zero")
 }
 
 /// Linux has found a page missing that was to be brought in, perhaps behind the end of a file.
@@ -188,7 +176,7 @@ fn tells_opening(
     }
     let told = |line: &MapLine<Machine>| {
         let vma = process.find_vma(line.start);
-        let file = vma.as_ref().and_then(|vma| vma.object().file());
+        let file = vma.as_ref().and_then(|vma| vma.object().open_file());
         file.is_none_or(|file| world.tells_opening(file))
     };
     lines.iter().all(told)

@@ -32,6 +32,8 @@ const SPECIAL_PAGES: usize = 16;
 const MOST_OF_POOL: u64 = 4;
 /// How the kernel names secret memory (memfd_secret).
 const SECRET: &str = "/secretmem";
+/// The device of zeroes.
+pub(super) const ZEROES: &str = "/dev/zero";
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
@@ -198,10 +200,13 @@ impl World {
             secret.truncate(bytes).map_err(|_| NoMemory)?;
             return Ok(secret);
         }
+        if file.path == ZEROES {
+            return Mapping::zeroes(&self.engine);
+        }
         if file.memfd.is_some_and(Opened::may_be_sealed) {
             return Mapping::memfd(&self.engine, bytes);
         }
-        let shmem = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+        let shmem = ["/dev/shm/", "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
         Mapping::new(&self.engine, Zeroes, bytes, shmem)
     }

@@ -57,6 +57,8 @@ pub(crate) mod flag {
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
     /// A segment of System V shared memory, which smaps does not say.
     pub(crate) const SEGMENT: u32 = 1 << 31;
+    /// Private memory of /dev/zero: anonymous, although it has a file.
+    pub(crate) const ZEROES: u32 = 1 << 30;
     /// What never merges.
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
@@ -88,6 +90,11 @@ impl Area {
     /// The part from `at` on, of an area that starts at `start`.
     fn from(&self, start: u64, at: u64) -> Area {
         Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }
+    }
+
+    /// Whether it is private anonymous memory.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        !self.shared && (self.file.is_none() || self.flags & flag::ZEROES != 0)
     }
 
     fn alike(&self, right: &Area) -> bool {

@@ -140,6 +140,8 @@ pub(crate) struct Doing<'c> {
     pub(crate) call: &'c Call,
     /// What is mapped, by its number.
     pub(crate) file: Option<u32>,
+    /// That is /dev/zero.
+    pub(crate) zeroes: bool,
     /// Bytes of the segment that shmat attaches.
     pub(crate) segment: u64,
     pub(crate) stamp: Stamp,
@@ -236,6 +238,7 @@ impl Space {
         set(&mut bits, flags & MAP_LOCKED != 0, flag::LOCKED);
         set(&mut bits, flags & MAP_STACK != 0, flag::NOHUGEPAGE);
         set(&mut bits, flags & MAP_SYNC != 0, flag::SYNC);
+        set(&mut bits, doing.zeroes && flags & MAP_ANONYMOUS == 0 && !shared, flag::ZEROES);
         let area = Area {
             end: range.end,
             prot: prot as u8 & 7,
@@ -279,7 +282,7 @@ impl Space {
                 if !area.shared && area.flags & flag::NORESERVE == 0 {
                     area.flags |= flag::ACCOUNT;
                 }
-            } else if area.file.is_none() && !area.shared && area.family == 0 {
+            } else if area.is_anonymous() && area.family == 0 {
                 area.flags &= !flag::ACCOUNT;
             }
             if let Some(key) = key {
@@ -358,7 +361,7 @@ impl Space {
             self.areas.unmap(&target);
         }
         // An anonymous mapping that was never written is counted from where it is.
-        if moved.file.is_none() && moved.family == 0 {
+        if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
             moved.offset = to;
         }
         if flags & MREMAP_DONTUNMAP == 0 {

@@ -145,7 +145,10 @@ impl Planner {
     fn show(&mut self, space: &mut Space, snapshot: &Snapshot) {
         for shown in &snapshot.areas {
             let file = self.file_of(&shown.name);
-            let flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
+            let mut flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
+            if !shown.shared && self.is_zeroes(file) {
+                flags |= flag::ZEROES;
+            }
             let written = shown.sizes.is_some_and(|sizes| sizes[6] > 0) && !shown.shared;
             if written {
                 self.families = self.families.wrapping_add(1).max(1);
@@ -310,7 +313,10 @@ impl Planner {
         if self.keeps_layout && calls::changes_layout(call.name) {
             self.scratch.push(std::mem::replace(&mut space.layout, stamp));
         }
-        let mut doing = Doing { call: &call, file, segment: bytes, stamp, families: &mut self.families };
+        let zeroes = self.is_zeroes(file);
+        let mapped = self.own_memory(&call, file);
+        let families = &mut self.families;
+        let mut doing = Doing { call: &call, file: mapped, zeroes, segment: bytes, stamp, families };
         space.apply(&mut doing);
         if let Some(at) = call.returned.value().filter(|_| unheard_of) {
             space.hide_from(at.saturating_add(PAGE));

@@ -13,6 +13,8 @@ const SHM_HUGETLB: u64 = 0o4000;
 /// Bytes of a huge page, where nothing else is said.
 const HUGE: u64 = 2 << 20;
 const EBADF: u16 = 9;
+/// How it calls the device of zeroes, and shared memory without a name.
+const ZEROES: &str = "/dev/zero";
 /// How the kernel calls memfds.
 const MEMFD: &str = "/memfd:";
 
@@ -45,14 +47,26 @@ impl Planner {
         Some(id)
     }
 
-    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put in its place.
+    /// Whether this is /dev/zero, or memory without a name.
+    pub(super) fn is_zeroes(&self, file: Option<u32>) -> bool {
+        file.is_some() && file == self.names.get(ZEROES).copied()
+    }
+
+    /// What an mmap maps: if it is shared memory of /dev/zero, nothing that anything else maps.
+    pub(super) fn own_memory(&mut self, call: &Call, file: Option<u32>) -> Option<u32> {
+        let shared = call.name == CallName::Mmap && matches!(call.args[3] & 0xf, 1 | 3);
+        if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
+    }
+
+    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put in its place. But every
+    /// shared mapping of /dev/zero is recorded as a file of its own, and the device is one.
     pub(super) fn file_of_record(&mut self, record: u32) -> Option<u32> {
         if let Some(&id) = self.records.get(&record) {
             return Some(id);
         }
         let path = self.recording.file(record)?.path.clone();
         let name = path.strip_suffix(" (deleted)").unwrap_or(&path);
-        if self.names.get(name).is_some_and(|id| self.recorded_files.contains(id)) {
+        if name != ZEROES && self.names.get(name).is_some_and(|id| self.recorded_files.contains(id)) {
             self.names.remove(name);
         }
         let id = self.file_of(&path)?;
@@ -186,7 +200,7 @@ impl Planner {
                 let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
                 match (path, anonymous, shared) {
                     (_, true, false) => None,
-                    (None, true, true) => self.file_of("/dev/zero"),
+                    (None, true, true) => self.file_of(ZEROES),
                     (Some(path), true, true) => self.file_of(&path),
                     (path, false, _) => self.opened_file(task, call, path.as_deref()),
                 }

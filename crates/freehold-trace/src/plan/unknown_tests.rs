@@ -92,7 +92,8 @@ fn below_a_mapping_that_grows_nothing_is_certain() {
     space.show_call(&map, &[0x8000..0x9000, 0..0]);
     let stamp = Stamp { task: 1, index: 0 };
     let mut families = 0;
-    space.apply(&mut Doing { call: &map, file: None, segment: 0, stamp, families: &mut families });
+    let families = &mut families;
+    space.apply(&mut Doing { call: &map, file: None, zeroes: false, segment: 0, stamp, families });
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.show_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.show_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
