@@ -150,6 +150,8 @@ pub struct Beside {
     pub range: Range<u64>,
     /// The other call comes later among the events.
     pub later: bool,
+    /// What is mapped there stays; but which of it is locked changes.
+    pub locks: bool,
 }
 
 /// What process_vm_readv or process_vm_writev moved.

@@ -173,6 +173,7 @@ fn without_what_is_not_written(mut event: Event) -> Event {
     if let Kind::Call(call) = &mut event.kind {
         call.file = None;
         call.transfer = None;
+        call.beside.clear();
     }
     event
 }

@@ -53,11 +53,12 @@ pub(super) fn answer(
         CallName::Mremap => mremap(process, planned, chooses),
         CallName::Madvise => done(madvise(process, &args)),
         CallName::ProcessMadvise => returned(process_madvise(process, planned)?),
-        CallName::Mbind => done(
-            process
-                .set_policy(args[0]..args[0].wrapping_add(args[1]), policy(args[2], args[3]))
-                .map_err(|error| error.errno()),
-        ),
+        CallName::Mbind => {
+            // More than fits is none.
+            let len = args[1].checked_next_multiple_of(PAGE).unwrap_or(0);
+            let range = args[0]..args[0].wrapping_add(len);
+            done(process.set_policy(range, policy(args[2], args[3])).map_err(|error| error.errno()))
+        }
         CallName::Mlock => done(process.mlock(args[0], args[1]).map_err(|error| error.errno())),
         CallName::Mlock2 => {
             let flags = LockFlags::from_bits_retain(args[2] as _);
@@ -118,6 +119,8 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
+        // Where a stack could grow to, it would have.
+        drop(process.find_vma(at).ok_or(Errno::EFAULT)?);
         // A page may be one that nobody can have.
         let here = [IoVec { base: at, len: 1 }];
         process.read_vectored(&here, &mut [0]).map_err(|_| Errno::EFAULT)?;

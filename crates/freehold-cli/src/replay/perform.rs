@@ -126,7 +126,9 @@ impl<'w, 'c> Performer<'w, 'c> {
                     && *returned != planned.call.returned
                 {
                     let call = &planned.call;
-                    if let Some(value) = returned.value() {
+                    // Up to a hole it has locked memory.
+                    let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
+                    if let Some(value) = returned.value().or(locks.then_some(0)) {
                         self.cpu.call(|| before.restore(image.process(), call, value));
                     }
                     self.lap();

@@ -13,6 +13,7 @@ use std::ops::Range;
 /// Bytes that a call moves, at most; calls that moved more are not repeated.
 const MOST_BYTES: u64 = 1 << 26;
 const EFAULT: u16 = 14;
+const PAGE: u64 = 4096;
 
 /// What a transfer came to.
 #[derive(Debug)]
@@ -121,6 +122,13 @@ fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64
             let Some(vma) = process.find_vma(reached).filter(|vma| vma.flags().contains(needs)) else {
                 return sum + (reached - at);
             };
+            // Behind the end of a file there is nothing.
+            let bytes = vma.object().file().map(|file| file.mapping().size().next_multiple_of(PAGE));
+            let there = bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(vma.pgoff() * PAGE));
+            let there = vma.start().saturating_add(there);
+            if there < vma.end().min(end) {
+                return sum + there.max(reached) - at;
+            }
             reached = vma.end().min(end);
         }
         sum += len;

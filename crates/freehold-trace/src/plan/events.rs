@@ -294,13 +294,16 @@ impl Planner {
         let Some(mut space) = self.spaces.remove(&number) else { return };
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, file);
-        let unsure = self.assume(&mut space, task, line, &call, &reach);
-        if unsure.0 && unknown::leaves_alone(&call) {
+        // What is assumed waits as the call itself.
+        let beside = space.gather(&reach, &mut self.scratch);
+        let (unsure, before, after) = self.assume(&mut space, task, line, &call, &reach);
+        if unsure && unknown::leaves_alone(&call) {
             self.spaces.insert(number, space);
             self.scratch.clear();
             return self.aside(aside::UNSURE);
         }
-        let stamp = Stamp { index: stamp.index + unsure.1, ..stamp };
+        // Who waits for the call waits for what belongs to it.
+        let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
         // A question that is answered otherwise than before: something has moved the heap.
         let moved = |(_, end)| call.args[0] == 0 && call.returned.value() != Some(end);
@@ -309,7 +312,6 @@ impl Planner {
             space.heap = None;
         }
         let heap = call.returned.value().filter(|_| first_brk);
-        let beside = space.gather(&reach, &mut self.scratch);
         if self.keeps_layout && calls::changes_layout(call.name) {
             self.scratch.push(std::mem::replace(&mut space.layout, stamp));
         }
@@ -324,7 +326,7 @@ impl Planner {
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
-        let unsure = unsure.0 || self.is_partial(&call, number);
+        let unsure = unsure || self.is_partial(&call, number);
         if unsure {
             self.aside(aside::UNSURE);
         }
@@ -342,6 +344,7 @@ impl Planner {
             ..PlannedCall::new(call)
         };
         self.push(task, line, What::Call(Box::new(planned)));
+        after.into_iter().for_each(|what| self.push(task, line, what));
     }
 
     /// Whether a call about pieces of memory, in a space of unknown start where these may have been mapped, or not, did less than it was
@@ -457,19 +460,26 @@ impl Planner {
 
     /// In a space of unknown start: brings memory into line with what the call found there. Whether its answer rests on memory of
     /// which nothing is known, and how many steps were added.
-    fn assume(&mut self, space: &mut Space, task: u32, line: u32, call: &Call, reach: &Reach) -> (bool, u32) {
+    fn assume(
+        &mut self,
+        space: &mut Space,
+        task: u32,
+        line: u32,
+        call: &Call,
+        reach: &Reach,
+    ) -> (bool, u32, Vec<What>) {
         if space.told.is_none() {
-            return (false, 0);
+            return (false, 0, Vec::new());
         }
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
             Reach::Whole => {
                 space.show_locks(call, &[0..0, 0..0]);
-                return (call.transfer.is_none(), 0);
+                return (call.transfer.is_none(), 0, Vec::new());
             }
         };
-        let unknown::Shown { mut unsure, cleared, assumed } = space.show_call(call, &ranges);
+        let unknown::Shown { mut unsure, cleared, assumed, moved } = space.show_call(call, &ranges);
         unsure |= space.show_beside(call, &ranges);
         space.show_locks(call, &ranges);
         let count = (cleared.len() + assumed.len()) as u32;
@@ -479,7 +489,10 @@ impl Planner {
         for range in assumed {
             self.push(task, line, What::Assume(range));
         }
-        (unsure, count)
+        let after = moved.map_or(Vec::new(), |[from, to]| vec![What::Clear(from), What::Assume(to)]);
+        let is_some =
+            |what: &What| !matches!(what, What::Clear(range) | What::Assume(range) if range.is_empty());
+        (unsure, count, after.into_iter().filter(is_some).collect())
     }
 
     /// Why the engine is not asked about a call.

@@ -46,6 +46,7 @@ impl Planner {
                     self.lengths.doubt(false);
                 }
                 self.descriptors.called(task, &call, value);
+                self.opened_again(task, &call, value);
             }
             (name, _) if name.is_of_descriptors() => {}
             (CallName::MemfdCreate, Returned::Value(descriptor)) => {
@@ -64,6 +65,16 @@ impl Planner {
                 self.change(line, task, call, change);
             }
             _ => self.aside(aside::FILES),
+        }
+    }
+
+    /// A memfd is opened again by its name in /proc, as a text shows.
+    fn opened_again(&mut self, task: u32, call: &Call, descriptor: u64) {
+        let file = call.file.and_then(|record| self.records.get(&record).copied());
+        let open = self.descriptors.get(task, descriptor);
+        if let (Some(file), Some(open)) = (file.filter(|file| self.lengths.is_of_memfd(*file)), open) {
+            let open = Open { file: Some(file), memfd: true, ..open };
+            self.descriptors.set(task, descriptor, Some(open));
         }
     }
 

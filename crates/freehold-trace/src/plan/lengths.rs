@@ -64,6 +64,11 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.stale && length.bytes.is_some())
     }
 
+    /// It was made by a memfd_create that is recorded.
+    pub(super) fn is_of_memfd(&self, file: u32) -> bool {
+        self.files.get(&file).is_some_and(|length| length.memfd)
+    }
+
     /// No file's length was ever known.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()

@@ -30,6 +30,8 @@ pub(super) struct Shown {
     pub(super) cleared: Vec<Range<u64>>,
     /// What is to be mapped before it.
     pub(super) assumed: Vec<Range<u64>>,
+    /// What is to be unmapped after it, and mapped where it is not: it moved memory that may be another here.
+    pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
 /// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change what is known.
@@ -44,6 +46,8 @@ fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     match call.name {
         CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
+        // Of the default policy, holes are passed over.
+        CallName::Mbind if call.args[2] == 0 => 0..0,
         // The rest of what does not grow may have holes, or belong to others.
         CallName::Mremap if new <= old || old == 0 => range.start..range.start.saturating_add(PAGE),
         _ => range.clone(),
@@ -136,6 +140,11 @@ impl Space {
             let target = call.name == CallName::Mremap && !told.missing(&target).is_empty();
             let limit = call.name == CallName::Mremap && call.returned == Returned::Error(ENOMEM);
             let unsure = unsure || target;
+            let protects = matches!(call.name, CallName::Mprotect | CallName::PkeyMprotect);
+            if unsure && protects && call.returned == Returned::Error(ENOMEM) {
+                // It may have ended at any hole, or gone on.
+                self.untell(&source);
+            }
             if (unsure || limit) && moved_in_part(call) {
                 ranges.iter().for_each(|range| self.untell(range));
             }
@@ -146,14 +155,23 @@ impl Space {
         let cleared = told.missing(&free(call, ranges));
         assumed.iter().for_each(|part| self.assumed.add(part.clone()));
         cleared.iter().for_each(|part| self.assumed.remove(part));
+        let mut moved = None;
         match call.name {
             CallName::Mremap if copies && unknown => self.hide(&target),
-            CallName::Mremap => self.show_move(call, [&source, &target], unknown),
+            CallName::Mremap => {
+                self.show_move(call, [&source, &target], unknown);
+                let left = match call.args[3] & MREMAP_DONTUNMAP {
+                    _ if target.start == source.start => target.end.min(source.end)..source.end,
+                    0 => source,
+                    _ => 0..0,
+                };
+                moved = unknown.then_some([left, target]);
+            }
             _ if replaces || call.name == CallName::Shmdt => self.tell(&ranges[0]),
             _ => {}
         }
         self.forget_growth();
-        Shown { unsure, cleared, assumed }
+        Shown { unsure, cleared, assumed, moved }
     }
 
     /// What calls leave unknown that were under way beside this one, which comes first or comes after it in the plan; whether its own
@@ -164,7 +182,12 @@ impl Space {
         let Some(told) = &mut self.told else { return false };
         let given = free(call, ranges);
         let mut unsure = false;
-        for Beside { range, later } in &call.beside {
+        for Beside { range, later, locks } in &call.beside {
+            if *locks {
+                unsure |= asks_for_locks(call);
+                self.locks.add(range.clone());
+                continue;
+            }
             if *later {
                 unsure = true;
                 if told.missing(range).is_empty() && self.areas.cover(range) {
@@ -195,6 +218,12 @@ impl Space {
                 if succeeded =>
             {
                 self.locks.remove(source);
+            }
+            CallName::Mremap if succeeded && call.args[3] & MREMAP_DONTUNMAP != 0 => {
+                // The VMA that is left is locked no more, and whether the new one is part of it depends on page faults.
+                let whole = self.areas.find(source.start).map(|(start, area)| start..area.end);
+                self.locks.add(whole.unwrap_or(source.clone()));
+                self.locks.add(target.clone());
             }
             CallName::Mremap if succeeded && !self.locks.within(source).is_empty() => {
                 self.locks.add(target.clone());

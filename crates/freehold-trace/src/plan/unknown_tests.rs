@@ -19,7 +19,10 @@ fn a_call_that_succeeds_tells_that_something_is_there() {
     let mut space = space();
     let protect = call(CallName::Mprotect, [0x1000, 0x2000, 1, 0, 0, 0], OK);
     let first = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
-    assert_eq!(first, Shown { unsure: true, cleared: vec![], assumed: vec![0x1000..0x3000] });
+    assert_eq!(
+        first,
+        Shown { unsure: true, cleared: vec![], assumed: vec![0x1000..0x3000], ..Shown::default() }
+    );
     // What it is stays unknown, but it is there already.
     let again = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
     assert_eq!(again, Shown { unsure: true, ..Shown::default() });
@@ -37,7 +40,7 @@ fn what_the_kernel_gives_was_free() {
     space.show_call(&lock, &[0x5000..0x6000, 0..0]);
     let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x5000));
     let shown = space.show_call(&map, &[0x5000..0x7000, 0..0]);
-    assert_eq!(shown, Shown { unsure: false, cleared: vec![0x5000..0x7000], assumed: vec![] });
+    assert_eq!(shown, Shown { unsure: false, cleared: vec![0x5000..0x7000], ..Shown::default() });
     // Now that is known.
     let lock = space.show_call(&lock, &[0x5000..0x6000, 0..0]);
     assert_eq!(lock, Shown::default());

@@ -20,6 +20,8 @@ pub(super) struct Extent {
     ranges: [Range<u64>; 2],
     /// It changes, or may have changed, what is mapped there or with which rights.
     changes: bool,
+    /// It changes which memory is locked.
+    locks: bool,
     /// What it has made free.
     freed: Range<u64>,
 }
@@ -113,12 +115,19 @@ fn until_its_end(pid: u32, tasks: &mut Tasks, feed: &mut Feed) -> Result<Option<
     Ok(begun.extent.clone().flatten())
 }
 
+/// Whether calls of this name change which memory is locked.
+fn locks(name: CallName) -> bool {
+    use CallName::*;
+    matches!(name, Mlock | Mlock2 | Munlock | Mlockall | Munlockall)
+}
+
 impl Extent {
     /// Whether calls of this name concern addresses that they name.
     fn has(name: CallName) -> bool {
         use CallName::*;
-        matches!(name, Mmap | Munmap | Mremap | Mprotect | PkeyMprotect | RemapFilePages | Shmat | Shmdt)
-            || matches!(name, Madvise | Mbind | Mlock | Mlock2 | Munlock | Msync | Mincore)
+        locks(name)
+            || matches!(name, Mmap | Munmap | Mremap | Mprotect | PkeyMprotect | RemapFilePages)
+            || matches!(name, Shmat | Shmdt | Madvise | Mbind | Msync | Mincore)
     }
 
     /// What a call that has returned concerns; none if it is about the address space as a whole, or about none.
@@ -137,6 +146,7 @@ impl Extent {
         let value = made.value();
         let none = 0..0;
         let (ranges, changes) = match made.name {
+            CallName::Mlockall | CallName::Munlockall => ([0..u64::MAX, none], false),
             CallName::Mmap => match value {
                 Some(at) => ([span(at, second), none], true),
                 None if fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 => {
@@ -165,20 +175,23 @@ impl Extent {
             CallName::Mremap => ranges[0].clone(),
             _ => 0..0,
         };
-        Some(Extent { ranges, changes, freed })
+        Some(Extent { ranges, changes, locks: locks(made.name), freed })
     }
 
     /// Adds to `found` what both concern, if one changes something.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
-        if !self.changes && !other.changes {
+        let maps = self.changes || other.changes;
+        if !maps && !self.locks && !other.locks {
             return;
         }
+        // All memory is locked, or none: where what is unmapped meanwhile was, that changes nothing.
+        let whole = self.ranges[0].end == u64::MAX || other.ranges[0].end == u64::MAX;
         for (own, theirs) in
             self.ranges.iter().flat_map(|own| other.ranges.iter().map(move |theirs| (own, theirs)))
         {
             let range = own.start.max(theirs.start)..own.end.min(theirs.end);
             if range.start < range.end {
-                found.push(Beside { range, later });
+                found.push(Beside { range, later, locks: !maps || whole });
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct Made<'a> {
     pub(super) args: [u64; 6],
     /// How it ended.
     pub(super) end: End<'a>,
-    /// The path of the descriptor among its arguments, where the text says so.
+    /// The path of the descriptor among its arguments, where the text says so; or the path that it opens.
     pub(super) note: Option<&'a [u8]>,
     /// What is wrong with an argument that was read as far as possible.
     pub(super) odd: Option<Bad>,
@@ -54,7 +54,11 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
         // Its task was killed in it: what stands there is not its answer.
         end.returned = Returned::Never;
     }
-    let note = descriptor(known).and_then(|index| found.get(index)).and_then(note);
+    let note = match known {
+        CallName::Open => found.first().and_then(path),
+        CallName::Openat => found.get(1).and_then(path),
+        _ => descriptor(known).and_then(|index| found.get(index)).and_then(note),
+    };
     let vectors = match known {
         CallName::ProcessVmReadv | CallName::ProcessVmWritev if found.len() == 6 => {
             Some((pieces(found[1])?, pieces(found[3])?))
@@ -180,6 +184,11 @@ fn note<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
     let at = arg.text.iter().position(|byte| *byte == b'<')?;
     let end = arg.text.iter().rposition(|byte| *byte == b'>')?;
     arg.text.get(at + 1..end)
+}
+
+/// A path, as it is written between quotation marks.
+fn path<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
+    arg.text.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
 fn concerns_files(args_text: &[u8]) -> bool {

@@ -45,8 +45,12 @@ impl Mapped {
                 Ok(Some(file))
             }
             name if name.is_of_descriptors() => {
+                let again = opened_again(made).map(|from| known.get(from));
                 follow(made, value, known);
-                Ok(None)
+                if let Some(again) = again {
+                    known.set(descriptor(value), again);
+                }
+                Ok(again.and_then(|again| again.shared))
             }
             CallName::Ftruncate => self.ftruncate(made, known, line),
             CallName::Fallocate => Ok(self.named_or_known(made, descriptor(made.args[0]), known)?),
@@ -145,6 +149,13 @@ fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
         }
         _ => {}
     }
+}
+
+/// The descriptor whose file is opened again, by its name in /proc.
+fn opened_again(made: &Made<'_>) -> Option<i32> {
+    let opens = matches!(made.name, CallName::Open | CallName::Openat);
+    let number = made.note.filter(|_| opens)?.strip_prefix(b"/proc/self/fd/")?;
+    str::from_utf8(number).ok()?.parse().ok()
 }
 
 /// The descriptor may be the file that it was when it was made or changed: the text does not say that it is another by now.

@@ -23,6 +23,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(MmapError::NoSpace);
         }
         if flags.contains(MapFlags::FIXED) {
+            if unit > PAGE_SIZE && !addr.is_multiple_of(unit) {
+                return Err(MmapError::Invalid);
+            }
             if addr > TASK_SIZE - len {
                 return Err(MmapError::NoSpace);
             }
