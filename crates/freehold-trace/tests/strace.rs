@@ -87,6 +87,7 @@ fn texts_become_recordings() {
                 event.line = 0;
                 if let Kind::Call(call) = &mut event.kind {
                     call.transfer = None;
+                    call.beside.clear();
                 }
                 events.push(event);
             }

@@ -105,3 +105,77 @@ fn below_a_mapping_that_grows_nothing_is_certain() {
     space.areas.unmap(&(0x6000..0x9000));
     assert!(space.show_call(&refused(0x4000), &[0x4000..0x5000, 0..0]).unsure);
 }
+
+fn beside(call: Call, range: Range<u64>, later: bool, locks: bool) -> Call {
+    Call { beside: vec![Beside { range, later, locks }], ..call }
+}
+
+/// Two calls were under way at once, of which one may have taken away what the other was about.
+#[test]
+fn what_two_calls_change_at_once_is_unknown_afterwards() {
+    let mut space = space();
+    let range = [0x1000..0x5000, 0..0];
+    let map = call(CallName::Mmap, [0x1000, 0x4000, 3, 0x32, u64::MAX, 0], Returned::Value(0x1000));
+    let unmap = call(CallName::Munmap, [0x2000, 0x1000, 0, 0, 0, 0], OK);
+    let lock = call(CallName::Mlock, [0x2000, 0x1000, 0, 0, 0, 0], OK);
+    assert_eq!(space.show_call(&map, &range), Shown::default());
+    assert!(space.show_beside(&beside(map, 0x2000..0x3000, true, false), &range));
+    let part = [0x2000..0x3000, 0..0];
+    assert!(!space.show_call(&lock, &part).unsure, "what is known is not taken back before the other call comes");
+    space.show_call(&unmap, &part);
+    assert!(space.show_beside(&beside(unmap, 0x2000..0x3000, false, false), &part));
+    assert!(space.show_call(&lock, &part).unsure);
+    assert!(!space.show_call(&lock, &[0x3000..0x4000, 0..0]).unsure);
+}
+
+/// What is given to a call was made free before, by another that was under way: there is no other order.
+#[test]
+fn what_is_made_free_and_given_at_once_is_certain() {
+    let mut space = space();
+    let range = [0x1000..0x3000, 0..0];
+    let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x1000));
+    space.show_call(&map, &range);
+    let (stamp, families) = (Stamp { task: 1, index: 0 }, &mut 0);
+    space.apply(&mut Doing { call: &map, file: None, zeroes: false, segment: 0, stamp, families });
+    let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
+    space.show_call(&unmap, &range);
+    space.show_beside(&beside(unmap, 0x1000..0x3000, true, false), &range);
+    space.show_call(&map, &range);
+    assert!(!space.show_beside(&beside(map, 0x1000..0x3000, false, false), &range));
+    let lock = call(CallName::Mlock, [0x1000, 0x1000, 0, 0, 0, 0], OK);
+    assert!(!space.show_call(&lock, &[0x1000..0x2000, 0..0]).unsure);
+}
+
+/// A refused mlock has locked what lies before a hole, or all, or nothing.
+#[test]
+fn what_may_be_locked_is_doubted_where_that_matters() {
+    let mut space = space();
+    let range = [0x1000..0x3000, 0..0];
+    let map = call(CallName::Mmap, [0x1000, 0x2000, 3, 0x32, u64::MAX, 0], Returned::Value(0x1000));
+    space.show_call(&map, &range);
+    let drops = call(CallName::Madvise, [0x1000, 0x1000, 4, 0, 0, 0], OK);
+    let first = [0x1000..0x2000, 0..0];
+    assert!(!space.show_call(&drops, &first).unsure);
+    let lock = call(CallName::Mlock, [0x1000, 0x4000, 0, 0, 0, 0], Returned::Error(12));
+    space.show_locks(&lock, &[0x1000..0x5000, 0..0]);
+    assert!(space.show_call(&drops, &first).unsure);
+    let protect = call(CallName::Mprotect, [0x1000, 0x1000, 1, 0, 0, 0], OK);
+    assert!(!space.show_call(&protect, &first).unsure);
+    space.show_locks(&call(CallName::Munlock, [0x1000, 0x1000, 0, 0, 0, 0], OK), &first);
+    assert!(!space.show_call(&drops, &first).unsure);
+    // Another task locks meanwhile.
+    assert!(space.show_beside(&beside(drops.clone(), 0x1000..0x2000, true, true), &first));
+    assert!(space.show_call(&drops, &first).unsure);
+}
+
+/// A move of memory of which nothing is known leaves nothing where it was, here too.
+#[test]
+fn what_was_moved_without_being_known_is_put_right() {
+    let mut space = space();
+    let moves = call(CallName::Mremap, [0x1000, 0x2000, 0x2000, 3, 0x9000, 0], Returned::Value(0x9000));
+    let shown = space.show_call(&moves, &[0x1000..0x3000, 0x9000..0xb000]);
+    assert_eq!(shown.moved, Some([0x1000..0x3000, 0x9000..0xb000]));
+    let shrinks = call(CallName::Mremap, [0x20000, 0x3000, 0x1000, 0, 0, 0], Returned::Value(0x20000));
+    let shown = space.show_call(&shrinks, &[0x20000..0x23000, 0x20000..0x21000]);
+    assert_eq!(shown.moved, Some([0x21000..0x23000, 0x20000..0x21000]));
+}

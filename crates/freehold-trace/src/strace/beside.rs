@@ -100,7 +100,8 @@ pub(super) fn made_free(
     feed: &mut Feed,
 ) -> Result<bool, ReadError> {
     let extent = until_its_end(pid, tasks, feed)?;
-    Ok(extent.is_none_or(|extent| extent.freed.start < range.end && range.start < extent.freed.end))
+    let meets = |freed: &Range<u64>| freed.start.max(range.start) < freed.end.min(range.end);
+    Ok(extent.is_none_or(|extent| meets(&extent.freed)))
 }
 
 /// What the call of `pid` that is under way will have been.
@@ -154,6 +155,7 @@ impl Extent {
                 }
                 None => return None,
             },
+            CallName::Mremap if value == Some(first) => ([span(first, second.max(third)), none], true),
             CallName::Mremap => {
                 let to = value.or((fourth & MREMAP_FIXED != 0).then_some(fifth));
                 ([span(first, second.max(1)), to.map_or(none, |to| span(to, third))], true)
@@ -171,7 +173,7 @@ impl Extent {
         let freed = match made.name {
             _ if value.is_none() => 0..0,
             CallName::Munmap | CallName::Shmdt => ranges[0].clone(),
-            CallName::Mremap if value == Some(first) => ranges[1].end..ranges[0].end.max(ranges[1].end),
+            CallName::Mremap if value == Some(first) => span(first, third).end..ranges[0].end,
             CallName::Mremap => ranges[0].clone(),
             _ => 0..0,
         };

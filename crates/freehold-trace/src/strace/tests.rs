@@ -1,7 +1,7 @@
 //! Texts of strace, and the events in them.
 
 use super::*;
-use crate::{FileInfo, TraceWriter};
+use crate::{Beside, FileInfo, TraceWriter};
 
 /// The events in a text, as lines of `NAME.trace`, without costs where these are zero.
 /// An error is also what is wrong with the first line that cannot be read.
@@ -463,4 +463,44 @@ fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
     let at = |part: &str| events.iter().position(|event| event.contains(part)).unwrap();
     assert!(at("mremap 30000 ") < at("mremap 20000 ") && at("mremap 20000 ") < at("mmap "));
     assert_eq!(events.len(), 2 * (tasks - 2) + 1);
+}
+
+/// Where calls are two lines that cross another's, their order is not in the text: what both concern is said, of each.
+#[test]
+fn calls_that_were_under_way_at_once_say_so() {
+    let text = "\
+1 1.0 clone(child_stack=0x1, flags=CLONE_VM|CLONE_THREAD|CLONE_SIGHAND) = 2
+1 1.1 munmap(0x10000, 8192 <unfinished ...>
+2 1.2 mprotect(0x11000, 8192, PROT_READ) = 0
+2 1.3 madvise(0x20000, 4096, MADV_FREE) = 0
+1 1.4 <... munmap resumed>) = 0
+2 1.5 mprotect(0x10000, 4096, PROT_READ) = -1 ENOMEM (Cannot allocate memory)
+1 1.6 mlockall(MCL_CURRENT <unfinished ...>
+2 1.7 msync(0x30000, 4096, MS_INVALIDATE) = 0
+1 1.8 <... mlockall resumed>) = 0
+1 1.9 mremap(0x40000, 4096, 4096, 0 <unfinished ...>
+2 2.0 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x40000
+1 2.1 <... mremap resumed>) = 0x40000
+";
+    let (events, _) = parse(text).unwrap();
+    let said = events.iter().filter_map(|event| match &event.kind {
+        Kind::Call(call) => Some((call.name, call.beside.clone())),
+        _ => None,
+    });
+    let at = |range, later| vec![Beside { range, later, locks: false }];
+    let locks = |later| vec![Beside { range: 0x30000..0x31000, later, locks: true }];
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        [
+            (CallName::Mprotect, at(0x11000..0x12000, true)),
+            (CallName::Madvise, Vec::new()),
+            (CallName::Munmap, at(0x11000..0x12000, false)),
+            (CallName::Mprotect, Vec::new()),
+            (CallName::Msync, locks(true)),
+            (CallName::Mlockall, locks(false)),
+            // It did not make the place free, but was there after it.
+            (CallName::Mmap, at(0x40000..0x41000, true)),
+            (CallName::Mremap, at(0x40000..0x41000, false)),
+        ]
+    );
 }
