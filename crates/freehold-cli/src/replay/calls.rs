@@ -119,13 +119,14 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        // Where a stack could grow to, it would have.
-        drop(process.find_vma(at).ok_or(Errno::EFAULT)?);
+        // Where a stack could grow to, it would have; and who has no right to a page does not bring it in.
+        let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights)).ok_or(Errno::EFAULT)?;
+        let end_of_vma = vma.end();
+        drop(vma);
         // A page may be one that nobody can have.
         let here = [IoVec { base: at, len: 1 }];
         process.read_vectored(&here, &mut [0]).map_err(|_| Errno::EFAULT)?;
-        let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights));
-        at = vma.ok_or(Errno::EFAULT)?.end();
+        at = end_of_vma;
     }
     Ok(())
 }

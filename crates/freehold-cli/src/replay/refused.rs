@@ -104,6 +104,11 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     if told {
         return None;
     }
+    // Some page could not be had, perhaps behind the end of a file: then all of it is locked.
+    let of_files = lines.iter().any(|line| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous()));
+    if matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM && of_files {
+        return Some(Refused::Undo(Before::nothing(), UNTOLD));
+    }
     if call.name == CallName::Mmap && !lines.is_empty() {
         // Something would be replaced.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));

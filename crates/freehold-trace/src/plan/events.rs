@@ -275,7 +275,8 @@ impl Planner {
         let access = self.access(task, &call);
         let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.
-        let call = match self.maps_huge_pages(&call, file) {
+        let page = self.maps_huge_pages(&call, file);
+        let call = match page {
             Some(page) if call.returned == Returned::Error(ENOMEM) && !self.knows_pool(page) => {
                 self.replaced_by_nothing(number, task, line, in_whole_pages(call, page));
                 return self.aside(aside::POOL);
@@ -302,6 +303,9 @@ impl Planner {
             self.scratch.clear();
             return self.aside(aside::UNSURE);
         }
+        let emptied = page.and_then(|page| refused_late(&call, page));
+        let mut after = after;
+        after.extend(emptied.clone().map(What::Clear));
         // Who waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
@@ -320,6 +324,7 @@ impl Planner {
         let families = &mut self.families;
         let mut doing = Doing { call: &call, file: mapped, zeroes, segment: bytes, stamp, families };
         space.apply(&mut doing);
+        emptied.into_iter().for_each(|range| space.areas.unmap(&range));
         if let Some(at) = call.returned.value().filter(|_| unheard_of) {
             space.hide_from(at.saturating_add(PAGE));
         }
@@ -568,6 +573,21 @@ impl Planner {
             _ => return None,
         })
     }
+}
+
+/// Where an mmap of huge pages at a fixed place was refused when what was there had gone, as Linux does for want of pages, and where
+/// the file's offset is none of its pages'. Here it stays, so it is taken away afterwards.
+fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
+    const MAP_TYPE: u64 = 0xf;
+    let [at, len, _, flags, _, offset] = call.args;
+    let fixed = flags & (calls::MAP_FIXED | calls::MAP_FIXED_NOREPLACE) == calls::MAP_FIXED;
+    let sound = at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & calls::MAP_GROWSDOWN == 0;
+    let late = match call.returned {
+        Returned::Error(ENOMEM) => true,
+        Returned::Error(EINVAL) => !offset.is_multiple_of(page),
+        _ => false,
+    };
+    (fixed && sound && late).then(|| calls::span(at, len))
 }
 
 /// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.
