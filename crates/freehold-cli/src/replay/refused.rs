@@ -105,7 +105,8 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         return None;
     }
     // Some page could not be had, perhaps behind the end of a file: then all of it is locked.
-    let of_files = lines.iter().any(|line| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous()));
+    let of_files =
+        lines.iter().any(|line| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous()));
     if matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM && of_files {
         return Some(Refused::Undo(Before::nothing(), UNTOLD));
     }

@@ -581,7 +581,8 @@ fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
     const MAP_TYPE: u64 = 0xf;
     let [at, len, _, flags, _, offset] = call.args;
     let fixed = flags & (calls::MAP_FIXED | calls::MAP_FIXED_NOREPLACE) == calls::MAP_FIXED;
-    let sound = at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & calls::MAP_GROWSDOWN == 0;
+    let sound =
+        at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & calls::MAP_GROWSDOWN == 0;
     let late = match call.returned {
         Returned::Error(ENOMEM) => true,
         Returned::Error(EINVAL) => !offset.is_multiple_of(page),

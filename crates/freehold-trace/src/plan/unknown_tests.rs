@@ -121,7 +121,10 @@ fn what_two_calls_change_at_once_is_unknown_afterwards() {
     assert_eq!(space.show_call(&map, &range), Shown::default());
     assert!(space.show_beside(&beside(map, 0x2000..0x3000, true, false), &range));
     let part = [0x2000..0x3000, 0..0];
-    assert!(!space.show_call(&lock, &part).unsure, "what is known is not taken back before the other call comes");
+    assert!(
+        !space.show_call(&lock, &part).unsure,
+        "what is known is not taken back before the other call comes"
+    );
     space.show_call(&unmap, &part);
     assert!(space.show_beside(&beside(unmap, 0x2000..0x3000, false, false), &part));
     assert!(space.show_call(&lock, &part).unsure);
