@@ -78,7 +78,7 @@ fn run(args: &[&str], mix: &str, seed: u64, calls: u64, sum: &mut Sum) {
     sum.answers += outcome.calls.all + outcome.faults.all;
     sum.different += different;
     sum.snapshots += outcome.snapshots.all;
-    sum.different_snapshots += (outcome.snapshots.all - outcome.snapshots.as_linux);
+    sum.different_snapshots += outcome.snapshots.all - outcome.snapshots.as_linux;
 }
 
 fn main() {

@@ -34,7 +34,9 @@ const OWN_BYTES: &str =
 /// Why some transfers are not compared.
 const OWN_MEMORY: &str =
     "transfers that moved less than asked for: where the caller's own memory is, a text does not show";
-/// Why some faults are not repeated.
+/// Why others are not compared.
+const GROWTH: &str = "faults below memory that grows downwards, refused by a limit that is not recorded";
+/// Likewise.
 const LENGTHS: &str = "SIGBUS and EFAULT in files: how long they were at the time, and how many pages a pool had, is not recorded";
 /// Likewise.
 const KEYS: &str = "faults for want of a protection key's rights, which a thread changes without a call";
@@ -94,7 +96,16 @@ impl<'w, 'c> Performer<'w, 'c> {
                     self.found.set_aside(LENGTHS, 1);
                     return None;
                 }
+                let above =
+                    (*ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), *address));
                 let ended = self.fault(image, task.number, step.line, *address, *code);
+                if let Some(Some(start)) = above
+                    && ended != *ends
+                {
+                    self.cpu.call(|| refused::shrink(image.process(), *address, start));
+                    self.found.set_aside(GROWTH, 1);
+                    return None;
+                }
                 if (*ends, ended) == (Ends::Refused, Ends::Resolved)
                     && is_of_unknown_length(image.process(), *address)
                 {
@@ -338,6 +349,9 @@ impl<'w, 'c> Performer<'w, 'c> {
         let told = |image: &Image| refused::tells_own_memory(image.process(), call);
         if ours != call.returned && !task.image.as_deref().is_none_or(told) {
             return self.found.set_aside(LENGTHS, 1);
+        }
+        if planned.doubtful && ours != call.returned {
+            return self.found.set_aside(OWN_MEMORY, 1);
         }
         self.found.set_aside(OWN_BYTES, strange.into());
         let same = ours == call.returned && other.is_none();

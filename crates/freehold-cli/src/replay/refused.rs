@@ -142,6 +142,19 @@ pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
 }
 
+/// Where memory begins that would grow down to `address`, if none is mapped there.
+pub(super) fn above(process: &Process, address: u64) -> Option<u64> {
+    let next = process.maps(address).next()?;
+    (next.start > address && next.flags.contains(VmFlags::GROWSDOWN)).then_some(next.start)
+}
+
+/// Takes away what has grown down to `address` from `start`.
+pub(super) fn shrink(process: &Process, address: u64, start: u64) {
+    if let Some(from) = process.find_vma(address).map(|vma| vma.start()) {
+        let _ = process.munmap(from, start.saturating_sub(from));
+    }
+}
+
 /// Whether something in `range` is mapped of a file of which it is not known how long it is.
 pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
     let mut lines = process.maps(range.start).take_while(|line| line.start < range.end);

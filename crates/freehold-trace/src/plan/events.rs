@@ -2,8 +2,9 @@
 
 use super::area::{Area, PAGE, flag};
 use super::aside;
+use super::bytes::Partial;
 use super::calls::{self, Doing, MREMAP_FIXED, Reach, Space};
-use super::mapped::in_whole_pages;
+use super::mapped::{in_whole_pages, refused_late};
 use super::order::Stamp;
 use super::step::{Ends, Frozen, PlannedCall, Start, What};
 use super::told::Told;
@@ -331,7 +332,8 @@ impl Planner {
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
         self.spaces.insert(number, space);
-        let unsure = unsure || self.is_partial(&call, number);
+        let partial = self.partial(&call, number);
+        let unsure = unsure || partial == Partial::Unsure;
         if unsure {
             self.aside(aside::UNSURE);
         }
@@ -345,32 +347,12 @@ impl Planner {
             assumed,
             written,
             partly,
+            doubtful: partial == Partial::Doubtful,
             unsure,
             ..PlannedCall::new(call)
         };
         self.push(task, line, What::Call(Box::new(planned)));
         after.into_iter().for_each(|what| self.push(task, line, what));
-    }
-
-    /// Whether a call about pieces of memory, in a space of unknown start where these may have been mapped, or not, did less than it was
-    /// asked for; or may do less here.
-    fn is_partial(&self, call: &Call, number: u32) -> bool {
-        let Some(about) = &call.transfer else { return false };
-        let other = about.process.and_then(|process| self.space_of(process));
-        let is_known = |space: Option<u32>, pieces: &[(u64, u64)]| {
-            let told = space.and_then(|number| self.spaces.get(&number)?.told.as_ref());
-            // Where a piece is that is shown by what it holds, the recording does not tell.
-            let known = |told: &Told, &(at, len): &(u64, u64)| {
-                at == 0 || told.missing(&calls::span(at, len.saturating_add(at % PAGE))).is_empty()
-            };
-            told.is_none_or(|told| pieces.iter().all(|piece| known(told, piece)))
-        };
-        let asked = about.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
-        let short = call.returned != Returned::Value(asked);
-        match call.name {
-            CallName::ProcessMadvise => short && !is_known(Some(number), &about.remote),
-            _ => !is_known(other, &about.remote) || short && !is_known(Some(number), &about.local),
-        }
     }
 
     fn note_userfaultfd(&mut self, task: u32, call: &Call) {
@@ -573,22 +555,6 @@ impl Planner {
             _ => return None,
         })
     }
-}
-
-/// Where an mmap of huge pages at a fixed place was refused when what was there had gone, as Linux does for want of pages, and where
-/// the file's offset is none of its pages'. Here it stays, so it is taken away afterwards.
-fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
-    const MAP_TYPE: u64 = 0xf;
-    let [at, len, _, flags, _, offset] = call.args;
-    let fixed = flags & (calls::MAP_FIXED | calls::MAP_FIXED_NOREPLACE) == calls::MAP_FIXED;
-    let sound =
-        at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & calls::MAP_GROWSDOWN == 0;
-    let late = match call.returned {
-        Returned::Error(ENOMEM) => true,
-        Returned::Error(EINVAL) => !offset.is_multiple_of(page),
-        _ => false,
-    };
-    (fixed && sound && late).then(|| calls::span(at, len))
 }
 
 /// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.

@@ -175,6 +175,8 @@ pub struct PlannedCall {
     pub written: Vec<Range<u64>>,
     /// It is not known what its address space was like when that began.
     pub partly: bool,
+    /// It may move another number of bytes here: some of the memory is such that nothing is known of it.
+    pub doubtful: bool,
     /// Its answer rests on memory of which the recording does not say what it was.
     pub unsure: bool,
 }
@@ -192,6 +194,7 @@ impl PlannedCall {
             assumed,
             written,
             partly: false,
+            doubtful: false,
             unsure: false,
         }
     }
