@@ -34,6 +34,40 @@ pub enum HugePages {
     Always = 2,
 }
 
+/// How much anonymous memory a first store brings where it brings no huge page: what the files
+/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled say of sizes below 2 MiB (multi-size THP). A store brings the largest block around
+/// it of these sizes that lies at a multiple of its size, within the VMA, and in which nothing is yet; or else one page. MADV_NOHUGEPAGE,
+/// MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd keep blocks away as they do huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Blocks {
+    /// The sizes that come wherever they fit, in bytes, added up. What is none of [`SIZES`](Self::SIZES) counts for nothing.
+    pub always: u64,
+    /// Likewise those that come where MADV_HUGEPAGE asked for them.
+    pub advised: u64,
+}
+
+impl Blocks {
+    /// All sizes, added up: powers of two from 16 KiB to 1 MiB.
+    pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
+    /// The largest, in bytes.
+    pub(crate) const LARGEST: u64 = 1 << 20;
+    /// The smallest, in bytes.
+    const SMALLEST: u64 = 1 << 14;
+    /// Bits of a word that a set of sizes takes.
+    const BITS: u32 = (Self::SIZES / Self::SMALLEST).count_ones();
+
+    /// Both in a word; 0 for none.
+    fn word(self) -> u32 {
+        let bits = |sizes: u64| ((sizes & Self::SIZES) / Self::SMALLEST) as u32;
+        bits(self.always) | bits(self.advised) << Self::BITS
+    }
+
+    fn of(word: u32) -> Self {
+        let sizes = |bits: u32| (u64::from(bits) * Self::SMALLEST) & Self::SIZES;
+        Blocks { always: sizes(word), advised: sizes(word >> Self::BITS) }
+    }
+}
+
 /// System-wide settings.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -48,6 +82,8 @@ pub struct Config {
     pub commit_pages: u64,
     /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
+    /// The blocks that it gets at first; see [`Engine::set_blocks`].
+    pub blocks: Blocks,
     /// How the VMAs of a file are locked by who leaves their tree alone.
     pub file_rmap: FileRmap,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files, and of the hugetlb VMA locks.
@@ -62,6 +98,7 @@ impl Default for Config {
             stack_gap: 256 * PAGE_SIZE,
             commit_pages: u64::MAX,
             huge_pages: HugePages::default(),
+            blocks: Blocks::default(),
             file_rmap: FileRmap::default(),
             lock_stats: false,
         }
@@ -89,6 +126,8 @@ pub struct Engine<P: Platform> {
     pub(crate) file_stats: Option<Counted<LockStats<P>>>,
     /// See [`HugePages`]; one word, read and written alone.
     huge_pages: AtomicU32,
+    /// See [`Blocks`]; likewise.
+    blocks: AtomicU32,
     /// Frames whose memory failed; only ever counted up.
     pub(crate) failed_frames: AtomicU64,
     config: Config,
@@ -137,6 +176,7 @@ impl<P: Platform> Engine<P> {
             lock_stats,
             file_stats,
             huge_pages: AtomicU32::new(config.huge_pages as u32),
+            blocks: AtomicU32::new(config.blocks.word()),
             failed_frames: AtomicU64::new(0),
             config,
             platform,
@@ -185,6 +225,23 @@ impl<P: Platform> Engine<P> {
     /// It gets them there from now on. What is mapped stays.
     pub fn set_huge_pages(&self, huge_pages: HugePages) {
         self.huge_pages.store(huge_pages as u32, Relaxed);
+    }
+
+    /// The blocks that anonymous memory gets.
+    pub fn blocks(&self) -> Blocks {
+        // Relaxed, here and below: as for huge pages.
+        Blocks::of(self.blocks.load(Relaxed))
+    }
+
+    /// It gets them from now on. What is mapped stays.
+    pub fn set_blocks(&self, blocks: Blocks) {
+        self.blocks.store(blocks.word(), Relaxed);
+    }
+
+    /// Whether there are any blocks; every first store asks.
+    #[inline]
+    pub(crate) fn brings_blocks(&self) -> bool {
+        self.blocks.load(Relaxed) != 0
     }
 
     /// System-wide settings, as they were when the engine was made.

@@ -8,6 +8,7 @@ mod support;
 
 use freehold::{
     access::{Manner, PinFlags},
+    engine::Blocks,
     hugetlb::HugePageSize,
     object::Zeroes,
     space::{Advice, RemapFlags, ShmFlags, SyncFlags},
@@ -175,6 +176,9 @@ fn huge_pages(depths: &mut Depths) {
     process.mmap(thp, 2 * HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     process.madvise(thp, 2 * HUGE, Advice::HugePage).unwrap();
     depths.of("a fault that makes a huge page", || process.store(&mut cpu, thp, 1u64)).unwrap();
+    process.mmap(thp + 4 * HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    world.engine().set_blocks(Blocks { always: Blocks::SIZES, advised: 0 });
+    depths.of("a fault that makes a block", || process.store(&mut cpu, thp + 4 * HUGE, 1u64)).unwrap();
     depths.of("munmap of a part of a huge page", || process.munmap(thp + PAGE, PAGE)).unwrap();
     depths.of("exit with huge pages", || drop(process));
     drop((cpu, file, mapping));

@@ -3,7 +3,7 @@
 use super::{stage::Stage, values::Values};
 use freehold::{
     Pfn,
-    engine::HugePages,
+    engine::{Blocks, HugePages},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
 };
@@ -96,6 +96,12 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             let setting = v.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]);
             engine.set_huge_pages(setting);
             assert_eq!(engine.huge_pages(), setting);
+            let few = |v: &mut Values<'_>| if v.bit() { 0 } else { v.wild() };
+            let blocks = Blocks { always: few(v), advised: few(v) };
+            engine.set_blocks(blocks);
+            let sizes = |bytes: u64| bytes & Blocks::SIZES;
+            let known = Blocks { always: sizes(blocks.always), advised: sizes(blocks.advised) };
+            assert_eq!(engine.blocks(), known);
             engine.failed_frames() > 0
         }
         0 => engine.migrate(pfn).is_ok(),

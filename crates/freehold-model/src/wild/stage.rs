@@ -5,7 +5,7 @@ use crate::op::PAGE;
 use freehold::{
     access::Pins,
     counted::Counted,
-    engine::{Config, Engine, HugePages},
+    engine::{Blocks, Config, Engine, HugePages},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
@@ -65,6 +65,7 @@ fn config(values: &mut Values<'_>) -> Config {
         stack_gap: if values.bit() { tame.stack_gap } else { values.wild() },
         commit_pages: if values.bit() { tame.commit_pages } else { values.wild() },
         huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
+        blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
         file_rmap: values.of(&[FileRmap::Exclusive, FileRmap::Shared]),
         lock_stats: values.bit(),
     }

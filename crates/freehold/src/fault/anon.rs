@@ -15,7 +15,7 @@ use crate::{
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps the zero page; a write, a frame of its own. `table` is the one for `page`.
+    /// A read maps the zero page; a write, a frame of its own, or a [block](super::block) of them. `table` is the one for `page`.
     #[inline]
     pub(super) fn anon_fault(
         &self,
@@ -33,6 +33,11 @@ impl<P: Platform> AddressSpace<P> {
             return Step::Done;
         }
         if let Err(step) = self.prepare_anon(vma, held) {
+            return step;
+        }
+        if self.engine.brings_blocks()
+            && let Some(step) = self.block_fault(vma, page, table)
+        {
             return step;
         }
         let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return Step::OUT_OF_MEMORY };

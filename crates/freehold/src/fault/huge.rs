@@ -99,10 +99,11 @@ impl<P: Platform> AddressSpace<P> {
             && !self.disables_thp(vma)
     }
 
-    /// Whether huge pages may come anywhere in `vma`.
+    /// Whether huge pages, or [blocks](super::block), may come anywhere in `vma`.
     pub(crate) fn may_hold_huge(&self, vma: &Vma<P>) -> bool {
         // If one fits anywhere, then at the end.
-        vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page))
+        let huge = vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page));
+        huge || self.may_hold_block(vma)
     }
 
     /// A fault at an entry that stands for 2 MiB.

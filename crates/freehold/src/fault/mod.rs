@@ -16,6 +16,7 @@
 //! gathers would else be every fault's, and cost it a third of its time.
 
 mod anon;
+mod block;
 mod collapse;
 mod cow;
 mod file;

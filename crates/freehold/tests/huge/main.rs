@@ -2,6 +2,7 @@
 //! under every design of the locks.
 
 mod access;
+mod blocks;
 mod collapse;
 mod fill;
 mod fork;

@@ -4,7 +4,7 @@
 //! does.
 
 use super::*;
-use freehold::fault::FaultError;
+use freehold::{engine::Blocks, fault::FaultError};
 use std::sync::{
     Barrier,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -130,10 +130,10 @@ fn take(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     }
 }
 
-fn storm(may_vanish: bool, change: Change) {
+fn storm(config: &Config, may_vanish: bool, change: Change) {
     for locking in Locking::ALL {
+        let config = config.clone();
         // Enough for all that two children can keep, and that four threads are about to map.
-        let config = Config { huge_pages: HugePages::Always, ..Config::default() };
         let world = World::with(64 << 20, config);
         (0..EPISODES)
             .for_each(|episode| play(&world, &world.process(locking), episode, (may_vanish, change)));
@@ -173,12 +173,32 @@ fn play(world: &World, process: &Process, episode: u64, (may_vanish, change): (b
     process.check();
 }
 
+fn huge() -> Config {
+    Config { huge_pages: HugePages::Always, ..Config::default() }
+}
+
+/// Of few and large sizes, so that others come while a block is made.
+fn blocks() -> Config {
+    let blocks = Blocks { always: 1 << 20 | 1 << 14, advised: 0 };
+    Config { huge_pages: HugePages::Never, blocks, ..Config::default() }
+}
+
 #[test]
 fn stores_beside_splits_and_forks() {
-    storm(false, reshape);
+    storm(&huge(), false, reshape);
 }
 
 #[test]
 fn stores_beside_what_takes_pages() {
-    storm(true, take);
+    storm(&huge(), true, take);
+}
+
+#[test]
+fn stores_to_blocks_beside_forks() {
+    storm(&blocks(), false, reshape);
+}
+
+#[test]
+fn stores_to_blocks_beside_what_takes_pages() {
+    storm(&blocks(), true, take);
 }

@@ -78,6 +78,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Engine::config", "a reference"),
     ("Engine::huge_pages", "a value"),
     ("Engine::set_huge_pages", "a word, which needs no memory"),
+    ("Engine::blocks", "a value"),
+    ("Engine::set_blocks", "a word, which needs no memory"),
     ("Engine::lock_stats", "numbers"),
     ("Engine::file_lock_stats", "numbers"),
     ("Engine::hugetlb_lock_stats", "numbers"),
