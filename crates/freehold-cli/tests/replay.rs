@@ -295,6 +295,11 @@ fn where_huge_pages_came_is_told_or_shown() {
         ("", UNASKED_EXIT, false),
         ("# machine thp madvise\n", eligible.as_str(), false),
         ("# machine thp never\n", eligible.as_str(), false),
+        // The size says so itself, or is as all are; another size brings less.
+        ("# machine thp never\n# machine thp-2048kB always\n", UNASKED_EXIT, true),
+        ("# machine thp always\n# machine thp-2048kB inherit\n", UNASKED_EXIT, true),
+        ("# machine thp always\n# machine thp-2048kB madvise\n", UNASKED_EXIT, false),
+        ("# machine thp never\n# machine thp-64kB always\n", UNASKED_EXIT, false),
     ] {
         let outcome = replayed(setting, snapshots);
         assert_eq!(outcome.is_as_linux(), same, "{setting:?}: {:#?}", outcome.differences);

@@ -2,6 +2,7 @@
 
 use crate::error::ReadError;
 use crate::input;
+use crate::recording::Recording;
 use crate::snap::parse_area;
 use std::path::Path;
 
@@ -17,6 +18,9 @@ pub enum Thp {
 }
 
 impl Thp {
+    /// The size of huge pages that have an entry of the table above, in bytes.
+    pub const LARGEST: u64 = 2 << 20;
+
     /// The setting of this name, as [`Recording::machine`](crate::Recording::machine) has it under `thp`.
     pub fn of_name(name: &str) -> Option<Thp> {
         match name {
@@ -24,6 +28,17 @@ impl Thp {
             "madvise" => Some(Thp::Madvise),
             "always" => Some(Thp::Always),
             _ => None,
+        }
+    }
+}
+
+impl Recording {
+    /// Where anonymous memory had huge pages of so many bytes, those included that have an entry for each small page; `all`: where it had any
+    /// whose size says nothing else (`inherit`). None if that is not known.
+    pub fn thp_of_size(&self, bytes: u64, all: Option<Thp>) -> Option<Thp> {
+        match self.machine(&format!("thp-{}kB", bytes >> 10))? {
+            "inherit" => all,
+            word => Thp::of_name(word),
         }
     }
 }

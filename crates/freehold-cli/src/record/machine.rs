@@ -19,10 +19,10 @@ pub fn settings() -> Settings {
         note(name, read(&format!("{THP}/{file}")).and_then(|all| chosen(&all)));
     }
     for size in folders(THP) {
-        note(
-            &format!("thp-{size}"),
-            read(&format!("{THP}/hugepages-{size}/enabled")).and_then(|all| chosen(&all)),
-        );
+        for (name, file) in [("thp", "enabled"), ("thp-shmem", "shmem_enabled")] {
+            let value = read(&format!("{THP}/hugepages-{size}/{file}")).and_then(|all| chosen(&all));
+            note(&format!("{name}-{size}"), value);
+        }
     }
     for size in folders(POOLS) {
         note(&format!("pool-{size}"), pool(&format!("{POOLS}/hugepages-{size}")));

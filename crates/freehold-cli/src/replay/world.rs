@@ -5,7 +5,7 @@ use super::image::{Image, Totals};
 use super::opened::Opened;
 use freehold::Pfn;
 use freehold::counted::Counted;
-use freehold::engine::{Config, Engine, HugePages};
+use freehold::engine::{Blocks, Config, Engine, HugePages};
 use freehold::error::NoMemory;
 use freehold::hugetlb::HugePageSize;
 use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
@@ -123,14 +123,25 @@ impl World {
         }
     }
 
-    /// Anonymous memory has huge pages where it had them, if that is known.
+    /// Anonymous memory has huge pages, and blocks, where it had them, if that is known.
     pub(super) fn set_thp(&self, recording: &Recording, shown: Option<Thp>) {
-        let Some(thp) = recording.machine("thp").and_then(Thp::of_name).or(shown) else { return };
-        self.engine.set_huge_pages(match thp {
-            Thp::Never => HugePages::Never,
-            Thp::Madvise => HugePages::Madvise,
-            Thp::Always => HugePages::Always,
-        });
+        let all = recording.machine("thp").and_then(Thp::of_name).or(shown);
+        if let Some(thp) = recording.thp_of_size(Thp::LARGEST, all).or(all) {
+            self.engine.set_huge_pages(match thp {
+                Thp::Never => HugePages::Never,
+                Thp::Madvise => HugePages::Madvise,
+                Thp::Always => HugePages::Always,
+            });
+        }
+        let mut blocks = Blocks::default();
+        for bytes in (0..u64::BITS).map(|bit| 1 << bit).filter(|bytes| bytes & Blocks::SIZES != 0) {
+            match recording.thp_of_size(bytes, all) {
+                Some(Thp::Always) => blocks.always |= bytes,
+                Some(Thp::Madvise) => blocks.advised |= bytes,
+                Some(Thp::Never) | None => {}
+            }
+        }
+        self.engine.set_blocks(blocks);
     }
 
     /// How every address space begins: as root's, as the recordings were made.
