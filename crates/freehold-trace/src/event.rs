@@ -130,7 +130,8 @@ impl FaultCode {
 pub struct Call {
     /// Which.
     pub name: CallName,
-    /// Its arguments; those beyond the last are zero. A negative number is in two's complement.
+    /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an ioctl are the descriptor, the
+    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER).
     pub args: [u64; 6],
     /// What came back.
     pub returned: Returned,
@@ -244,6 +245,7 @@ calls! {
     Fcntl "fcntl" 3,
     Fork "fork" 0,
     Ftruncate "ftruncate" 2,
+    Ioctl "ioctl" 5,
     Madvise "madvise" 3,
     Mbind "mbind" 6,
     MemfdCreate "memfd_create" 2,

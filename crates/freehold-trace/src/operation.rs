@@ -88,3 +88,21 @@ pub mod prctl {
         GET_MEMORY_MERGE,
     ];
 }
+
+/// Operations of ioctl on a userfaultfd: its second argument, of which the kernel reads the lower half.
+pub mod uffdio {
+    /// `UFFDIO_REGISTER`.
+    pub const REGISTER: u64 = 0xc020_aa00;
+    /// `UFFDIO_UNREGISTER`.
+    pub const UNREGISTER: u64 = 0x8010_aa01;
+
+    /// Those that recordings keep.
+    pub const KEPT: [u64; 2] = [REGISTER, UNREGISTER];
+
+    /// `UFFDIO_REGISTER_MODE_MISSING`.
+    pub const MISSING: u64 = 1;
+    /// `UFFDIO_REGISTER_MODE_WP`.
+    pub const WP: u64 = 2;
+    /// `UFFDIO_REGISTER_MODE_MINOR`.
+    pub const MINOR: u64 = 4;
+}

@@ -5,6 +5,7 @@ use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
 use crate::numbers::Numbers;
+use crate::operation::uffdio;
 use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Why};
 use std::collections::BTreeMap;
@@ -265,11 +266,18 @@ impl Seen {
         let mut args = [0; 6];
         for (index, arg) in args.iter_mut().take(name.arity()).enumerate() {
             fields.blank("an argument")?;
+            let begin = fields.position();
             *arg = if name == CallName::Mmap && index == 4 {
                 descriptor(fields)?
             } else {
                 fields.hex("an argument, hexadecimal")?
             };
+            if name == CallName::Ioctl && index == 1 && !uffdio::KEPT.contains(arg) {
+                return Err(Bad::Expected(
+                    "c020aa00 or 8010aa01: UFFDIO_REGISTER or UFFDIO_UNREGISTER",
+                    begin,
+                ));
+            }
         }
         fields.eat(b' ');
         if name.arity() == 0 {

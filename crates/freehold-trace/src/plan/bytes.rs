@@ -113,6 +113,8 @@ fn leaves_contents(call: &Call) -> bool {
         | CallName::Mbind
         | CallName::Msync
         | CallName::Mincore => true,
+        // A userfaultfd's: only UFFDIO_REGISTER and UFFDIO_UNREGISTER are recorded.
+        CallName::Ioctl => true,
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
         // Not DONTNEED, FREE, REMOVE, WIPEONFORK and what is not known.
         CallName::Madvise => matches!(call.args[2], 0..=3 | 14..=17 | 20..=23),

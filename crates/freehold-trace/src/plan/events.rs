@@ -542,7 +542,8 @@ impl Planner {
             {
                 return None;
             }
-            CallName::ProcessMadvise | CallName::ProcessMrelease | CallName::Userfaultfd => aside::OTHERS,
+            CallName::ProcessMadvise | CallName::ProcessMrelease => aside::OTHERS,
+            CallName::Userfaultfd | CallName::Ioctl => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev
                 if matches!(call.returned, Returned::Error(EPERM | ESRCH)) =>

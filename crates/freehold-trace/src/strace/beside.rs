@@ -128,7 +128,7 @@ impl Extent {
         use CallName::*;
         locks(name)
             || matches!(name, Mmap | Munmap | Mremap | Mprotect | PkeyMprotect | RemapFilePages)
-            || matches!(name, Shmat | Shmdt | Madvise | Mbind | Msync | Mincore)
+            || matches!(name, Shmat | Shmdt | Madvise | Mbind | Msync | Mincore | Ioctl)
     }
 
     /// What a call that has returned concerns; none if it is about the address space as a whole, or about none.
@@ -160,6 +160,7 @@ impl Extent {
                 let to = value.or((fourth & MREMAP_FIXED != 0).then_some(fifth));
                 ([span(first, second.max(1)), to.map_or(none, |to| span(to, third))], true)
             }
+            CallName::Ioctl => ([span(third, fourth), none], true),
             CallName::Shmat => ([span(value?, SEGMENT), none], true),
             CallName::Shmdt => ([span(first, SEGMENT), none], true),
             name => {

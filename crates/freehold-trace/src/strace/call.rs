@@ -2,10 +2,10 @@
 
 use super::head::name;
 use super::text::{Arg, End, args, end};
-use super::value::{SHOWN, known_part, named, number};
+use super::value::{SHOWN, known_part, members, named, number};
 use super::vectors::{Pieces, pieces};
 use crate::error::Bad;
-use crate::operation::{fcntl, prctl};
+use crate::operation::{fcntl, prctl, uffdio};
 use crate::{CallName, Returned};
 
 /// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
@@ -86,6 +86,7 @@ pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let known = CallName::parse(name).filter(|known| match known {
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
+        CallName::Ioctl => registers(rest),
         _ => true,
     });
     Ok((name, known))
@@ -113,11 +114,10 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
 
 /// The call returns 0 or an error.
 fn returns_nothing(name: CallName) -> bool {
-    use CallName::{Madvise, Mbind, Mlock, Mlock2, Mlockall, Mprotect, Msync, Munlock, Munlockall, Munmap};
-    matches!(
-        name,
-        Madvise | Mbind | Mlock | Mlock2 | Mlockall | Mprotect | Msync | Munlock | Munlockall | Munmap
-    )
+    use CallName::{Ioctl, Madvise, Mbind, Mlock, Mlock2, Mlockall};
+    use CallName::{Mprotect, Msync, Munlock, Munlockall, Munmap};
+    matches!(name, Ioctl | Madvise | Mbind | Mlock | Mlock2 | Mlockall)
+        || matches!(name, Mprotect | Msync | Munlock | Munlockall | Munmap)
 }
 
 /// How many arguments there are at least when the call has returned: strace leaves out those that mean nothing.
@@ -125,7 +125,7 @@ fn needed(name: CallName) -> usize {
     match name {
         CallName::Mremap => 4,
         CallName::Prctl | CallName::Clone | CallName::Fcntl | CallName::Open => 2,
-        CallName::Openat => 3,
+        CallName::Openat | CallName::Ioctl => 3,
         CallName::Clone3 => 1,
         CallName::Execve | CallName::Execveat => 0,
         name => name.arity(),
@@ -134,7 +134,11 @@ fn needed(name: CallName) -> usize {
 
 /// How many there are at most.
 fn most(name: CallName) -> usize {
-    if matches!(name, CallName::Execve | CallName::Execveat) { usize::MAX } else { name.arity() }
+    match name {
+        CallName::Execve | CallName::Execveat => usize::MAX,
+        CallName::Ioctl => 3,
+        name => name.arity(),
+    }
 }
 
 /// The arguments as numbers.
@@ -155,6 +159,19 @@ fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u
         }
         CallName::Clone3 => values[..2].copy_from_slice(&[clone3_flags(found)?, 0]),
         CallName::Execve | CallName::Execveat => {}
+        CallName::Ioctl => {
+            let &[descriptor, operation, what] = found else {
+                return Err(Bad::Expected("another argument", 0));
+            };
+            values[0] = number(descriptor)?;
+            values[1] = number(operation)?;
+            let inside = members(what)?;
+            let range = named(&inside, "range").map_or_else(|| Ok(inside.clone()), members)?;
+            for (value, name) in values[2..4].iter_mut().zip(["start", "len"]) {
+                *value = number(named(&range, name).ok_or(Bad::Expected("the range", what.at))?)?;
+            }
+            values[4] = named(&inside, "mode").map_or(Ok(0), &mut number)?;
+        }
         _ => {
             for (value, arg) in values.iter_mut().zip(found) {
                 *value = number(*arg)?;
@@ -171,12 +188,7 @@ fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u
 /// The flags in `{flags=CLONE_VM|..., exit_signal=SIGCHLD, ...}`.
 fn clone3_flags(found: &[Arg<'_>]) -> Result<u64, Bad> {
     let Some(arg) = found.first() else { return Ok(0) };
-    let Some(inside) = arg.text.strip_prefix(b"{") else { return Ok(0) };
-    let (mut members, _) = args(inside, 0)?;
-    for member in &mut members {
-        member.at += arg.at + 1;
-    }
-    named(&members, "flags").map_or(Ok(0), number)
+    named(&members(*arg)?, "flags").map_or(Ok(0), number)
 }
 
 /// What follows a descriptor between `<` and `>`.
@@ -194,6 +206,14 @@ fn path<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
 fn concerns_files(args_text: &[u8]) -> bool {
     let second = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
     second.and_then(|arg| number(arg).ok()).is_some_and(|operation| fcntl::KEPT.contains(&(operation as u32)))
+}
+
+/// It registers memory with a userfaultfd or takes that back, and the text shows where: strace does where the kernel, too, can read it.
+fn registers(args_text: &[u8]) -> bool {
+    let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
+    let operation = found.get(1).and_then(|arg| number(*arg).ok());
+    operation.is_some_and(|operation| uffdio::KEPT.contains(&operation))
+        && found.get(2).is_some_and(|arg| arg.text.starts_with(b"{"))
 }
 
 fn concerns_memory(args_text: &[u8]) -> bool {

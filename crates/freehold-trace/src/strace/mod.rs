@@ -294,7 +294,7 @@ impl StraceReader {
         };
         let Some(begun) = self.tasks.take_begun(pid) else {
             let lost = CallName::parse(name)
-                .is_some_and(|known| !matches!(known, CallName::Prctl | CallName::Fcntl));
+                .is_some_and(|known| !matches!(known, CallName::Prctl | CallName::Fcntl | CallName::Ioctl));
             return if lost { Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line)) } else { Ok(()) };
         };
         if begun.name.as_str() != name {

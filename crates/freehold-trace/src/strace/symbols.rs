@@ -1,6 +1,6 @@
 //! Names of flags and other constants, as strace writes them, and their values on x86-64 Linux.
 
-use crate::operation::{fallocate, fcntl, prctl, seal};
+use crate::operation::{fallocate, fcntl, prctl, seal, uffdio};
 
 /// The value of the constant called `name`.
 pub(super) fn value(name: &str) -> Option<u64> {
@@ -251,6 +251,11 @@ const NAMES: &[(&str, u64)] = &[
     ("SIGWINCH", 0x1c),
     ("SIGXCPU", 0x18),
     ("SIGXFSZ", 0x19),
+    ("UFFDIO_REGISTER", uffdio::REGISTER),
+    ("UFFDIO_REGISTER_MODE_MINOR", uffdio::MINOR),
+    ("UFFDIO_REGISTER_MODE_MISSING", uffdio::MISSING),
+    ("UFFDIO_REGISTER_MODE_WP", uffdio::WP),
+    ("UFFDIO_UNREGISTER", uffdio::UNREGISTER),
     ("UFFD_USER_MODE_ONLY", 1),
     ("__O_SYNC", 0x100000),
     ("__O_TMPFILE", 0x400000),

@@ -504,3 +504,35 @@ fn calls_that_were_under_way_at_once_say_so() {
         ]
     );
 }
+
+/// Of all ioctls two are about what is mapped; what the structure says becomes arguments.
+#[test]
+fn registrations_with_a_userfaultfd() {
+    let text = "\
+1 1.0 userfaultfd(O_CLOEXEC|UFFD_USER_MODE_ONLY) = 3<anon_inode:[userfaultfd]>
+1 1.0 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_API, {api=0xaa, features=0 => features=UFFD_FEATURE_SIGBUS|0x1e000, ioctls=1<<_UFFDIO_API}) = 0
+1 1.0 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f00c3f000, len=0x4000}, mode=UFFDIO_REGISTER_MODE_MISSING|UFFDIO_REGISTER_MODE_WP, ioctls=1<<_UFFDIO_WAKE|0x120}) = 0
+1 1.0 ioctl(3, UFFDIO_REGISTER, {range={start=0x7f00c3f005, len=0x4000}, mode=0x8 /* UFFDIO_REGISTER_MODE_??? */}) = -1 EINVAL (Invalid argument)
+1 1.0 ioctl(3, UFFDIO_UNREGISTER, {start=0x7f00c3f000, len=0x1000}) = 0
+1 1.0 ioctl(3, UFFDIO_REGISTER, 0x1) = -1 EFAULT (Bad address)
+1 1.0 ioctl(3, UFFDIO_UNREGISTER, NULL <unfinished ...>
+1 1.0 <... ioctl resumed>)              = -1 EFAULT (Bad address)
+1 1.0 ioctl(1</dev/pts/0>, TCGETS, {B38400 opost isig icanon echo ...}) = 0
+1 1.0 ioctl(3, UFFDIO_REGISTER, {range={start=0x7f00c3f000, len=0x1000}, mode=UFFDIO_REGISTER_MODE_MINOR <unfinished ...>
+1 1.0 <... ioctl resumed>, ioctls=1<<_UFFDIO_WAKE}) = 0
+";
+    assert_events(
+        text,
+        &[
+            "0 1 userfaultfd 80001 = 3",
+            "0 1 ioctl 3 c020aa00 7f00c3f000 4000 3 = 0",
+            "0 1 ioctl 3 c020aa00 7f00c3f005 4000 8 = -22",
+            "0 1 ioctl 3 8010aa01 7f00c3f000 1000 0 = 0",
+            "0 1 ioctl 3 c020aa00 7f00c3f000 1000 4 = 0",
+        ],
+    );
+    let (_, reader) = parse(text).unwrap();
+    assert_eq!(reader.skipped().get("ioctl"), Some(&4));
+    let without = "1 1.0 ioctl(3, UFFDIO_REGISTER, {mode=0}) = 0\n";
+    assert!(read(without).unwrap_err().contains("expected the range"));
+}

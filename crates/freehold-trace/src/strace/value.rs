@@ -1,7 +1,7 @@
 //! What an argument is worth.
 
 use super::symbols;
-use super::text::{Arg, is_note};
+use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
@@ -66,6 +66,16 @@ pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
             byte => bytes.push(byte),
         }
     }
+}
+
+/// The members of a structure; none of what is not shown.
+pub(super) fn members(arg: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
+    let Some(inside) = arg.text.strip_prefix(b"{") else { return Ok(Vec::new()) };
+    let (mut members, _) = args(inside, 0)?;
+    for member in &mut members {
+        member.at += arg.at + 1;
+    }
+    Ok(members)
 }
 
 /// The text of the argument or member `name`, as in `flags=CLONE_VM`.
