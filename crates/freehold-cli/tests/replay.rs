@@ -547,3 +547,38 @@ fn a_removed_segment_is_gone_with_what_was_attached() {
         assert!(outcome.difference_count > 0, "{what}");
     }
 }
+
+/// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a thread beside.
+#[test]
+fn what_a_userfaultfd_serves_is_served() {
+    let events = "15 0 1 mmap 0 6000 3 22 -1 0 = 7f0000000000
+16 0 1 userfaultfd 80001 = 3
+17 0 1 N 2 1 10f00
+18 0 1 ioctl 3 c020aa00 7f0000000000 4000 1 = 0
+19 0 2 F 7f0000000000 4 x1
+20 0 1 F 7f0000001000 6 x1
+21 0 2 madvise 7f0000002000 2000 16 = 0
+22 0 1 ioctl 3 8010aa01 7f0000000000 1000 0 = 0
+23 0 2 ioctl 3 c020aa00 7f0000000000 2000 3 = 0
+24 0 2 X
+25 - 1 S 1 exit 1
+26 0 1 X g
+";
+    let exit = "@ 1 exit 1 25 25 0 t | /bin/t | VmRSS:24;RssAnon:24
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000002000 rw-p 0 - | 8,,,,8,8,8,, | rdwrmrmwmeacumuw
+7f0000002000-7f0000004000 rw-p 0 - | 8,,,,8,8,8,, | rdwrmrmwmeacum
+7f0000004000-7f0000006000 rw-p 0 - | 0 | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7efffffed 4 8
+P fffffda 1 8
+";
+    let recording = Recording::new(events, exit);
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.faults.all, outcome.snapshots.all), (5, 2, 1));
+    });
+}

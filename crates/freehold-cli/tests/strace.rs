@@ -343,3 +343,60 @@ fn descriptors_that_are_copied_are_other_files() {
         3,
     );
 }
+
+/// What is registered with a userfaultfd is not moved together with what is not, and waits for nobody here; with the last descriptor
+/// of it nothing is registered any more.
+#[test]
+fn registrations_with_a_userfaultfd_are_made() {
+    assert_as_linux(
+        r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.1 mmap(NULL, 65536, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000100000
+7 1.1 mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
+7 1.2 userfaultfd(O_CLOEXEC) = 3<anon_inode:[userfaultfd]>
+7 1.2 userfaultfd(O_CLOEXEC) = 4<anon_inode:[userfaultfd]>
+7 1.3 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000100000, len=0x4000}, mode=UFFDIO_REGISTER_MODE_MISSING, ioctls=1<<_UFFDIO_WAKE}) = 0
+7 1.3 ioctl(4<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000103000, len=0x2000}, mode=UFFDIO_REGISTER_MODE_WP}) = -1 EBUSY (Device or resource busy)
+7 1.3 ioctl(4<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000104000, len=0x2000}, mode=UFFDIO_REGISTER_MODE_WP}) = 0
+7 1.3 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000108000, len=0x2000}, mode=0}) = -1 EINVAL (Invalid argument)
+7 1.4 mremap(0x7f0000100000, 65536, 65536, MREMAP_MAYMOVE|MREMAP_FIXED, 0x7f0000000000) = -1 EFAULT (Bad address)
+7 1.5 mlock(0x7f0000100000, 8192) = 0
+7 1.5 munlock(0x7f0000100000, 8192) = 0
+7 1.6 madvise(0x7f0000102000, 8192, MADV_POPULATE_READ) = 0
+7 1.6 dup(3<anon_inode:[userfaultfd]>) = 5<anon_inode:[userfaultfd]>
+7 1.6 close(3<anon_inode:[userfaultfd]>) = 0
+7 1.7 ioctl(5<anon_inode:[userfaultfd]>, UFFDIO_UNREGISTER, {start=0x7f0000100000, len=0x2000}) = 0
+7 1.7 ioctl(5<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000100000, len=0x1000}, mode=UFFDIO_REGISTER_MODE_MISSING}) = 0
+7 1.8 close(5<anon_inode:[userfaultfd]>) = 0
+7 1.8 close_range(4, 4, 0) = 0
+7 1.9 mremap(0x7f0000100000, 65536, 65536, MREMAP_MAYMOVE|MREMAP_FIXED, 0x7f0000000000) = 0x7f0000000000
+7 2.0 exit_group(0) = ?
+7 2.1 +++ exited with 0 +++
+"#,
+        13,
+    );
+}
+
+/// Of a userfaultfd that the text does not show nobody knows what is registered: what Linux refused for it is set aside.
+#[test]
+fn registrations_that_are_not_known_are_set_aside() {
+    let text = |operation: &str| {
+        format!(
+            r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
+7 1.1 mmap(NULL, 65536, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000100000
+7 1.1 mprotect(0x7f0000104000, 4096, PROT_READ) = 0
+7 1.1 mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
+{operation}
+7 1.4 mremap(0x7f0000100000, 65536, 65536, MREMAP_MAYMOVE|MREMAP_FIXED, 0x7f0000000000) = -1 EFAULT (Bad address)
+7 2.0 exit_group(0) = ?
+7 2.1 +++ exited with 0 +++
+"#
+        )
+    };
+    let unknown = "7 1.2 ioctl(9<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f0000100000, len=0x4000}, mode=UFFDIO_REGISTER_MODE_MISSING}) = 0";
+    assert_as_linux(&text(unknown), 3);
+    assert_as_linux(&text("7 1.2 userfaultfd(O_CLOEXEC) = 3<anon_inode:[userfaultfd]>"), 3);
+    let elsewhere = "7 1.2 userfaultfd(O_CLOEXEC) = 3
+7 1.2 ioctl(3, UFFDIO_REGISTER, {range={start=0x7f0000000000, len=0x4000}, mode=UFFDIO_REGISTER_MODE_MISSING}) = 0";
+    let outcome = replayed(&text(elsewhere));
+    assert_eq!((outcome.calls.all, outcome.difference_count), (5, 1), "{:#?}", outcome.differences);
+}

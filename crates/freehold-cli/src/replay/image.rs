@@ -2,6 +2,7 @@
 
 use super::contents::Lineage;
 use super::files::Reached;
+use super::pagers::Pagers;
 use super::touched::Touched;
 use freehold_machine::Process;
 use freehold_trace::plan::TaskSteps;
@@ -19,6 +20,7 @@ pub(super) struct Image {
     pub(super) lineage: Lineage,
     pub(super) reached: Reached,
     pub(super) touched: Touched,
+    pub(super) pagers: Pagers,
     totals: Arc<Totals>,
 }
 
@@ -31,7 +33,8 @@ impl Image {
         reached: Reached,
         touched: Touched,
     ) -> Arc<Image> {
-        Arc::new(Image { process, places, lineage, reached, touched, totals: Arc::clone(totals) })
+        let (pagers, totals) = (Pagers::default(), Arc::clone(totals));
+        Arc::new(Image { process, places, lineage, reached, touched, pagers, totals })
     }
 
     pub(super) fn process(&self) -> &Process {

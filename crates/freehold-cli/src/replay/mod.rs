@@ -16,6 +16,7 @@ mod found;
 mod image;
 mod opened;
 pub mod outcome;
+mod pagers;
 mod perform;
 mod place;
 mod prctl;

@@ -7,6 +7,7 @@ use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
+use super::pagers::{Registered, UNSERVED};
 use super::place::{self, Chosen};
 use super::prctl::Inherited;
 use super::refused::{self, Refused, is_of_unknown_length};
@@ -114,6 +115,14 @@ impl<'w, 'c> Performer<'w, 'c> {
                 }
                 self.check_fault(task, step.line, *address, *code, *ends, ended);
             }
+            What::Call(planned) if planned.call.name == CallName::Ioctl => {
+                self.register(task, step.line, planned);
+            }
+            What::EndUserfaultfd { userfaultfd, task } => {
+                let image = self.world.image(*task)?;
+                self.cpu.call(|| image.pagers.end(*userfaultfd));
+                self.lap();
+            }
             What::Call(planned) => {
                 let image = task.image.clone()?;
                 let refused = refused::refused(self.world, image.process(), planned);
@@ -144,6 +153,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                     }
                     self.lap();
                     self.found.set_aside(why, 1);
+                    return None;
+                }
+                if self.lacks_pages(&image, planned, answer.as_ref()) {
+                    self.found.set_aside(UNSERVED, 1);
                     return None;
                 }
                 self.check_call(task, step.line, planned, answer);
@@ -196,6 +209,36 @@ impl<'w, 'c> Performer<'w, 'c> {
         None
     }
 
+    /// Makes an ioctl of a userfaultfd.
+    fn register(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall) {
+        let Some(image) = task.image.as_deref() else { return };
+        self.lap();
+        let registered = self.cpu.call(|| image.pagers.call(image.process(), planned));
+        let ns = self.lap();
+        match registered {
+            Registered::Made(returned) => {
+                self.found.time_call(planned.call.name, ns);
+                self.check_call(task, line, planned, Some(Moved::nothing(returned)));
+            }
+            Registered::Aside(why) => self.found.set_aside(why, 1),
+        }
+    }
+
+    /// Whether a call came out otherwise than on Linux, where it did not get all pages that a userfaultfd was to serve.
+    fn lacks_pages(&self, image: &Image, planned: &PlannedCall, answer: Option<&Moved>) -> bool {
+        let call = &planned.call;
+        if answer.is_none_or(|moved| moved.returned == call.returned) {
+            return false;
+        }
+        let Some(transfer) = call.transfer.as_ref().filter(|_| call.name != CallName::ProcessMadvise) else {
+            return image.pagers.may_lack(image.process(), call);
+        };
+        let other = transfer.process.and_then(|task| self.world.image(task));
+        let asked = transfer.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
+        call.returned != Returned::Value(asked)
+            && other.is_some_and(|other| other.pagers.serve(other.process(), &transfer.remote))
+    }
+
     /// Takes a recorded fault, with the page cache of a file as it is taken to have been. How that ended.
     fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let access = match (code.write(), code.exec()) {
@@ -229,6 +272,11 @@ impl<'w, 'c> Performer<'w, 'c> {
         let mut faulted = false;
         let result = self.cpu.touch(process.mmu(), address, access, |at, access| {
             faulted = true;
+            let handled = process.handle_fault(at.get(), access);
+            if !matches!(handled, Err(FaultError::Bus { .. })) || image.pagers.is_empty() {
+                return handled;
+            }
+            image.pagers.supply_page(at.get());
             process.handle_fault(at.get(), access)
         });
         let result = match self.world.options.backed && access.write {
@@ -291,10 +339,15 @@ impl<'w, 'c> Performer<'w, 'c> {
             return self.cpu.call(|| {
                 let theirs = other.process();
                 planned.assumed.iter().for_each(|range| start::assume(theirs, range));
+                let bytes = planned.call.returned.value().unwrap_or(0);
+                other.pagers.supply_pieces(theirs, &transfer.remote, bytes);
                 let moved = transfer::transfer(planned, transfer, image.process(), theirs);
                 other.reached.follow(theirs, 0, TASK_SIZE);
                 moved
             });
+        }
+        if !image.pagers.is_empty() {
+            self.cpu.call(|| image.pagers.supply(image.process(), &planned.call));
         }
         let chosen = place::chosen(image, planned);
         if Chosen::is_random(planned) {

@@ -52,6 +52,9 @@ pub(crate) mod flag {
         IO b"io" 14,
         DONTEXPAND b"de" 15,
         SYNC b"sf" 16,
+        MISSING b"um" 17,
+        PROTECTED b"uw" 18,
+        MINOR b"ui" 19,
     }
     /// The locks of mlock.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
@@ -59,6 +62,8 @@ pub(crate) mod flag {
     pub(crate) const SEGMENT: u32 = 1 << 31;
     /// Private memory of /dev/zero: anonymous, although it has a file.
     pub(crate) const ZEROES: u32 = 1 << 30;
+    /// What a userfaultfd serves.
+    pub(crate) const REGISTERED: u32 = MISSING | PROTECTED | MINOR;
     /// What never merges.
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
@@ -76,6 +81,8 @@ pub(crate) struct Area {
     pub(crate) flags: u32,
     /// Memory policy and protection key, as one number; 0 is the default of both.
     pub(crate) tag: u64,
+    /// The userfaultfd that it is registered with, by its number.
+    pub(crate) userfaultfd: Option<u32>,
     /// The family of its anonymous pages; 0 while it has none.
     pub(crate) family: u32,
     /// The family did not pass through a fork.
@@ -97,12 +104,19 @@ impl Area {
         !self.shared && (self.file.is_none() || self.flags & flag::ZEROES != 0)
     }
 
+    /// It is registered with no userfaultfd any more.
+    pub(crate) fn unregister(&mut self) {
+        self.flags &= !flag::REGISTERED;
+        self.userfaultfd = None;
+    }
+
     fn alike(&self, right: &Area) -> bool {
         self.prot == right.prot
             && self.shared == right.shared
             && self.flags == right.flags
             && self.file == right.file
             && self.tag == right.tag
+            && self.userfaultfd == right.userfaultfd
             && self.flags & flag::SPECIAL == 0
     }
 }

@@ -22,8 +22,7 @@ pub(super) const OUTSIDE: &str = "shmat of removed segments that somebody has at
 pub(super) const IN_TWO: &str = "remap_file_pages that the removal of its System V segment fell into, refused with EIDRM: here it is one step";
 pub(super) const TASKS: &str = "fork, clone and exec that failed";
 pub(super) const OTHERS: &str = "calls on other processes, and userfaultfd";
-pub(super) const USERFAULTFD: &str =
-    "moves refused in processes that have a userfaultfd: what is registered with it is not recorded";
+pub(super) const USERFAULTFD: &str = "moves refused in processes that have a userfaultfd: what is registered with it is not recorded, or not all of it";
 pub(super) const RESTARTED: &str = "calls interrupted by a signal and begun anew";
 pub(super) const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
 pub(super) const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";

@@ -53,6 +53,8 @@ pub(crate) struct Space {
     pub(crate) awaited: Told,
     /// Ranges may be registered with a userfaultfd: the process has made one.
     pub(crate) has_userfaultfd: bool,
+    /// Others may be registered, or no more, than the model has.
+    pub(crate) doubts_userfaultfd: bool,
 }
 
 /// What a call concerns.
@@ -94,6 +96,7 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
         CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mbind => {
             one(span(args[0], args[1]))
         }
+        CallName::Ioctl => one(span(args[2], args[3])),
         CallName::RemapFilePages => one(page_of(args[0])..page_of(args[0]).saturating_add(page_of(args[1]))),
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock => one(lock_range(args[0], args[1])),
         CallName::Brk => one(heap_change(call, space).unwrap_or(0..0)),
@@ -144,6 +147,8 @@ pub(crate) struct Doing<'c> {
     pub(crate) zeroes: bool,
     /// Bytes of the segment that shmat attaches.
     pub(crate) segment: u64,
+    /// The userfaultfd that an ioctl is about.
+    pub(crate) userfaultfd: Option<u32>,
     pub(crate) stamp: Stamp,
     /// Families of anonymous pages so far.
     pub(crate) families: &'c mut u32,
@@ -209,6 +214,7 @@ impl Space {
             CallName::Prctl => self.prctl(&args),
             CallName::RemapFilePages => self.remap_file_pages(doing),
             CallName::Shmat => self.shmat(doing),
+            CallName::Ioctl => self.register(doing),
             CallName::Shmdt => {
                 let parts = self.areas.attached(args[0]);
                 parts.iter().for_each(|part| self.areas.unmap(part));
@@ -251,6 +257,7 @@ impl Space {
             },
             flags: bits,
             tag: 0,
+            userfaultfd: None,
             family: 0,
             alone: true,
             family_by: Stamp::START,
@@ -314,6 +321,7 @@ impl Space {
             offset: range.start,
             flags: flag::ACCOUNT | self.future,
             tag: 0,
+            userfaultfd: None,
             family: 0,
             alone: true,
             family_by: Stamp::START,
@@ -344,6 +352,7 @@ impl Space {
         let Some((start, area)) = self.areas.find(at) else {
             return self.move_unknown(&source, &target, flags);
         };
+        let registered = area.userfaultfd.is_some();
         let mut moved = Area { last: doing.stamp, ..area.clone() };
         moved.offset = moved.offset.wrapping_add(at - start);
         if to == at && flags & MREMAP_FIXED == 0 {
@@ -360,6 +369,9 @@ impl Space {
         if flags & MREMAP_FIXED != 0 {
             self.areas.unmap(&target);
         }
+        // With UFFD_FEATURE_EVENT_REMAP, which no recording shows, it stays registered.
+        self.doubts_userfaultfd |= registered;
+        moved.unregister();
         // An anonymous mapping that was never written is counted from where it is.
         if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
             moved.offset = to;
@@ -401,6 +413,7 @@ impl Space {
             17 => (0, flag::DONTDUMP),
             18 => (flag::WIPEONFORK, 0),
             19 => (0, flag::WIPEONFORK),
+            22 if self.is_supplied(range.start) => return self.populate(range.clone(), doing),
             23 => return self.populate(range.clone(), doing),
             _ => return,
         };
@@ -486,6 +499,7 @@ impl Space {
             offset: 0,
             flags: flag::SEGMENT,
             tag: 0,
+            userfaultfd: None,
             family: 0,
             alone: true,
             family_by: Stamp::START,
@@ -537,6 +551,9 @@ impl Space {
             assumed: self.assumed.clone(),
             grows: self.grows,
             grown: self.grown.clone(),
+            // With UFFD_FEATURE_EVENT_FORK, which no recording shows, the copies are registered, too.
+            doubts_userfaultfd: self.doubts_userfaultfd
+                || self.areas.iter().any(|(_, area)| area.userfaultfd.is_some()),
             written: self.written.clone(),
             future: self.future & flag::MERGEABLE,
             ..Space::default()
@@ -548,6 +565,7 @@ impl Space {
                 family_by: Stamp::START,
                 ..area.clone()
             };
+            copy.unregister();
             if copy.family != 0 && !copy.shared {
                 *families = families.wrapping_add(1).max(1);
                 (copy.family, copy.alone) = (*families, false);

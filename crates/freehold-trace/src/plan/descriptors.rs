@@ -35,6 +35,8 @@ pub(super) struct Open {
     pub(super) file: Option<u32>,
     /// It is a memfd, whose number in the plan is that of no other file.
     pub(super) memfd: bool,
+    /// It is a userfaultfd, by its number in the plan.
+    pub(super) userfaultfd: Option<u32>,
     /// The size that it was given when its number was not known yet.
     pub(super) length: Option<u64>,
 }
@@ -48,6 +50,8 @@ pub(super) struct Descriptors {
     /// Which table a task has.
     of: HashMap<u32, u32>,
     next: u32,
+    /// Userfaultfds of which a descriptor was closed.
+    left: Vec<u32>,
 }
 
 impl Descriptors {
@@ -69,8 +73,10 @@ impl Descriptors {
         let Some(number) = self.of.remove(&task) else { return };
         let Some((tasks, _)) = self.tables.get_mut(&number) else { return };
         *tasks -= 1;
-        if *tasks == 0 {
-            self.tables.remove(&number);
+        if *tasks == 0
+            && let Some((_, table)) = self.tables.remove(&number)
+        {
+            self.left.extend(table.values().filter_map(|open| open.userfaultfd));
         }
     }
 
@@ -78,6 +84,19 @@ impl Descriptors {
     pub(super) fn exec(&mut self, task: u32) {
         self.exit(task);
         self.begin(task, Table::default());
+    }
+
+    /// Userfaultfds that no descriptor is of any more.
+    pub(super) fn ended(&mut self) -> Vec<u32> {
+        let mut left = std::mem::take(&mut self.left);
+        let is_open = |userfaultfd: u32| {
+            let mut open = self.tables.values().flat_map(|(_, table)| table.values());
+            open.any(|open| open.userfaultfd == Some(userfaultfd))
+        };
+        left.sort_unstable();
+        left.dedup();
+        left.retain(|userfaultfd| !is_open(*userfaultfd));
+        left
     }
 
     /// Nothing is known any more.
@@ -96,10 +115,11 @@ impl Descriptors {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
         let (descriptor, table) = (descriptor as i32, Arc::make_mut(table));
-        match open {
-            Some(open) if table.len() < MOST => drop(table.insert(descriptor, open)),
-            _ => drop(table.remove(&descriptor)),
-        }
+        let old = match open {
+            Some(open) if table.len() < MOST => table.insert(descriptor, open),
+            _ => table.remove(&descriptor),
+        };
+        self.left.extend(old.and_then(|old| old.userfaultfd));
     }
 
     /// A call that opens, copies or closes descriptors has succeeded with `value`.
@@ -135,7 +155,12 @@ impl Descriptors {
     fn close(&mut self, task: u32, first: u32, last: u32) {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
-        Arc::make_mut(table).retain(|descriptor, _| !(first..=last).contains(&(*descriptor as u32)));
+        let left = &mut self.left;
+        Arc::make_mut(table).retain(|descriptor, open| {
+            let stays = !(first..=last).contains(&(*descriptor as u32));
+            left.extend(open.userfaultfd.filter(|_| !stays));
+            stays
+        });
     }
 
     fn unshare(&mut self, task: u32) {

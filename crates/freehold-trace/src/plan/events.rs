@@ -112,12 +112,13 @@ impl Planner {
     }
 
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
+        self.descriptors.exec(task);
+        self.end_userfaultfds(line, task);
         self.gather_last_whole(task);
         self.use_segments(task);
         let old = self.space_of(task).and_then(|number| self.spaces.get(&number));
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
-        self.descriptors.exec(task);
         if let Some(own) = self.tasks.get_mut(&task) {
             own.lost = false;
         }
@@ -162,6 +163,7 @@ impl Planner {
                 offset: if file.is_some() { shown.offset } else { shown.start },
                 flags,
                 tag: 0,
+                userfaultfd: None,
                 family: if written { self.families } else { 0 },
                 alone: true,
                 family_by: Stamp::START,
@@ -180,11 +182,12 @@ impl Planner {
     }
 
     pub(super) fn exit(&mut self, line: u32, task: u32) {
+        self.descriptors.exit(task);
+        self.end_userfaultfds(line, task);
         self.gather_last_whole(task);
         self.use_segments(task);
         self.push(task, line, What::Exit);
         self.leave(task);
-        self.descriptors.exit(task);
         let Some(own) = self.tasks.get_mut(&task) else { return };
         let process = std::mem::take(&mut own.process);
         if let Some(tasks) = self.processes.get_mut(&process) {
@@ -235,7 +238,7 @@ impl Planner {
     }
 
     /// Everything done so far in the space: for whom all of it matters.
-    fn gather_whole(&mut self, number: u32, task: u32) {
+    pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
         let Some(space) = self.spaces.get(&number) else { return };
         self.scratch.push(space.order.whole);
         self.scratch.extend(&space.order.departed);
@@ -252,7 +255,11 @@ impl Planner {
         if self.is_of_files(&call) {
             return self.file_call(line, task, call);
         }
-        if let Some(why) = self.is_elsewhere(&call) {
+        let userfaultfd = match call.name {
+            CallName::Ioctl => self.userfaultfd_of(task, &call),
+            _ => None,
+        };
+        if let Some(why) = self.is_elsewhere(&call, userfaultfd) {
             self.note_userfaultfd(task, &call);
             self.doubt(line, task, &call);
             if call.name == CallName::Truncate {
@@ -267,7 +274,7 @@ impl Planner {
             return;
         }
         let Some(number) = self.space_of(task) else { return self.aside(self.no_space(task)) };
-        if self.is_refused_by_userfaultfd(number, &call) {
+        if self.passes_over_move(number, &call) {
             return self.aside(aside::USERFAULTFD);
         }
         let file = self.mapped_file(task, &call);
@@ -323,7 +330,8 @@ impl Planner {
         let zeroes = self.is_zeroes(file);
         let mapped = self.own_memory(&call, file);
         let families = &mut self.families;
-        let mut doing = Doing { call: &call, file: mapped, zeroes, segment: bytes, stamp, families };
+        let mut doing =
+            Doing { call: &call, file: mapped, zeroes, segment: bytes, userfaultfd, stamp, families };
         space.apply(&mut doing);
         emptied.into_iter().for_each(|range| space.areas.unmap(&range));
         if let Some(at) = call.returned.value().filter(|_| unheard_of) {
@@ -343,6 +351,7 @@ impl Planner {
             file,
             access,
             segment: bytes,
+            userfaultfd,
             heap,
             assumed,
             written,
@@ -353,21 +362,6 @@ impl Planner {
         };
         self.push(task, line, What::Call(Box::new(planned)));
         after.into_iter().for_each(|what| self.push(task, line, what));
-    }
-
-    fn note_userfaultfd(&mut self, task: u32, call: &Call) {
-        let made = call.name == CallName::Userfaultfd && call.returned.value().is_some();
-        let space = self.space_of(task).filter(|_| made);
-        if let Some(space) = space.and_then(|number| self.spaces.get_mut(&number)) {
-            space.has_userfaultfd = true;
-        }
-    }
-
-    /// Mappings that are registered with a userfaultfd are not moved several at once. Which are, an ioctl says that is not recorded.
-    fn is_refused_by_userfaultfd(&self, space: u32, call: &Call) -> bool {
-        call.name == CallName::Mremap
-            && call.returned == Returned::Error(EFAULT)
-            && self.spaces.get(&space).is_some_and(|space| space.has_userfaultfd)
     }
 
     /// An mmap of huge pages at a fixed place was refused for want of them, after what was there had gone.
@@ -483,7 +477,7 @@ impl Planner {
     }
 
     /// Why the engine is not asked about a call.
-    fn is_elsewhere(&mut self, call: &Call) -> Option<&'static str> {
+    fn is_elsewhere(&mut self, call: &Call, userfaultfd: Option<u32>) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == prctl::SET_VMA => aside::NAMES,
             CallName::Prctl if is_unknown_there(call) => aside::PRCTL,
@@ -543,7 +537,8 @@ impl Planner {
                 return None;
             }
             CallName::ProcessMadvise | CallName::ProcessMrelease => aside::OTHERS,
-            CallName::Userfaultfd | CallName::Ioctl => aside::OTHERS,
+            CallName::Userfaultfd => aside::OTHERS,
+            CallName::Ioctl if userfaultfd.is_none() => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => aside::OTHERS,
             CallName::ProcessVmReadv | CallName::ProcessVmWritev
                 if matches!(call.returned, Returned::Error(EPERM | ESRCH)) =>

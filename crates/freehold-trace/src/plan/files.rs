@@ -46,13 +46,14 @@ impl Planner {
                     self.lengths.doubt(false);
                 }
                 self.descriptors.called(task, &call, value);
+                self.end_userfaultfds(line, task);
                 self.opened_again(task, &call, value);
             }
             (name, _) if name.is_of_descriptors() => {}
             (CallName::MemfdCreate, Returned::Value(descriptor)) => {
                 let file = self.memfd(call.args[1], call.file);
                 let access = Some(Access { read: true, write: true });
-                let open = Open { access, file: Some(file), memfd: true, length: None };
+                let open = Open { access, file: Some(file), memfd: true, ..Open::default() };
                 self.descriptors.set(task, descriptor, Some(open));
                 self.lengths.begin(file);
             }
@@ -160,6 +161,7 @@ impl Planner {
     /// Of all files and segments, what is known may be wrong.
     pub(super) fn forget_files(&mut self) {
         self.descriptors.forget();
+        self.spaces.values_mut().for_each(|space| space.doubts_userfaultfd |= space.has_userfaultfd);
         self.removals.doubt();
         self.lengths.doubt(true);
     }

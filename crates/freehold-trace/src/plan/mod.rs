@@ -9,11 +9,11 @@
 //! | a fault | last changed what is mapped at its page (of a huge page: anywhere in it; of a file: in the pages around it that may come along); a write to private memory: also the first write that gave the VMA its family of anonymous pages |
 //! | a call that changes VMAs, a first write | changed, or looked at, any VMA that it overlaps or touches; faulted where it changes |
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
-//! | fork, a snapshot, mlockall | did anything |
+//! | fork, a snapshot, mlockall, the end of a userfaultfd | did anything |
 //! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
-//! and everybody waits for the last fork, snapshot or mlockall. To know which VMAs a call touches, the planner keeps a
+//! and everybody waits for the last fork, snapshot, mlockall or end of a userfaultfd. To know which VMAs a call touches, the planner keeps a
 //! sequential model of each address space (`area.rs`, `calls.rs`), without pages.
 //!
 //! A plan comes in [segments](Segment) of bounded size, so its memory does not grow with the recording. A segment also
@@ -30,6 +30,7 @@ mod lengths;
 mod mapped;
 mod order;
 mod recorded;
+mod registered;
 mod removed;
 mod step;
 mod told;
@@ -47,6 +48,7 @@ use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snap
 use calls::Space;
 use descriptors::Descriptors;
 use lengths::Lengths;
+use registered::Userfaultfds;
 use removed::{Removals, When};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
@@ -89,6 +91,7 @@ pub struct Planner {
     /// Memfds whose name is not known yet.
     nameless: HashMap<u32, PlanFile>,
     descriptors: Descriptors,
+    userfaultfds: Userfaultfds,
     lengths: Lengths,
     /// Files of the recording, by path, and how many of them are in here.
     paths: HashMap<String, usize>,
@@ -175,6 +178,7 @@ impl Planner {
             recorded_files: HashSet::default(),
             nameless: HashMap::default(),
             descriptors: Descriptors::default(),
+            userfaultfds: Userfaultfds::default(),
             lengths: Lengths::default(),
             paths: HashMap::default(),
             paths_known: 0,

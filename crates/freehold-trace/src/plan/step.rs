@@ -127,6 +127,13 @@ pub enum What {
         /// Its number in the plan.
         file: u32,
     },
+    /// A userfaultfd ends: nothing is registered with it any more.
+    EndUserfaultfd {
+        /// Its number in the plan.
+        userfaultfd: u32,
+        /// A task of the address space that it is of.
+        task: u32,
+    },
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
     /// Unmaps what was not known to be there, where a later call found room.
@@ -166,6 +173,8 @@ pub struct PlannedCall {
     pub access: Option<Access>,
     /// Bytes of the System V segment that shmat attaches.
     pub segment: u64,
+    /// The userfaultfd that an ioctl is about, by its number in the plan.
+    pub userfaultfd: Option<u32>,
     /// The first call of brk in this address space: where the heap starts.
     pub heap: Option<u64>,
     /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the recording began.
@@ -190,6 +199,7 @@ impl PlannedCall {
             file: None,
             access: None,
             segment: 0,
+            userfaultfd: None,
             heap: None,
             assumed,
             written,

@@ -23,6 +23,7 @@ impl Space {
         waits: &mut Vec<Stamp>,
     ) {
         let page = page_of(address);
+        let write = write || self.is_supplied(page);
         let grown = self.stack_growth(page);
         if self.is_alone(waits) {
             if let Some(grown) = grown {

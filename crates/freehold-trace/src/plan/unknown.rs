@@ -36,7 +36,8 @@ pub(super) struct Shown {
 
 /// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change what is known.
 pub(super) fn leaves_alone(call: &Call) -> bool {
-    let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat);
+    let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
+        || call.name == CallName::Ioctl;
     changes && matches!(call.returned, Returned::Error(1..512))
 }
 

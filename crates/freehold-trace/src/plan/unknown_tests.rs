@@ -96,7 +96,15 @@ fn below_a_mapping_that_grows_nothing_is_certain() {
     let stamp = Stamp { task: 1, index: 0 };
     let mut families = 0;
     let families = &mut families;
-    space.apply(&mut Doing { call: &map, file: None, zeroes: false, segment: 0, stamp, families });
+    space.apply(&mut Doing {
+        call: &map,
+        file: None,
+        zeroes: false,
+        segment: 0,
+        userfaultfd: None,
+        stamp,
+        families,
+    });
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.show_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.show_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
@@ -139,7 +147,15 @@ fn what_is_made_free_and_given_at_once_is_certain() {
     let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x1000));
     space.show_call(&map, &range);
     let (stamp, families) = (Stamp { task: 1, index: 0 }, &mut 0);
-    space.apply(&mut Doing { call: &map, file: None, zeroes: false, segment: 0, stamp, families });
+    space.apply(&mut Doing {
+        call: &map,
+        file: None,
+        zeroes: false,
+        segment: 0,
+        userfaultfd: None,
+        stamp,
+        families,
+    });
     let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
     space.show_call(&unmap, &range);
     space.show_beside(&beside(unmap, 0x1000..0x3000, true, false), &range);
