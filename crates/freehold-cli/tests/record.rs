@@ -336,3 +336,65 @@ fn namespaces() {
         assert!(said.contains("PID namespace"), "{said}");
     }
 }
+
+#[test]
+#[ignore = "a program that others record"]
+fn memory_of_a_userfaultfd() {
+    use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
+    use std::os::fd::AsRawFd;
+    const PAGE: u64 = 4096;
+    const API: u64 = 0xc018_aa3f;
+    #[expect(unsafe_code, reason = "a userfaultfd's own ioctls, of which no library knows")]
+    // SAFETY: memory of nobody else's; structures as long as the ioctls' numbers say.
+    unsafe {
+        let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
+        let ioctl = |command: u64, words: [u64; 4]| libc::ioctl(fd.as_raw_fd(), command, &words);
+        assert_eq!(ioctl(API, [0xaa, 0, 0, 0]), 0);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let at = mmap_anonymous(std::ptr::null_mut(), 4 * PAGE as usize, prot, MapFlags::PRIVATE);
+        let at = at.expect("mapped");
+        let start = at as u64;
+        assert_eq!(ioctl(REGISTER, [start + PAGE, 2 * PAGE, 1, 0]), 0);
+        assert_eq!(ioctl(UNREGISTER, [start + 2 * PAGE, PAGE, 9, 9]), 0);
+        assert_eq!(ioctl(REGISTER, [start + 1, PAGE, 1, 0]), -1);
+        munmap(at, 4 * PAGE as usize).expect("unmapped");
+        println!("at {start:x} by {:x}", fd.as_raw_fd());
+    }
+}
+
+const REGISTER: u64 = 0xc020_aa00;
+const UNREGISTER: u64 = 0x8010_aa01;
+
+/// What is registered with a userfaultfd stands in the memory of the caller, and in the recording between the calls around.
+#[test]
+fn registrations_with_a_userfaultfd() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (output, Some(made)) = record_program(&folder, &[], "memory_of_a_userfaultfd") else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Without leave to look, the recording is one without.
+    if !is_by_the_kernel(&made) || said.contains("registered with a userfaultfd is not recorded") {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let told = told.split_once("at ").and_then(|(_, rest)| rest.lines().next()?.split_once(" by "));
+    // Not every kernel has userfaultfds.
+    let Some((start, fd)) = told else { return };
+    let at = |offset: u64| u64::from_str_radix(start, 16).expect("hexadecimal") + offset;
+    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
+    let text = String::from_utf8(text).expect("text");
+    let (first, second, odd) = (at(0x1000), at(0x2000), at(1));
+    let mut rest = text.as_str();
+    for line in [
+        format!(" mmap 0 4000 3 22 -1 0 = {start} "),
+        format!(" ioctl {fd} {REGISTER:x} {first:x} 2000 1 = 0 "),
+        format!(" ioctl {fd} {UNREGISTER:x} {second:x} 1000 0 = 0 "),
+        format!(" ioctl {fd} {REGISTER:x} {odd:x} 1000 1 = -22 "),
+        format!(" munmap {start} 4000 = 0 "),
+    ] {
+        let (_, behind) = rest.split_once(&line).unwrap_or_else(|| panic!("no{line}in\n{rest}"));
+        rest = behind;
+    }
+    assert_eq!(text.matches(" ioctl ").count(), 3, "of others nothing is told");
+    replay(&folder, &made);
+}

@@ -154,6 +154,16 @@ impl Instance {
         Ok(buffers)
     }
 
+    /// The number of an event that is not enabled here.
+    ///
+    /// # Errors
+    ///
+    /// That there is no such event.
+    pub fn number(&self, event: &str) -> anyhow::Result<u64> {
+        let id = self.read(&format!("events/{event}/id"))?;
+        id.trim().parse().with_context(|| format!("{event} has no number"))
+    }
+
     fn read(&self, file: &str) -> anyhow::Result<String> {
         let path = self.folder.join(file);
         let cannot = || format!("{} cannot be read", path.display());

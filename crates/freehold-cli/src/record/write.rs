@@ -9,7 +9,7 @@ use super::raw::{Raw, What};
 use crate::output::Output;
 use crate::units;
 use anyhow::{Context, bail};
-use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
+use freehold_trace::{CallName, FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
 use rustix::fs::statfs;
 use std::ffi::OsString;
 use std::fs;
@@ -80,6 +80,9 @@ pub struct Written {
     snapshots: usize,
     stopped: u64,
     failed: Option<(u64, String)>,
+    /// Why ioctls of userfaultfds were not seen, if so, and whether there was a userfaultfd.
+    unseen: Option<anyhow::Error>,
+    has_userfaultfd: bool,
     bytes: u64,
 }
 
@@ -91,7 +94,7 @@ pub struct Written {
 pub fn write(
     names: &Names,
     process: i32,
-    collected: Collected,
+    mut collected: Collected,
     followed: Followed,
     settings: &Settings,
     rename: &[(String, String)],
@@ -106,6 +109,7 @@ pub fn write(
         what: What::Snapshot(index),
     });
     let reports: Vec<_> = reports.collect();
+    let unseen = collected.unseen.take();
     let mut assembler = Assembler::new(process, &mut snapshots);
     collected.merge(reports, |raw| assembler.report(raw))?;
     let Assembled { mut ops, files, tasks } = assembler.finish();
@@ -125,6 +129,8 @@ pub fn write(
         snapshots: snapshots.len(),
         stopped: 0,
         failed,
+        unseen,
+        has_userfaultfd: false,
         bytes: 0,
     };
     written.stopped = stopped(&snapshots, &frozen);
@@ -173,6 +179,7 @@ impl Written {
             self.events += 1;
             self.calls += u64::from(matches!(event.kind, Kind::Call(_)));
             self.faults += u64::from(matches!(event.kind, Kind::Fault { .. }));
+            self.has_userfaultfd |= makes_userfaultfd(&event.kind);
             out.event(&event)?;
         }
         Ok(out.finish()?.finish()?)
@@ -198,8 +205,16 @@ impl Written {
         if let Some((number, why)) = &self.failed {
             eprintln!("freehold: {number} snapshots could not be taken: {why}");
         }
+        if let Some(why) = self.unseen.as_ref().filter(|_| self.has_userfaultfd) {
+            eprintln!("freehold: what was registered with a userfaultfd is not recorded: {why:#}");
+        }
         eprintln!("freehold: {}", replay_command(&names.trace));
     }
+}
+
+fn makes_userfaultfd(kind: &Kind) -> bool {
+    let Kind::Call(call) = kind else { return false };
+    call.name == CallName::Userfaultfd && call.returned.value().is_some()
 }
 
 fn snapshots_file(

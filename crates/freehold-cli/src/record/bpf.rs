@@ -1,0 +1,191 @@
+//! Small programs that the kernel runs at tracepoints, and the maps through which they tell what they found.
+//!
+//! Instructions and calls are those of `linux/bpf.h` and bpf(2).
+#![expect(unsafe_code, reason = "bpf(2), of which no library knows that needs no compiler")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// One instruction: operation, registers, offset, constant.
+pub type Instruction = u64;
+
+/// The registers: what a call returned, its arguments, what outlives calls, and the end of the stack.
+pub const R: [u8; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+
+/// Words of 4 and 8 bytes, as loads and stores have them.
+pub const HALF: u8 = 0x00;
+pub const WORD: u8 = 0x18;
+
+/// Kinds of map.
+pub const HASH: u32 = 1;
+pub const ARRAY: u32 = 2;
+pub const QUEUE: u32 = 22;
+
+const MAP_CREATE: i64 = 0;
+const MAP_LOOKUP: i64 = 1;
+const PROG_LOAD: i64 = 5;
+const MAP_TAKE: i64 = 21;
+const TRACEPOINT: u64 = 5;
+
+const fn instruction(operation: u8, to: u8, from: u8, offset: i16, constant: i32) -> Instruction {
+    operation as u64
+        | (to as u64) << 8
+        | (from as u64) << 12
+        | (offset as u16 as u64) << 16
+        | (constant as u32 as u64) << 32
+}
+
+/// `to = *(from + offset)`.
+pub const fn load(size: u8, to: u8, from: u8, offset: i16) -> Instruction {
+    instruction(0x61 | size, to, from, offset, 0)
+}
+
+/// `*(to + offset) = from`.
+pub const fn store(size: u8, to: u8, offset: i16, from: u8) -> Instruction {
+    instruction(0x63 | size, to, from, offset, 0)
+}
+
+/// `*(to + offset) = constant`, of 8 bytes.
+pub const fn store_constant(to: u8, offset: i16, constant: i32) -> Instruction {
+    instruction(0x7a, to, 0, offset, constant)
+}
+
+/// `*(to + offset) += from`, of 8 bytes, whoever does so beside.
+pub const fn count(to: u8, offset: i16, from: u8) -> Instruction {
+    instruction(0xdb, to, from, offset, 0)
+}
+
+/// `to = from`.
+pub const fn copy(to: u8, from: u8) -> Instruction {
+    instruction(0xbf, to, from, 0, 0)
+}
+
+/// `to = constant`.
+pub const fn set(to: u8, constant: i32) -> Instruction {
+    instruction(0xb7, to, 0, 0, constant)
+}
+
+/// `to += constant`.
+pub const fn add(to: u8, constant: i32) -> Instruction {
+    instruction(0x07, to, 0, 0, constant)
+}
+
+/// Passes over `over` instructions if the low half of the register is `constant`.
+pub const fn skip_if(register: u8, constant: u32, over: i16) -> Instruction {
+    instruction(0x16, register, 0, over, constant as i32)
+}
+
+/// Passes over `over` instructions if the register is 0, all of it.
+pub const fn skip_if_null(register: u8, over: i16) -> Instruction {
+    instruction(0x15, register, 0, over, 0)
+}
+
+/// Passes over them if it is not.
+pub const fn skip_unless_null(register: u8, over: i16) -> Instruction {
+    instruction(0x55, register, 0, over, 0)
+}
+
+/// Calls the kernel's function of this number.
+pub const fn call(function: i32) -> Instruction {
+    instruction(0x85, 0, 0, 0, function)
+}
+
+/// Ends the program, which returns register 0.
+pub const END: Instruction = instruction(0x95, 0, 0, 0, 0);
+
+/// A map: a table that programs of the kernel and this process share. The kernel frees it with its last user.
+pub struct Map {
+    descriptor: OwnedFd,
+    key: u32,
+    value: u32,
+}
+
+impl Map {
+    /// With keys and values of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of bpf(2).
+    pub fn new(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<Map> {
+        let mut attributes =
+            [u64::from(kind) | u64::from(key) << 32, u64::from(value) | u64::from(entries) << 32];
+        // SAFETY: these attributes name no memory.
+        let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes) }?;
+        Ok(Map { descriptor: owned(descriptor), key, value })
+    }
+
+    /// `to = this map`: two instructions.
+    pub fn address(&self, to: u8) -> [Instruction; 2] {
+        const MAP_BY_DESCRIPTOR: u8 = 1;
+        [instruction(0x18, to, MAP_BY_DESCRIPTOR, 0, self.descriptor.as_raw_fd()), 0]
+    }
+
+    /// The value of the first entry of an array.
+    ///
+    /// # Errors
+    ///
+    /// Those of bpf(2).
+    pub fn first<const WORDS: usize>(&self) -> io::Result<[u64; WORDS]> {
+        self.get(MAP_LOOKUP, Some(&0))
+    }
+
+    /// Takes the oldest entry out of a queue, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of bpf(2).
+    pub fn take<const WORDS: usize>(&self) -> io::Result<Option<[u64; WORDS]>> {
+        match self.get(MAP_TAKE, None) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn get<const WORDS: usize>(&self, command: i64, key: Option<&u32>) -> io::Result<[u64; WORDS]> {
+        let mut value = [0; WORDS];
+        assert_eq!(size_of_val(&value), self.value as usize, "values are of another size");
+        assert_eq!(key.map_or(0, size_of_val), self.key as usize, "keys are of another size");
+        let key = key.map_or(std::ptr::null(), std::ptr::from_ref);
+        let map = self.descriptor.as_raw_fd() as u64;
+        let mut attributes =
+            [map, key.expose_provenance() as u64, value.as_mut_ptr().expose_provenance() as u64, 0];
+        // SAFETY: the kernel reads a key of the map's size, where one is given, and writes a value of the map's size.
+        unsafe { bpf(command, &mut attributes) }?;
+        Ok(value)
+    }
+}
+
+/// Has the kernel check a program for tracepoints; it is there as long as its descriptor, or what it is attached to.
+///
+/// # Errors
+///
+/// Those of bpf(2).
+pub fn program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    // The functions that read a process's memory are for programs under such a license alone.
+    const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
+    let mut attributes = [
+        TRACEPOINT | (instructions.len() as u64) << 32,
+        instructions.as_ptr().expose_provenance() as u64,
+        LICENSE.as_ptr().expose_provenance() as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel reads as many instructions as there are, and a text that ends.
+    unsafe { bpf(PROG_LOAD, &mut attributes) }.map(owned)
+}
+
+fn owned(descriptor: i32) -> OwnedFd {
+    // SAFETY: bpf(2) has just made it, for nobody else.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+/// # Safety
+///
+/// Addresses within the attributes are of memory that the command may read or write.
+unsafe fn bpf(command: i64, attributes: &mut [u64]) -> io::Result<i32> {
+    // SAFETY: attributes of so many bytes; the rest is the caller's.
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done as i32) }
+}
