@@ -3,7 +3,7 @@
 
 use crate::{
     explore::{explore, thread},
-    scene::{PAGE, RW, Scene, beyond, page, unmap, unmapped},
+    scene::{OLD, PAGE, RW, Scene, beyond, page, unmap, unmapped},
 };
 use freehold::{
     counted::Counted,
@@ -73,6 +73,36 @@ fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
         drop((file, other));
         scene.assert_empty();
         scene.end();
+    });
+}
+
+/// A truncation beside who takes the range away, by munmap or by another mapping: when it is over nobody reaches the page, whatever
+/// of it is still to be zapped or flushed.
+#[test]
+fn c26_truncation_beside_whoever_takes_the_range() {
+    explore("truncation beside munmap and mmap over the range", 60, |locking| {
+        for over in [false, true] {
+            let scene = Scene::new(locking);
+            let file = file(&scene);
+            map_file(&scene.process, &file);
+            let mut old = scene.machine.cpu(OLD);
+            scene.process.store(&mut old, page(1), 3u64).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| match over {
+                    false => unmap(&scene.process, 0..2),
+                    true => map_file(&scene.process, &file),
+                });
+                scope.spawn(|| {
+                    file.mapping().truncate(PAGE).unwrap();
+                    let found = scene.process.load::<u64>(&mut old, page(1));
+                    assert!(found.is_err(), "what the file lost is still there");
+                });
+            });
+            scene.process.clear();
+            drop(file);
+            scene.assert_empty();
+            scene.end();
+        }
     });
 }
 

@@ -84,6 +84,29 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
+/// The only one who has a table unmaps, while two others look for a table to share, and find it, or each other's, or make one.
+#[test]
+fn share_beside_munmap() {
+    explore_both("huge pages: a table is looked for while its only user unmaps", 16, 1, |scene| {
+        let (file, others) = (open(scene), [scene.another(), scene.another()]);
+        let mut old = scene.machine.cpu(OLD);
+        map(&scene.process, &file, RW);
+        others.iter().for_each(|other| map(other, &file, RW));
+        scene.process.store(&mut old, at(0), 1u64).unwrap();
+        thread::scope(|scope| {
+            for (number, other) in others.iter().enumerate() {
+                let machine = &scene.machine;
+                scope.spawn(move || {
+                    assert_eq!(other.load(&mut machine.cpu(number), at(0)), Ok(1u64));
+                });
+            }
+            scope.spawn(|| scene.process.munmap(BASE, SPAN).unwrap());
+        });
+        assert!(scene.process.load::<u64>(&mut old, at(0)).is_err());
+        others.iter().for_each(|other| other.check());
+    });
+}
+
 /// Pages come, go with a part of a table, and are cut off, in three places at once (C-17, C-26).
 #[test]
 fn fault_unshare_truncate() {

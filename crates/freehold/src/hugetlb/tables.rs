@@ -15,7 +15,7 @@
 //!
 //! | who | is alone because |
 //! | --- | --- |
-//! | munmap, exit | its VMA is out of the file's tree: nobody finds it |
+//! | munmap, exit | its VMA is not open, and never will be |
 //! | mprotect, mremap, DONTNEED | its VMA is not open |
 //! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
 //! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
@@ -53,7 +53,8 @@ pub(super) const SPAN: u64 = Level::Pmd.table_span();
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock: see the [module](super).
     pub(super) lock: RwSem<P>,
-    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively, by who holds `lock` for writing; set by him.
+    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds `lock` for writing, who
+    /// also sets it again; for good by who has detached the VMA.
     open: AtomicBool,
     /// Of a private VMA that mmap made, not fork. Fixed.
     reserves: Option<Counted<Reserves>>,
@@ -90,6 +91,12 @@ impl<P: Platform> HugetlbVma<P> {
     /// mremap has given the reserves to another VMA.
     pub fn hand_on(&self) {
         self.moved.store(true, Relaxed);
+    }
+
+    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is [`Alone`].
+    pub fn close(&self, _edit: &Edit<'_, P, ByFile>) {
+        // Relaxed: who looks has the lock that we hold.
+        self.open.store(false, Relaxed);
     }
 
     /// See the field.

@@ -26,14 +26,16 @@ struct Zapper<'z, 'g, 't, P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes away what `vma`, which is detached and unlinked, maps: first its part in tables that others use as well, then the
-    /// entries of its own.
+    /// Takes away what `vma`, which is detached, maps: first its part in tables that others use as well, then the entries of its own.
     ///
-    /// Nobody faults here, and nobody finds the VMA: once it has left the tables of others, all tables are its own. So
-    /// others wait, at i_mmap, for as long as that takes, a thing of 512 pages at a time, and not for the zap.
+    /// Nobody faults here, and nobody shares a table with this VMA again: once it has left the tables of others, all tables
+    /// are its own. So others wait, at i_mmap, for as long as that takes, a thing of 512 pages at a time, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut Gather<'_, SpaceTlb<'_, P>>) {
         let Some(file) = vma.object().file() else { return };
         let edit = file.mapping().edit();
+        if let Some(own) = vma.hugetlb() {
+            own.close(&edit);
+        }
         self.leave_tables(&vma.range(), &edit, gather);
         gather.flush();
         if self.locking.hugetlb == HugetlbLock::FileLock {

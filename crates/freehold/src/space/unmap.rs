@@ -422,20 +422,32 @@ impl<P: Platform> Unmapped<'_, P> {
 
 /// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
 ///
-/// The VMAs are unlinked first: from then on nobody can come to these entries, neither through the address space nor
-/// through the reverse map, and the gather has the range to itself.
+/// VMAs of files stay linked until their entries are gone and flushed: a truncation or a revocation that is over has met every
+/// entry that a processor could use. The file's walkers and this zap overlap, as gathers may. Whatever a walker has
+/// cleared it flushes before it lets go of the i_mmap lock, which unlinking waits for (hazard C-58).
+///
+/// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to anonymous pages ask frames.
 fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
-    RmapEdit::unlink(list.iter());
     let tlb = SpaceTlb { space };
-    let mut gather = Gather::exclusive(&tlb);
+    let files = list.iter().any(|vma| vma.object().listed_by().is_some());
+    let mut gather = if files {
+        Gather::new(&tlb, &space.gathers)
+    } else {
+        RmapEdit::unlink(list.iter());
+        Gather::exclusive(&tlb)
+    };
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
             true => space.zap_huge_pages(vma, &mut gather),
             false => space.zap(vma.range(), Zap::of(vma), &mut gather),
         }
     }
-    // SAFETY: the range was zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
-    // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
+    if files {
+        gather.flush();
+        RmapEdit::unlink(list.iter());
+    }
+    // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the caller holds
+    // the lock, or `free` is the closing range itself; nobody comes through the reverse map.
     unsafe { space.unlink_tables(span, free, &mut gather) };
     gather.finish();
 }

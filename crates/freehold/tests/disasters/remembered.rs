@@ -175,6 +175,28 @@ fn a_store_before_is_written_back_beside() {
     });
 }
 
+/// A truncation that is over while somebody else takes the page away, and has not flushed yet: no processor uses what it remembers.
+#[test]
+fn a_truncation_waits_for_no_flush_but_its_own() {
+    in_every_way(|what, scene, take| {
+        if what == "a write-back" {
+            // It keeps pages from leaving the file.
+            return scene.end();
+        }
+        let mut cpu = scene.machine.cpu(0);
+        put(&scene.space, &mut cpu, 1, 10);
+        let (file, space) = (scene.file.clone(), scene.space.clone());
+        scene.gated.flush.put(move || {
+            // On a thread of its own: this one may have locks.
+            std::thread::spawn(move || file.mapping().truncate(PAGE).unwrap()).join().unwrap();
+            let loaded = cpu.load::<u64, _>(space.mmu(), BASE + PAGE, |_, _| Err(()));
+            assert_eq!(loaded, Err(()), "{what}: what the file lost is still there");
+        });
+        take(&scene.space, &scene.file);
+        scene.end();
+    });
+}
+
 /// What takes rights to a page of anonymous memory at `BASE` away, and whether loads are over then as well.
 type Ending = (&'static str, bool, fn(&Space));
 
