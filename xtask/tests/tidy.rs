@@ -31,16 +31,6 @@ const FOREIGN: &[&[&str]] = &[
     &["/wo", "rk/"],
 ];
 
-/// Hazards of the founding issue: each has a test that bears its number.
-const HAZARDS: &[std::ops::RangeInclusive<u32>] =
-    &[1..=11, 19..=23, 31..=56, 61..=61, 64..=64, 67..=67, 70..=70];
-
-/// Hazards of that list that concern code which does not exist yet, or whose test is owed: number and reason.
-const WITHOUT_A_TEST: &[(u32, &str)] = &[(
-    41,
-    "tables are not retracted while they are in use: huge pages come only where no table is, and nothing collapses",
-)];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
 }
@@ -185,37 +175,72 @@ fn nothing_belongs_to_one_machine() {
     assert_none("belongs to one machine", found);
 }
 
-/// Whether the text names hazard `n` as such, `C-21` or `c21_`.
-fn names(text: &str, n: u32) -> bool {
-    let written = format!("C-{n}");
-    let numbered = text
-        .match_indices(&written)
-        .any(|(at, _)| !text[at + written.len()..].starts_with(|c: char| c.is_ascii_digit()));
-    numbered || text.contains(&format!("fn c{n}_")) || text.contains(&format!("fn c0{n}_"))
-}
-
-/// The part of a file that is tests: all of it in a tests' folder or a case; of a source file, its test module.
-fn test_part(source: &Source) -> &str {
-    let path = &source.path;
-    if path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("/cases/") {
-        return &source.text;
-    }
-    source.text.find("mod tests {").map_or("", |at| &source.text[at..])
+/// The entries of docs/hazards.md: number and text.
+fn hazards() -> Vec<(u32, String)> {
+    let text = fs::read_to_string(root().join("docs/hazards.md")).expect("docs/hazards.md");
+    let entries = text.split("\n- **C-").skip(1).map(|entry| {
+        let digits = entry.split(|letter: char| !letter.is_ascii_digit()).next().unwrap_or_default();
+        (digits.parse().expect("a number"), entry.split("\n## ").next().unwrap_or_default().to_owned())
+    });
+    entries.collect()
 }
 
 #[test]
 fn hazards_have_tests() {
-    let files = sources("crates");
-    let owed = |n: &u32| WITHOUT_A_TEST.iter().any(|(number, _)| number == n);
-    // A case may bear the number in its name, in lower case.
-    let bears =
-        |path: &str, n: u32| path.contains(&format!("/c{n}-")) || path.contains(&format!("/c{n:02}-"));
-    let tested = |n: &u32| files.iter().any(|file| names(test_part(file), *n) || bears(&file.path, *n));
-    let listed: Vec<u32> = HAZARDS.iter().cloned().flatten().collect();
-    let missing = listed.iter().filter(|n| !owed(n) && !tested(n)).map(|n| format!("C-{n}"));
-    assert_none("hazards that no test names", missing.collect());
-    let paid = listed.iter().filter(|n| owed(n) && tested(n)).map(|n| format!("C-{n}"));
-    assert_none("hazards listed as without a test that have one", paid.collect());
+    let functions: std::collections::HashSet<String> = rust("crates")
+        .flat_map(|source| {
+            let names = source.text.split("fn ").skip(1).map(|rest| {
+                rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                    .next()
+                    .unwrap_or_default()
+            });
+            names.map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut wrong = Vec::new();
+    for (number, entry) in hazards() {
+        let tests = entry.split("Tests: ").nth(1).unwrap_or_default();
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() && !entry.contains("Cannot happen here: ") {
+            wrong.push(format!("C-{number}: no test, and no reason"));
+        }
+        let missing = named.iter().filter(|name| !functions.contains(**name));
+        wrong.extend(missing.map(|name| format!("C-{number}: there is no `{name}`")));
+    }
+    assert_none("docs/hazards.md", wrong);
+}
+
+#[test]
+fn hazards_that_are_cited_are_listed() {
+    let listed = hazards();
+    let mut found = Vec::new();
+    for source in sources(".") {
+        for number in cited(&source.text) {
+            if !listed.iter().any(|(known, _)| *known == number) {
+                found.push(format!("{}: C-{number}", source.path));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    assert_none("hazards that docs/hazards.md does not know", found);
+}
+
+/// Numbers of hazards in a text: of `C-26` and `c26_` each 26.
+fn cited(text: &str) -> Vec<u32> {
+    let boundary = |at: usize| at == 0 || !text.as_bytes()[at - 1].is_ascii_alphanumeric();
+    let number = |at: usize, ends: &str| {
+        let rest = &text[at..];
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        let ended = ends.is_empty() || rest[digits.len()..].starts_with(ends);
+        digits.parse().ok().filter(|_| ended)
+    };
+    let upper = text.match_indices("C-").filter(|(at, _)| boundary(*at));
+    let lower = text.match_indices(['c']).filter(|(at, _)| boundary(*at));
+    upper
+        .filter_map(|(at, _)| number(at + 2, ""))
+        .chain(lower.filter_map(|(at, _)| number(at + 1, "_")))
+        .collect()
 }
 
 /// The README's Rust example is the engine's, which is compiled and run as a test of its documentation.

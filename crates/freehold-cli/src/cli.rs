@@ -29,7 +29,7 @@ pub enum Command {
     /// Run a command, and make a recording of it
     #[command(long_about = help::record(), after_help = help::RECORD_MORE, after_long_help = help::RECORD_EXAMPLES)]
     Record(RecordArgs),
-    /// Measure what the seeds have measured, every design side by side
+    /// Measure what Linux's steps were judged by, each design beside the others
     #[command(long_about = help::REPRODUCE, after_help = help::REPRODUCE_MORE, after_long_help = help::REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
     /// Print what completes this command's words in a shell
@@ -163,7 +163,7 @@ pub struct ManArgs {
 /// Which experiments to do, how large, and where to write what they find.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
-    /// Experiments [default: all, in the order of the seeds]
+    /// Experiments [default: all, in the order of the steps]
     #[arg(
         value_name = "EXPERIMENT",
         value_parser = PossibleValuesParser::new(experiments::ALL.map(|experiment| experiment.name())),
@@ -176,7 +176,7 @@ pub struct ReproduceArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Of what a seed maps, no more than this: 64GiB, 512MiB
+    /// Of what an experiment maps, no more than this: 64GiB, 512MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub at_most: Option<u64>,
 

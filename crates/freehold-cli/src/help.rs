@@ -113,12 +113,12 @@ Examples:
       by strace, also where tracefs would do";
 
 pub(crate) const REPRODUCE: &str = "\
-Does the experiments by which the seeds were judged, on this engine: for each the designs of
-locking that it compares, in turns in one run, and the host's own kernel beside them where it can
-do the same. Prints tables in the shape of the seeds', with what they published beside what was
+Does the experiments by which Linux's steps were judged (docs/designs.md), on this engine: for
+each the designs of locking that it compares, in turns in one run, and the host's own kernel
+beside them where it can do the same. Prints tables in the shape of those published, with the published figures beside what was
 measured.
 
-Without --quick the sizes are the seeds' own, on phantom memory (page tables and records are real,
+Without --quick the sizes are those published, on phantom memory (page tables and records are real,
 contents are not), and take about twenty minutes and 6 GiB. docs/measuring.md says what each
 experiment does, and what phantom memory leaves out.
 
@@ -130,7 +130,7 @@ be written, or the arguments make no sense.";
 /// Of the experiments' names.
 pub(crate) fn experiments() -> String {
     let names = experiments::ALL.map(|experiment| format!("{}\n  {}", experiment.name(), experiment.title()));
-    format!("Experiments [default: all, in the order of the seeds]\n\n{}", names.join("\n"))
+    format!("Experiments [default: all, in the order of the steps]\n\n{}", names.join("\n"))
 }
 
 pub(crate) const REPRODUCE_MORE: &str = "More, with examples: freehold reproduce --help";
@@ -140,7 +140,7 @@ Examples:
   freehold reproduce --quick --report report.html
       everything small, in less than two minutes; with plots for a browser
   freehold reproduce munmap-hold munmap-stall
-      two of them, at the seeds' sizes: up to 320 GiB
+      two of them, at the published sizes: up to 320 GiB
   freehold reproduce hugetlb --at-most 64GiB --turns 9
       smaller, and more often
   freehold reproduce --markdown docs/results.md

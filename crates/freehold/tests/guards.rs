@@ -1,4 +1,4 @@
-//! Guard pages (D.8), and mappings that are sealed (D.9).
+//! Guard pages, and mappings that are sealed.
 
 mod support;
 
@@ -141,7 +141,7 @@ fn guards_are_down_when_the_call_returns() {
     });
 }
 
-/// D.9: what a seal stops, and what it does not.
+/// What a seal stops, and what it does not.
 #[test]
 fn a_seal_stops_what_takes_away_or_changes() {
     everywhere(|_, process, cpu| {

@@ -75,7 +75,7 @@ fn keys_are_handed_out_once() {
     });
 }
 
-/// D.6: the order of checks.
+/// The order of checks.
 #[test]
 fn a_key_that_is_not_allocated_is_refused_last() {
     keyed(|_, process, _| {

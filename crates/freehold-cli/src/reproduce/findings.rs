@@ -16,7 +16,7 @@ pub struct Findings {
     pub found: Vec<String>,
     /// What was done, and at which size.
     pub work: String,
-    /// Figures, in the shape of the seed's.
+    /// Figures, in the shape of what was published.
     pub tables: Vec<Table>,
     /// The same, drawn.
     pub plots: Vec<Plot>,
@@ -38,7 +38,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without the columns that have nothing in any row: what the host was not asked for, or a seed does not say.
+    /// Without the columns that have nothing in any row: what the host was not asked for, or a publication does not say.
     pub fn shown(&self) -> Table {
         let some = |column: usize| {
             column == 0 || self.rows.iter().any(|row| !matches!(row.cells[column - 1], Cell::Nothing))
@@ -105,7 +105,7 @@ pub enum Cell {
         /// The figure.
         figure: Figure,
     },
-    /// From the seed.
+    /// As published.
     Published {
         /// What it counts.
         unit: Unit,
@@ -128,7 +128,7 @@ impl Cell {
         figure.into().map_or(Cell::Nothing, |figure| Cell::Measured { unit, figure })
     }
 
-    /// What a seed says, where it says something.
+    /// What was published, where something was something.
     pub fn published(unit: Unit, value: impl Into<Option<f64>>) -> Cell {
         value.into().map_or(Cell::Nothing, |value| Cell::Published { unit, value })
     }

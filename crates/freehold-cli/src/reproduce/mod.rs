@@ -1,4 +1,4 @@
-//! `freehold reproduce`: what the seeds have measured, measured here, every design of a seed side by side in one run.
+//! `freehold reproduce`: what was published with Linux's steps, measured here, every design of a step side by side in one run.
 //!
 //! An experiment ([`experiments`]) does its work in turns ([`measure`]): each turn every side once, so that whatever mood the machine is in meets
 //! all of them. What it has found is data ([`findings`]), which [`text`] writes for terminals and documents, [`page`] for browsers.
@@ -41,7 +41,7 @@ pub struct Report {
     pub command: String,
     /// At the small sizes.
     pub quick: bool,
-    /// No mapping was larger, in bytes; as large as the seeds' without.
+    /// No mapping was larger, in bytes; as large as those published without.
     pub at_most: Option<u64>,
     /// Processors that were used, if there were as many.
     pub cpus: usize,
@@ -94,7 +94,7 @@ pub fn check(chosen: &[&dyn Experiment], scale: &Scale) -> Result<(), String> {
         .try_for_each(|experiment| memory::check(experiment.name(), experiment.memory(scale), available))
 }
 
-/// What the arguments choose: experiments in the seeds' order, and their sizes.
+/// What the arguments choose: experiments in the order of the steps, and their sizes.
 pub fn plan(args: &ReproduceArgs) -> (Vec<&'static dyn Experiment>, Scale) {
     let wanted = |experiment: &&dyn Experiment| {
         args.experiments.is_empty() || args.experiments.iter().any(|name| name == experiment.name())

@@ -21,7 +21,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The seeds' sizes.
+    /// The published sizes.
     pub fn full(cpus: usize) -> Scale {
         Scale { quick: false, turns: None, turn: Duration::from_secs(1), cpus, at_most: u64::MAX, host: true }
     }

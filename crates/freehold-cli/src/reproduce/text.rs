@@ -113,13 +113,13 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
 pub fn how(report: &Report) -> String {
     let sizes = match (report.quick, report.at_most) {
         (true, _) => "Small sizes".to_owned(),
-        (false, None) => "The seeds' sizes".to_owned(),
-        (false, Some(bytes)) => format!("The seeds' sizes up to {}", units::bytes(bytes)),
+        (false, None) => "The published sizes".to_owned(),
+        (false, Some(bytes)) => format!("The published sizes up to {}", units::bytes(bytes)),
     };
     format!(
         "{sizes}, on {}; {} in all. Each figure is the median of some turns, in each of which every design did its work once; what follows it (\u{b1}) is half the distance between \
          the smallest and the largest turn, or both of these in brackets. A change is computed within each turn, and its median given, so it need not be that of the medians beside it. \
-         Columns that begin with a seed's number are what it published, on its machine.",
+         Columns that begin with a step's number are what was published with it, on its machine.",
         units::counted(report.cpus as u64, "processor"),
         units::duration(std::time::Duration::from_secs_f64(report.seconds)),
     )

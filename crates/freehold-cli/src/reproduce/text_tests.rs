@@ -10,7 +10,7 @@ fn found() -> Findings {
         Cell::published(Unit::PerSecond, 554_894.0),
         Cell::Nothing,
     ];
-    let columns = ["size", "Exclusive", "change", "000: before", "after"].map(str::to_owned).into();
+    let columns = ["size", "Exclusive", "change", "step 0: before", "after"].map(str::to_owned).into();
     Findings {
         experiment: "munmap-hold",
         title: "munmap of populated memory",

@@ -23,7 +23,7 @@
 //! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
 //!
 //! With [`HugetlbLock::FileLock`] a fault holds i_mmap shared all the way instead of the VMA's lock, and a zap holds it exclusively:
-//! Linux 5.7, before seed 003.
+//! Linux 5.7 to 6.0.
 
 use super::{HugePageSize, reserves::Reserves};
 use crate::{

@@ -67,7 +67,7 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
 pub enum FileRmap {
     /// For themselves (Linux before 3.19, when it was a mutex).
     Exclusive,
-    /// Together (seed 002, Linux today).
+    /// Together (step 2, Linux today).
     #[default]
     Shared,
 }
@@ -135,7 +135,7 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
-    /// Takes the lock for reading if that is possible at once: the seed's trylock helper, for who would rather do something else.
+    /// Takes the lock for reading if that is possible at once: for a caller that would rather do something else.
     pub fn try_read(&self) -> Option<Lookups<'_, P, W>> {
         let lock = match self.readers {
             FileRmap::Shared => Held::Shared(self.lock.try_read()?),

@@ -3,7 +3,7 @@
 //! Each VMA is looked at under its own lock, found without any other; the mmap lock is taken, for reading, only where that
 //! fails, and for one VMA. Between two VMAs nothing is held, so the set may change: the next line is the first VMA at or
 //! above the end of the last, or the part of one that lies there. Whatever exists all the time is reported, in whole or
-//! in parts, and a gap between two lines was there at some moment (D.12 of the semantics reference, hazard C-70).
+//! in parts, and a gap between two lines was there at some moment (hazard C-70).
 
 use super::{AddressSpace, FaultLock, locking::Climb};
 use crate::{

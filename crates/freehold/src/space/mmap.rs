@@ -53,7 +53,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where.
     ///
     /// `addr` is a hint, or with [`MapFlags::FIXED`] the place, whatever is there now. `file` is ignored with
-    /// [`MapFlags::ANONYMOUS`]. The whole of D.2 of the semantics reference, in its order of checks.
+    /// [`MapFlags::ANONYMOUS`]. All that mmap(2) has, with Linux's order of checks.
     ///
     /// # Errors
     ///

@@ -92,12 +92,12 @@ use pkeys::Pkeys;
 pub enum Unmap {
     /// Everything under the mmap lock, held for writing (Linux before 4.20).
     Exclusive,
-    /// Section by section, each whole, the lock let go in between (seed 000).
+    /// Section by section, each whole, the lock let go in between (step 0).
     Sectioned {
         /// Bytes of a section; an address space rounds them up to a power of two, and to a page.
         bytes: u64,
     },
-    /// Detach under the write lock, zap under the downgraded one (seed 001, Linux today).
+    /// Detach under the write lock, zap under the downgraded one (step 1, Linux today).
     Downgraded,
     /// Detach under the write lock, then hold no lock at all: the range stays reserved as *closing*.
     #[default]
@@ -125,7 +125,7 @@ impl Unmap {
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).
     MmapLock,
-    /// The VMA's own lock (seed 004).
+    /// The VMA's own lock (step 4).
     #[default]
     VmaLock,
 }
@@ -135,7 +135,7 @@ pub enum FaultLock {
 pub enum HugetlbLock {
     /// The lock over all VMAs of the file, held by each fault for reading (Linux 5.7 to 6.0).
     FileLock,
-    /// A lock of each VMA's own (seed 003).
+    /// A lock of each VMA's own (step 3).
     #[default]
     VmaLock,
 }

@@ -1,4 +1,4 @@
-//! mremap: resizing and moving, D.5 of the semantics reference.
+//! mremap: resizing and moving.
 //!
 //! ```text
 //!   shrink in place   |-- kept --|xxxxxxx|        the tail goes as munmap's would, lock and all
@@ -149,7 +149,7 @@ impl Remap {
 
 impl<P: Platform> AddressSpace<P> {
     /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`] allow or demand
-    /// it, and returns where it is now. The whole of D.5 of the semantics reference, in its order of checks.
+    /// it, and returns where it is now. All that mremap(2) has, with Linux's order of checks.
     ///
     /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With equal lengths
     /// and `FIXED` the range may span several VMAs, which move one after the other, keeping the gaps between them.

@@ -453,7 +453,7 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is seed 001's caution, which is kept with
+    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is step 1's caution, which is kept with
     /// its design: what they need is that the VMA is unlinked, and no lock of the address space.
     fn is_special(&self, vma: &Vma<P>) -> bool {
         let huge = if self.locking.unmap == Unmap::Downgraded { VmFlags::HUGETLB } else { VmFlags::empty() };

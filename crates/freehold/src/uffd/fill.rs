@@ -1,6 +1,6 @@
 //! Pages that the pager supplies: COPY, ZEROPAGE, CONTINUE, POISON.
 //!
-//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (seed 004), and holds it for some pages at a
+//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds it for some pages at a
 //! time. A page is put where nothing is, or the marker of a write-protected page; whoever waits for it is woken when all are there.
 
 use super::{Context, Userfaultfd, decode, wait::is_wp_marker};

@@ -182,7 +182,7 @@ fn a_driver_hears_of_first_stores() {
     }
 }
 
-/// D.5: neither grown nor left behind; moved whole, and where the driver allows a cut, in part.
+/// Neither grown nor left behind; moved whole, and where the driver allows a cut, in part.
 #[test]
 fn it_moves_and_does_not_grow() {
     on_board(whole(), |_, process, cpu, board, file| {
@@ -210,7 +210,7 @@ fn it_moves_and_does_not_grow() {
     });
 }
 
-/// What an unmodified call may not do to device memory (D.7, D.8), and what it passes over.
+/// What an unmodified call may not do to device memory, and what it passes over.
 #[test]
 fn advice_locks_and_transfers() {
     on_board(whole(), |_, process, cpu, board, file| {

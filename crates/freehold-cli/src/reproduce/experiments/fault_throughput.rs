@@ -1,4 +1,4 @@
-//! Seed 000: faults a second of programs that map files, read or write every page, and unmap, again and again, by the design of munmap.
+//! Step 0: faults a second of programs that map files, read or write every page, and unmap, again and again, by the design of munmap.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
@@ -71,7 +71,7 @@ impl Experiment for FaultThroughput {
     }
 
     fn title(&self) -> &'static str {
-        "faults a second of programs that map files (seed 000)"
+        "faults a second of programs that map files (step 0)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -180,7 +180,7 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
         "change",
         "Released",
         "change",
-        "000: before",
+        "step 0: before",
         "after",
         "change",
     ];
@@ -218,7 +218,7 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
         }],
         notes: vec![
             "After vm-scalability (the first three) and stress-ng's mmap-file: loads of our own with the same pattern, not those programs. Faults take the mmap lock, as in the \
-             seed's day. A fault on a page that is read maps those around it, too."
+             step's day. A fault on a page that is read maps those around it, too."
                 .to_owned(),
         ],
         seconds: 0.0,

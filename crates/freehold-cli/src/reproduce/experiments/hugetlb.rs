@@ -1,4 +1,4 @@
-//! Seed 003: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared page tables where they are.
+//! Step 3: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared page tables where they are.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
@@ -59,7 +59,7 @@ fn processes(scale: &Scale) -> Vec<usize> {
     scale.choose(vec![1, 12, 24, 48], vec![1, 8, 16])
 }
 
-/// The seed counts in intervals of ten seconds.
+/// The published figures count in intervals of ten seconds.
 fn turn_seconds(scale: &Scale) -> f64 {
     scale.turn.as_secs_f64() * scale.choose(5.0, 1.0)
 }
@@ -70,7 +70,7 @@ impl Experiment for Hugetlb {
     }
 
     fn title(&self) -> &'static str {
-        "processes that map, fault and unmap a file of huge pages (seed 003)"
+        "processes that map, fault and unmap a file of huge pages (step 3)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -229,11 +229,11 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         ],
         notes: vec![
             "Published: 48 processors. With fewer processors than processes a wait lasts until its holder has its turn again, whatever the lock.".to_owned(),
-            "A page that another process has faulted into a shared table needs no fault; the seed counts every fault. Apart: processes map the file where they can share no table, \
+            "A page that another process has faulted into a shared table needs no fault; the published figure counts every fault. Apart: processes map the file where they can share no table, \
              and each has all faults itself."
                 .to_owned(),
-            "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the seed counted those of the faults for their \
-             mutex. Longest wait: of a turn here, of two hours in the seed."
+            "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
+             mutex. Longest wait: of a turn here, of two hours as published."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -250,7 +250,7 @@ fn waited(turn: &Turn) -> f64 {
 }
 
 fn table(of: &Of, bytes: u64) -> Table {
-    let columns = ["", "FileLock", "VmaLock", "change", "003: i_mmap lock", "VMA lock", "change"];
+    let columns = ["", "FileLock", "VmaLock", "change", "step 3: i_mmap lock", "VMA lock", "change"];
     let row = |name: &str, unit: Unit, published: Option<[f64; 2]>, value: &dyn Fn(&Turn) -> f64| {
         let figures = figures(&of.found, value);
         let cells = vec![

@@ -1,4 +1,4 @@
-//! Seed 002: the lock over all who map a file, taken by its readers each alone, and together.
+//! Step 2: the lock over all who map a file, taken by its readers each alone, and together.
 
 use super::tasks::{Load, Tasks};
 use super::{Experiment, published};
@@ -36,7 +36,7 @@ impl Experiment for IMmap {
     }
 
     fn title(&self) -> &'static str {
-        "the lock over all who map a file: its readers each alone, and together (seed 002)"
+        "the lock over all who map a file: its readers each alone, and together (step 2)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -82,7 +82,7 @@ fn findings(all: &[OfTasks]) -> Findings {
         "pages migrated a second, beside the first load",
     ];
     let tables = LOADS.iter().enumerate().map(|(number, load)| {
-        let columns = ["load", "Exclusive", "Shared", "change", "002: before", "after", "change"];
+        let columns = ["load", "Exclusive", "Shared", "change", "step 2: before", "after", "change"];
         let rows = all.iter().map(|of_tasks| row(of_tasks, number, *load)).collect();
         Table { title: titles[number].to_owned(), columns: columns.map(str::to_owned).into(), rows }
     });
@@ -116,7 +116,7 @@ fn findings(all: &[OfTasks]) -> Findings {
         plots: plots.collect(),
         notes: vec![
             "Published: aim7 on 4 sockets, 60 cores. Loads of our own in its spirit, on phantom memory: no system calls, no contents, so a job is a few microseconds.".to_owned(),
-            "Of pages the seed says that 67.5 % more were migrated, not at how many tasks.".to_owned(),
+            "Of pages it is published that 67.5 % more were migrated, not at how many tasks.".to_owned(),
             "Readers of one lock meet only where there are processors for both.".to_owned(),
         ],
         seconds: 0.0,

@@ -192,7 +192,7 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
             lines,
         }],
         notes: vec![
-            "No seed measures this; it is what memory allocators do.".to_owned(),
+            "Nothing is published of this; it is what memory allocators do.".to_owned(),
             "The host's calls trap, zero pages, and interrupt other processors to flush their TLBs; the engine's flush is a word written to a virtual CPU.".to_owned(),
         ],
         seconds: 0.0,

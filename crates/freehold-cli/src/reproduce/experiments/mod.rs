@@ -16,7 +16,7 @@ use super::findings::Findings;
 use super::scale::Scale;
 use super::steps::Steps;
 
-/// Something that a seed has measured, to be measured here.
+/// Something that was published, to be measured here.
 pub trait Experiment: Sync {
     /// What it is called on the command line.
     fn name(&self) -> &'static str;
@@ -34,7 +34,7 @@ pub trait Experiment: Sync {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings>;
 }
 
-/// All there are, in the order of the seeds.
+/// All there are, in the order of the steps.
 pub const ALL: [&dyn Experiment; 7] = [
     &munmap_hold::MunmapHold,
     &munmap_stall::MunmapStall,

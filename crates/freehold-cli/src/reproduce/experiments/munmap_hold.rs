@@ -1,4 +1,4 @@
-//! Seeds 000 and 001: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and design.
+//! Steps 0 and 1: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and design.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
@@ -42,7 +42,7 @@ impl Experiment for MunmapHold {
     }
 
     fn title(&self) -> &'static str {
-        "munmap of populated memory: the call, and its holds of the mmap lock (seeds 000 and 001)"
+        "munmap of populated memory: the call, and its holds of the mmap lock (steps 0 and 1)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -206,7 +206,7 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) 
             "Published: 32 cores of E5-2680 at 2.7 GHz, 384 GB; real memory, whose pages have to be found and freed one by one from far-away \
              records. Phantom memory has records and page tables, no contents."
                 .to_owned(),
-            "Seed 001 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which is the step from Exclusive to \
+            "Step 1 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which is the step from Exclusive to \
              Downgraded here."
                 .to_owned(),
             "The host's column traps and gives real memory back to the kernel's allocator; it is measured where the memory fits twice.".to_owned(),
@@ -215,7 +215,7 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) 
     }
 }
 
-/// In the shape of seed 000's.
+/// In the shape of step 0's.
 fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
     let columns = [
         "size",
@@ -225,7 +225,7 @@ fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
         "Downgraded",
         "Released",
         HOST,
-        "000: before",
+        "step 0: before",
         "after",
         "change",
     ];

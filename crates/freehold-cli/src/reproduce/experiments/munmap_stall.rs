@@ -1,4 +1,4 @@
-//! Seeds 000 and 001: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120 seconds.
+//! Steps 0 and 1: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120 seconds.
 
 use super::Experiment;
 use super::victim::Victim;
@@ -77,7 +77,7 @@ impl Experiment for MunmapStall {
     }
 
     fn title(&self) -> &'static str {
-        "who waits while a large munmap runs (the hung task of seed 001)"
+        "who waits while a large munmap runs (the hung task of step 1)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -241,8 +241,8 @@ fn findings(all: &[OfSize]) -> Findings {
         tables,
         plots: plots.collect(),
         notes: vec![
-            "Published, seed 001: a ps that read a cmdline was blocked for more than 120 seconds while 320 GB were unmapped.".to_owned(),
-            "Faults and readers take the mmap lock in the first four rows, as Linux had them in the seeds' day, and that of the VMA in the rows that \
+            "Published, step 1: a ps that read a cmdline was blocked for more than 120 seconds while 320 GB were unmapped.".to_owned(),
+            "Faults and readers take the mmap lock in the first four rows, as Linux had them in the days of the steps, and that of the VMA in the rows that \
              say so, as now."
                 .to_owned(),
             "An operation that waits for all of a munmap is one of many, so percentiles hardly see it; the last column does: which part of the victim's time went \

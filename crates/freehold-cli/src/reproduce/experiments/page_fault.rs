@@ -1,4 +1,4 @@
-//! Seed 004: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock that faults take.
+//! Step 4: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock that faults take.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
@@ -44,7 +44,7 @@ fn host_pages(scale: &Scale) -> u64 {
     pages(scale).min(1 << 15)
 }
 
-/// Threads as the machine allows, and as the seed had them.
+/// Threads as the machine allows, and as was published.
 fn threads(scale: &Scale) -> Vec<usize> {
     let seed = published::PAGE_FAULT.iter().map(|seed| seed.0).filter(|threads| *threads <= scale.cpus);
     let mut threads: Vec<usize> = scale.threads().into_iter().chain(seed).collect();
@@ -64,7 +64,7 @@ impl Experiment for PageFault {
     }
 
     fn title(&self) -> &'static str {
-        "threads that fault in memory side by side (seed 004)"
+        "threads that fault in memory side by side (step 4)"
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -243,7 +243,7 @@ fn findings(all: &[Measured]) -> Findings {
                 vec![ratio(0), ratio(1), Cell::Nothing, ratio(2), published(0), published(1), Cell::Nothing];
             Row { name: format!("{threads} threads / 1"), cells }
         });
-        let columns = ["", "MmapLock", "VmaLock", "change", HOST, "004: before", "after", "change"];
+        let columns = ["", "MmapLock", "VmaLock", "change", HOST, "step 4: before", "after", "change"];
         Table {
             title: format!("faults a second of one processor and of all, {name}"),
             columns: columns.map(str::to_owned).into(),

@@ -1,10 +1,10 @@
-//! What the seeds publish.
+//! What was published with the steps.
 
-/// Seed 000: GiB, microseconds of munmap before, after.
+/// Step 0: GiB, microseconds of munmap before, after.
 pub const MUNMAP: [(u64, f64, f64); 3] =
     [(80, 5_008_377.0, 4_905_841.0), (160, 9_129_243.0, 9_145_306.0), (320, 17_915_310.0, 17_990_174.0)];
 
-/// Seed 000: faults a second before, after.
+/// Step 0: faults a second before, after.
 pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-pread-seq", 554_894.0, 563_517.0),
     ("mmap-pread-seq-mt", 581_232.0, 580_772.0),
@@ -12,7 +12,7 @@ pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-file", 100_165.0, 108_396.0),
 ];
 
-/// Seed 002: tasks, jobs a minute of alltests before and after, of disk before and after.
+/// Step 2: tasks, jobs a minute of alltests before and after, of disk before and after.
 pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (100, [17_918.72, 28_417.97], [7_582.14, 7_257.48]),
     (200, [16_529.39, 26_807.92], [6_962.44, 7_109.15]),
@@ -25,7 +25,7 @@ pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (2000, [16_007.26, 25_513.07], [4_668.36, 5_834.93]),
 ];
 
-/// Seed 003, 48 processes: by the lock of the file, by one of each VMA.
+/// Step 3, 48 processes: by the lock of the file, by one of each VMA.
 pub struct Hugetlb {
     /// A second, over the whole run.
     pub faults: [f64; 2],
@@ -37,7 +37,7 @@ pub struct Hugetlb {
     pub longest: [f64; 2],
 }
 
-/// Seed 003.
+/// Step 3.
 pub const HUGETLB: Hugetlb = Hugetlb {
     faults: [1_161_818.0, 1_476_668.0],
     waits: [28_129.0, 14_078.0],
@@ -48,7 +48,7 @@ pub const HUGETLB: Hugetlb = Hugetlb {
 /// Threads, faults a second of a processor before and after, of the machine before and after.
 pub type PageFault = (usize, [f64; 2], [f64; 2]);
 
-/// Seed 004, 56 processors.
+/// Step 4, 56 processors.
 pub const PAGE_FAULT: [PageFault; 8] = [
     (1, [507_926.55, 506_519.37], [507_566.15, 506_139.08]),
     (4, [479_119.71, 481_333.68], [1_880_478.24, 1_886_795.63]),
