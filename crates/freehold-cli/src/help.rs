@@ -115,8 +115,8 @@ Examples:
 pub(crate) const REPRODUCE: &str = "\
 Does the experiments by which Linux's steps were judged (docs/designs.md), on this engine: for
 each the designs of locking that it compares, in turns in one run, and the host's own kernel
-beside them where it can do the same. Prints tables in the shape of those published, with the published figures beside what was
-measured.
+beside them where it can do the same. Prints tables in the shape of those published, with the
+published figures beside what was measured.
 
 Without --quick the sizes are those published, on phantom memory (page tables and records are real,
 contents are not), and take about twenty minutes and 6 GiB. docs/measuring.md says what each
