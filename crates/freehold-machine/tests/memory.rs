@@ -40,7 +40,7 @@ fn frames_ascend_and_runs_stay_runs() {
 }
 
 #[test]
-fn memory_ends() {
+fn oom() {
     run(|| {
         let machine = Machine::new(MachineConfig::backed(10 * PAGE).tables(3 * PAGE)).unwrap();
         assert_eq!(take(&machine, 64).len(), 10);

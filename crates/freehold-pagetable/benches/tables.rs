@@ -6,8 +6,8 @@ mod common;
 use common::{Ledger, Memory, Zap, unmap};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use freehold_pagetable::{
-    Flush, Gather, GatherState, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, Tlb, Unmapped, VaRange, VirtAddr,
-    X86_4,
+    Flush, Gather, GatherState, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, Tlb, UnmappedFrame, VaRange,
+    VirtAddr, X86_4,
 };
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ impl Tlb for Nowhere {
     fn flush(&self, what: &Flush) {
         black_box(what);
     }
-    fn release(&self, frames: &[Unmapped]) {
+    fn release(&self, frames: &[UnmappedFrame]) {
         black_box(frames);
     }
     unsafe fn free_tables(&self, tables: &[Pfn]) {

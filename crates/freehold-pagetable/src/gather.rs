@@ -44,9 +44,9 @@ pub struct Flush {
 /// A frame whose mapping was removed, and how large the mapping was.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Unmapped(u64);
+pub struct UnmappedFrame(u64);
 
-impl Unmapped {
+impl UnmappedFrame {
     /// Bits of the level; above them one that says whether the entry was dirty, then the frame.
     const LEVEL_BITS: u32 = 3;
     const DIRTY: u64 = 1 << Self::LEVEL_BITS;
@@ -55,7 +55,7 @@ impl Unmapped {
     /// The mapping of `pfn` by a leaf of `level`.
     #[inline]
     pub const fn new(pfn: Pfn, level: Level) -> Self {
-        Unmapped(pfn.get() << Self::SHIFT | level.number() as u64)
+        UnmappedFrame(pfn.get() << Self::SHIFT | level.number() as u64)
     }
 
     /// The first frame.
@@ -75,7 +75,7 @@ impl Unmapped {
     #[inline]
     #[must_use]
     pub const fn dirty(self) -> Self {
-        Unmapped(self.0 | Self::DIRTY)
+        UnmappedFrame(self.0 | Self::DIRTY)
     }
 
     /// Whether the entry was dirty.
@@ -85,7 +85,7 @@ impl Unmapped {
     }
 }
 
-impl core::fmt::Debug for Unmapped {
+impl core::fmt::Debug for UnmappedFrame {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?} ({:?})", self.pfn(), self.level())
     }
@@ -98,7 +98,7 @@ pub trait Tlb {
 
     /// Gives up what these mappings held. Called after the flush that covers them, with no table locked
     /// by the gather.
-    fn release(&self, frames: &[Unmapped]);
+    fn release(&self, frames: &[UnmappedFrame]);
 
     /// Frees unlinked, empty tables.
     ///
@@ -177,7 +177,7 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     start: VirtAddr,
     end: VirtAddr,
     tables_freed: bool,
-    frames: ArrayVec<Unmapped, FRAMES>,
+    frames: ArrayVec<UnmappedFrame, FRAMES>,
     tables: ArrayVec<Pfn, TABLES>,
 }
 
@@ -222,7 +222,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// When there is no [`room`](Self::room): a frame must not be lost.
     #[inline]
     pub fn frame(&mut self, pfn: Pfn, level: Level) {
-        self.unmapped(Unmapped::new(pfn, level));
+        self.unmapped(UnmappedFrame::new(pfn, level));
     }
 
     /// As [`frame`](Self::frame), with what else is known of the mapping.
@@ -230,7 +230,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// # Panics
     /// As [`frame`](Self::frame).
     #[inline]
-    pub fn unmapped(&mut self, what: Unmapped) {
+    pub fn unmapped(&mut self, what: UnmappedFrame) {
         self.frames.push(what);
     }
 

@@ -83,7 +83,7 @@ mod walk;
 pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
 pub use each::Slot;
 pub use format::{Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, TABLE_BITS, X86, X86_4, X86_5};
-pub use gather::{Flush, Gather, GatherState, Tlb, Unmapped};
+pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
 pub use hw::{Access, FaultCode, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};

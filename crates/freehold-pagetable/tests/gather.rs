@@ -4,8 +4,8 @@ mod common;
 
 use common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{
-    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Stale, Unmapped, VaRange,
-    VirtAddr, Walked, X86_4,
+    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Stale, UnmappedFrame,
+    VaRange, VirtAddr, Walked, X86_4,
 };
 
 const PAGE: u64 = 4096;
@@ -17,8 +17,8 @@ fn exact(start: u64, end: u64, tables_freed: bool) -> Event {
     Event::Flush(Flush { start: start.into(), end: end.into(), all: false, tables_freed })
 }
 
-fn page(n: u64) -> Unmapped {
-    Unmapped::new(Pfn::new(n), Level::Pte)
+fn page(n: u64) -> UnmappedFrame {
+    UnmappedFrame::new(Pfn::new(n), Level::Pte)
 }
 
 /// A space with `count` pages at `AT`.

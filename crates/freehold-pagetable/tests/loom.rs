@@ -14,7 +14,7 @@ mod common;
 use common::Memory;
 use freehold_pagetable::{
     Access, FaultCode, Flush, Gather, GatherState, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags,
-    Tlb, Unmapped, VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
+    Tlb, UnmappedFrame, VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
 };
 use freehold_sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -247,7 +247,7 @@ impl Tlb for CachedTlb {
         }
     }
 
-    fn release(&self, frames: &[Unmapped]) {
+    fn release(&self, frames: &[UnmappedFrame]) {
         assert!(frames.is_empty() || !self.stale().0, "a frame was given up while the TLB had it");
     }
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::Memory;
 use freehold_pagetable::{
-    Access, FaultCode, Flush, Gather, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Tlb, Unmapped,
+    Access, FaultCode, Flush, Gather, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Tlb, UnmappedFrame,
     VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
 };
 use freehold_sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ impl Tlb for SpaceTlb<'_> {
         }
     }
 
-    fn release(&self, _frames: &[Unmapped]) {}
+    fn release(&self, _frames: &[UnmappedFrame]) {}
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {

@@ -262,7 +262,7 @@ impl<P: Platform> Engine<P> {
         pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
     }
 
-    /// A family of anonymous pages that no VMA has yet.
+    /// An anon_vma of anonymous pages that no VMA has yet.
     pub(crate) fn new_anon(&self) -> AnonId {
         // Unique without a shared counter: each CPU counts in its own residue class.
         self.serials.with_index(|cpu, serial| {

@@ -145,7 +145,7 @@ verb_error! {
         TooManyVmas => ENOMEM,
         /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// The pool of huge pages has not as many as the mapping is promised.
+        /// The pool of huge pages has not as many as the mapping is to have reserved.
         NoHugePages => ENOMEM,
         /// No memory for the engine's own records.
         OutOfMemory => ENOMEM,

@@ -73,7 +73,7 @@
 //! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
 //! | [`probe`] | breakpoints in the pages of files |
-//! | [`hugetlb`] | huge pages from pools, promised, and the tables that processes share for them |
+//! | [`hugetlb`] | huge pages from pools, reserved, and the tables that processes share for them |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
@@ -96,12 +96,12 @@ pub mod hugetlb;
 pub mod nommu;
 pub mod object;
 pub mod platform;
-pub mod probe;
 mod reclaim;
 pub mod rmap;
 mod rounds;
 pub mod space;
 pub mod uffd;
+pub mod uprobe;
 pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};

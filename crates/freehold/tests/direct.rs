@@ -4,7 +4,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::{MadviseError, MsyncError},
     fault::FaultError,
     object::FillError,
@@ -53,7 +53,7 @@ fn programs_use_the_storage_itself() {
         // read and write go there, too, and so does who writes for somebody else.
         file.mapping().write_at(3 * PAGE, &6u64.to_le_bytes()).unwrap();
         assert_eq!((storage.word(3), process.load(cpu, at + 3 * PAGE)), (6, Ok(6u64)));
-        process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), Manner::Plain).unwrap();
+        process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), AccessMode::Plain).unwrap();
         assert_eq!(storage.word(3), 7);
         let mut bytes = [0; 8];
         file.mapping().read_at(2 * PAGE, &mut bytes).unwrap();
@@ -269,7 +269,7 @@ fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
                     let there = map(&second, MapFlags::SHARED, &file);
                     for n in 0..PAGES {
                         bus_or(second.store(&mut cpu, there + n * PAGE + 8, n));
-                        let _ = second.read_memory(there + n * PAGE, &mut [0; 64], Manner::Plain);
+                        let _ = second.read_memory(there + n * PAGE, &mut [0; 64], AccessMode::Plain);
                     }
                     second.munmap(there, PAGES * PAGE).unwrap();
                 }

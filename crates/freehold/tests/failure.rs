@@ -4,7 +4,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     engine::HugePages,
     error::{AccessError, Errno, MadviseError, MlockError, MsyncError},
     fault::FaultError,
@@ -123,10 +123,10 @@ fn what_failed_is_gone_for_every_call() {
         fill(process, cpu, at, 4, 1);
         world.fail(process, at + PAGE);
         let mut bytes = [0; 16];
-        let read = |at, bytes: &mut [u8]| process.read_memory(at, bytes, Manner::Plain);
+        let read = |at, bytes: &mut [u8]| process.read_memory(at, bytes, AccessMode::Plain);
         assert_eq!(read(at + PAGE, &mut bytes), Err(AccessError::BadAddress));
         assert_eq!(read(at + PAGE - 8, &mut bytes), Ok(8), "what lies before it");
-        assert_eq!(process.write_memory(at + PAGE, &bytes, Manner::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(at + PAGE, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for advice in [Advice::PopulateRead, Advice::PopulateWrite] {
             let refused = process.madvise(at, 4 * PAGE, advice).unwrap_err();
             assert_eq!((refused, refused.errno()), (MadviseError::MemoryFailed, Errno::EHWPOISON));
@@ -397,16 +397,16 @@ fn random_lives_with_failures() {
         let mut pick = |n| dice.roll(n);
         // The value of each page that was written, and the frame it is in; no frame: lost.
         type Known = BTreeMap<u64, Option<u64>>;
-        let mut family = vec![(world.process(locking), Known::new())];
+        let mut anon_vma = vec![(world.process(locking), Known::new())];
         const PAGES: u64 = 24;
-        anon(&family[0].0, BASE, PAGES);
+        anon(&anon_vma[0].0, BASE, PAGES);
         for step in 0..400u64 {
-            let members = family.len();
+            let members = anon_vma.len();
             let who = pick(members as u64) as usize;
             let at = BASE + pick(2 * PAGES) * PAGE;
             match pick(11) {
                 0..=3 => {
-                    let (process, known) = &mut family[who];
+                    let (process, known) = &mut anon_vma[who];
                     match process.store(&mut cpu, at, step) {
                         Ok(()) => drop(known.insert(at, Some(step))),
                         Err(FaultError::MemoryFailed { .. }) => {
@@ -416,12 +416,12 @@ fn random_lives_with_failures() {
                     }
                 }
                 4 | 5 => {
-                    let Some(pfn) = family[who].0.frame_at(at) else { continue };
+                    let Some(pfn) = anon_vma[who].0.frame_at(at) else { continue };
                     if pick(2) == 0 {
                         world.engine().soft_offline(pfn).unwrap();
                         continue;
                     }
-                    for (process, known) in &mut family {
+                    for (process, known) in &mut anon_vma {
                         for (at, value) in known.iter_mut() {
                             if process.frame_at(*at) == Some(pfn) {
                                 *value = None;
@@ -432,11 +432,11 @@ fn random_lives_with_failures() {
                 }
                 6 => {
                     let prot = if pick(2) == 0 { R } else { RW };
-                    let _ = family[who].0.mprotect(at, (1 + pick(4)) * PAGE, prot);
+                    let _ = anon_vma[who].0.mprotect(at, (1 + pick(4)) * PAGE, prot);
                 }
                 7 => {
                     let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
-                    let (process, known) = &mut family[who];
+                    let (process, known) = &mut anon_vma[who];
                     let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
                     if moved.is_ok() {
                         pages_moved(known, at, len, to);
@@ -446,18 +446,18 @@ fn random_lives_with_failures() {
                     }
                 }
                 8 if members < 5 => {
-                    let child = (Process::of(family[who].0.fork().unwrap()), family[who].1.clone());
-                    family.push(child);
+                    let child = (Process::of(anon_vma[who].0.fork().unwrap()), anon_vma[who].1.clone());
+                    anon_vma.push(child);
                 }
                 9 => {
-                    let (process, known) = &mut family[who];
+                    let (process, known) = &mut anon_vma[who];
                     let len = (1 + pick(3)) * PAGE;
                     let _ = process.madvise(at, len, Advice::DontNeed);
                     known.retain(|page, _| !(at..at + len).contains(page));
                 }
-                _ if members > 1 && pick(4) == 0 => drop(family.swap_remove(who)),
+                _ if members > 1 && pick(4) == 0 => drop(anon_vma.swap_remove(who)),
                 _ => {
-                    let (process, known) = &family[who];
+                    let (process, known) = &anon_vma[who];
                     for (page, value) in known {
                         let expected = value.map_or(failed(*page), Ok);
                         let found = process.load::<u64>(&mut cpu, *page);
@@ -465,9 +465,9 @@ fn random_lives_with_failures() {
                     }
                 }
             }
-            family.iter().for_each(|(process, _)| process.check());
+            anon_vma.iter().for_each(|(process, _)| process.check());
         }
-        drop((family, cpu));
+        drop((anon_vma, cpu));
         world.end();
     }
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::{AccessError, MadviseError, MmapError, MprotectError, MremapError, MsealError, MunmapError},
     fault::{FaultError, SegvCode},
     object::{Mapping, Zeroes},
@@ -47,7 +47,7 @@ fn a_guard_takes_any_place() {
                 assert_eq!(process.load::<u64>(cpu, at), guarded(at));
                 assert_eq!(process.store(cpu, at, 1u64), guarded(at));
                 assert_eq!(
-                    process.read_memory(at, &mut [0; 8], Manner::Forced),
+                    process.read_memory(at, &mut [0; 8], AccessMode::Forced),
                     Err(AccessError::BadAddress)
                 );
             }

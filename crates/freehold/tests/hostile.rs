@@ -5,7 +5,7 @@
 mod support;
 
 use freehold::{
-    access::{IoVec, Manner, PinFlags},
+    access::{AccessMode, IoVec, PinFlags},
     error::{ForkError, UffdError},
     space::{Advice, TASK_SIZE},
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
@@ -133,9 +133,9 @@ fn calls_of_any_length_end_with_a_fatal_signal() {
         }
         let short = |pages: u64| assert!(0 < pages && pages < PAGES, "{pages} of {PAGES} pages");
         let mut bytes = vec![0; (PAGES * PAGE) as usize];
-        let read = killed(|| space.read_memory(BASE, &mut bytes, Manner::Plain));
+        let read = killed(|| space.read_memory(BASE, &mut bytes, AccessMode::Plain));
         short(read.unwrap() as u64 / PAGE);
-        let written = killed(|| space.write_memory(BASE, &bytes, Manner::Forced));
+        let written = killed(|| space.write_memory(BASE, &bytes, AccessMode::Forced));
         short(written.unwrap() as u64 / PAGE);
         process.madvise(BASE, PAGES * PAGE, Advice::DontNeed).unwrap();
         for fast in [false, true] {

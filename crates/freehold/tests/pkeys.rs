@@ -3,7 +3,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     engine::HugePages,
     error::{MprotectError, PkeyError},
     fault::{FaultError, SegvCode},
@@ -248,9 +248,9 @@ fn access_from_outside_asks_no_key() {
         fill(process, cpu, BASE, 1, 10);
         process.pkey_mprotect(BASE, PAGE, RW, key).unwrap();
         let mut bytes = [0; 8];
-        assert_eq!(process.read_memory(BASE, &mut bytes, Manner::Plain), Ok(8));
+        assert_eq!(process.read_memory(BASE, &mut bytes, AccessMode::Plain), Ok(8));
         assert_eq!(u64::from_le_bytes(bytes), 10);
-        assert_eq!(process.write_memory(BASE, &20u64.to_le_bytes(), Manner::Plain), Ok(8));
+        assert_eq!(process.write_memory(BASE, &20u64.to_le_bytes(), AccessMode::Plain), Ok(8));
         assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
         set_rights(cpu, key, NONE);
         assert_eq!(process.load(cpu, BASE), Ok(20u64));

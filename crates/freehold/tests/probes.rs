@@ -5,7 +5,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::ProbeError,
     space::{Advice, RemapFlags, Rss},
 };
@@ -182,12 +182,12 @@ fn others_read_the_breakpoint_too() {
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         let start = map(process, &program, RX);
         let mut out = [0; 8];
-        assert_eq!(process.read_memory(start + PLACE, &mut out, Manner::Plain), Ok(8));
+        assert_eq!(process.read_memory(start + PLACE, &mut out, AccessMode::Plain), Ok(8));
         assert_eq!(out, trapped(PLACE));
         // What nothing may access: a debugger does.
         process.mprotect(start, PAGE * 8, Prot::empty()).unwrap();
         process.madvise(start, PAGE * 8, Advice::DontNeed).unwrap();
-        assert_eq!(process.read_memory(start + PLACE, &mut out, Manner::Forced), Ok(8));
+        assert_eq!(process.read_memory(start + PLACE, &mut out, AccessMode::Forced), Ok(8));
         assert_eq!(out, trapped(PLACE));
     });
 }
@@ -198,7 +198,7 @@ fn fork_before_and_after() {
         let program = program(world);
         let start = map(process, &program, RX);
         // Another page was written, so fork copies entries, that of the page too.
-        process.write_memory(start, &bytes::<1>(0), Manner::Forced).unwrap();
+        process.write_memory(start, &bytes::<1>(0), AccessMode::Forced).unwrap();
         seen(process, cpu, start + PLACE);
         let before = Process::of(process.fork().unwrap());
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
@@ -375,11 +375,11 @@ fn a_debugger_has_written_there() {
         let program = program(world);
         let start = map(process, &program, RX);
         let (near, own) = (start + PLACE + 50, b"mine");
-        assert_eq!(process.write_memory(near, own, Manner::Forced), Ok(4));
+        assert_eq!(process.write_memory(near, own, AccessMode::Forced), Ok(4));
         let child = Process::of(process.fork().unwrap());
         let alone = world.process(Locking::default());
         let at = map(&alone, &program, RX);
-        assert_eq!(alone.write_memory(at + PLACE + 50, own, Manner::Forced), Ok(4));
+        assert_eq!(alone.write_memory(at + PLACE + 50, own, AccessMode::Forced), Ok(4));
         let everyone = [(process, start), (&child, start), (&alone, at)];
         for _ in 0..2 {
             program.mapping().add_probe(PLACE, &TRAP).unwrap();
@@ -397,14 +397,14 @@ fn a_debugger_has_written_there() {
         }
         // C-2, C-56: one side's copy is not the other's.
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
-        assert_eq!(process.write_memory(near, b"ours", Manner::Forced), Ok(4));
+        assert_eq!(process.write_memory(near, b"ours", AccessMode::Forced), Ok(4));
         assert_eq!(&seen(&child, cpu, near)[..4], own);
         assert_file_untouched(&program);
         // At the very place: not ours to replace.
         let other = world.process(Locking::default());
         let at = map(&other, &program, RX);
         program.mapping().remove_probe(PLACE).unwrap();
-        assert_eq!(other.write_memory(at + PLACE, b"\x01", Manner::Forced), Ok(1));
+        assert_eq!(other.write_memory(at + PLACE, b"\x01", AccessMode::Forced), Ok(1));
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         assert_eq!(seen(&other, cpu, at + PLACE)[0], 1);
         program.mapping().remove_probe(PLACE).unwrap();
@@ -520,7 +520,7 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
         let program = program(world);
         let start = map(process, &program, RX);
         // Pages that were written and are shared by fork: each side needs a copy.
-        process.write_memory(start + PLACE + 50, b"mine", Manner::Forced).unwrap();
+        process.write_memory(start + PLACE + 50, b"mine", AccessMode::Forced).unwrap();
         let child = Process::of(process.fork().unwrap());
         let both = [process, &child];
         let mut failures = 0;
@@ -548,8 +548,8 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
             both.iter().for_each(|one| assert_trapped(one, cpu, start));
         }
         both.iter().for_each(|one| assert_plain(one, cpu, start));
-        let family: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
-        // Frames: each process of the family has its copy, so some way in, others are left as they were.
+        let anon_vma: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
+        // Frames: each process of the anon_vma has its copy, so some way in, others are left as they were.
         for nth in 1.. {
             fail_memory_from(nth);
             let done = program.mapping().add_probe(PLACE, &TRAP);
@@ -558,10 +558,10 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
                 break;
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
-            family.iter().for_each(|one| assert_plain(one, cpu, start));
+            anon_vma.iter().for_each(|one| assert_plain(one, cpu, start));
         }
-        let more: Vec<_> = family.iter().map(|one| Process::of(one.fork().unwrap())).collect();
-        let everyone = || family.iter().chain(&more);
+        let more: Vec<_> = anon_vma.iter().map(|one| Process::of(one.fork().unwrap())).collect();
+        let everyone = || anon_vma.iter().chain(&more);
         for nth in 1.. {
             fail_memory_from(nth);
             let done = program.mapping().remove_probe(PLACE);
@@ -601,12 +601,12 @@ fn random_lives_with_probes() {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         first.mmap(BASE, 8 * PAGE, RX, flags, Some(&program), 0).unwrap();
         let known: Known = (0..8).map(|n| (BASE + n * PAGE, (n, None))).collect();
-        let mut family = vec![(first, known)];
+        let mut anon_vma = vec![(first, known)];
         let mut probes = [false; 8];
         for step in 0..300 {
-            let members = family.len();
+            let members = anon_vma.len();
             let who = pick(members as u64) as usize;
-            let (process, known) = &mut family[who];
+            let (process, known) = &mut anon_vma[who];
             let at = BASE + pick(16) * PAGE;
             match pick(12) {
                 0..=3 => {
@@ -620,7 +620,7 @@ fn random_lives_with_probes() {
                 }
                 4 => {
                     let byte = pick(100) as u8;
-                    if process.write_memory(at + 300, &[byte], Manner::Forced).is_ok() {
+                    if process.write_memory(at + 300, &[byte], AccessMode::Forced).is_ok() {
                         known.get_mut(&at).unwrap().1 = Some(byte);
                     }
                 }
@@ -652,16 +652,16 @@ fn random_lives_with_probes() {
                 }
                 9 if members < 5 => {
                     let child = (Process::of(process.fork().unwrap()), known.clone());
-                    family.push(child);
+                    anon_vma.push(child);
                 }
-                9 if pick(2) == 0 => drop(family.swap_remove(who)),
+                9 if pick(2) == 0 => drop(anon_vma.swap_remove(who)),
                 _ => {
                     if let Some((index, _)) = known.get(&at) {
                         seen(process, &mut cpu, at + index);
                     }
                 }
             }
-            for (process, known) in &family {
+            for (process, known) in &anon_vma {
                 process.check();
                 for (at, (index, written)) in known {
                     if pick(4) != 0 {
@@ -684,9 +684,9 @@ fn random_lives_with_probes() {
                     );
                 }
             }
-            assert!(!family.is_empty());
+            assert!(!anon_vma.is_empty());
         }
-        drop((family, cpu, program));
+        drop((anon_vma, cpu, program));
         world.end();
     }
 }

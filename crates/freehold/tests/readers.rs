@@ -3,7 +3,7 @@
 mod support;
 
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::{AccessError, ArgumentsError, QueryError},
     space::{Arguments, QueryFlags, TASK_SIZE, VmaInfo},
     vma::flags::VmFlags,
@@ -113,7 +113,7 @@ fn read(f: impl Fn(u64, &mut [u8]) -> Result<usize, AccessError>) -> Result<Vec<
 }
 
 fn put(process: &Process, at: u64, bytes: &[u8]) {
-    assert_eq!(process.write_memory(at, bytes, Manner::Plain), Ok(bytes.len()));
+    assert_eq!(process.write_memory(at, bytes, AccessMode::Plain), Ok(bytes.len()));
 }
 
 #[test]

@@ -197,14 +197,14 @@ fn random_lives_with_moves() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        let mut family = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
+        let mut anon_vma = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
         const PAGES: u64 = 24;
-        anon(&family[0].0, BASE, PAGES);
+        anon(&anon_vma[0].0, BASE, PAGES);
         for step in 0..400u64 {
-            let members = family.len();
+            let members = anon_vma.len();
             let who = pick(members as u64) as usize;
             let at = BASE + pick(2 * PAGES) * PAGE;
-            let (process, known) = &mut family[who];
+            let (process, known) = &mut anon_vma[who];
             match pick(10) {
                 0..=3 => {
                     if process.store(&mut cpu, at, step).is_ok() {
@@ -236,9 +236,9 @@ fn random_lives_with_moves() {
                 }
                 8 if members < 5 => {
                     let child = (Process::of(process.fork().unwrap()), known.clone());
-                    family.push(child);
+                    anon_vma.push(child);
                 }
-                _ if members > 1 && pick(4) == 0 => drop(family.swap_remove(who)),
+                _ if members > 1 && pick(4) == 0 => drop(anon_vma.swap_remove(who)),
                 _ => {
                     for (page, value) in known.iter() {
                         assert_eq!(
@@ -249,9 +249,9 @@ fn random_lives_with_moves() {
                     }
                 }
             }
-            family.iter().for_each(|(process, _)| process.check());
+            anon_vma.iter().for_each(|(process, _)| process.check());
         }
-        drop((family, cpu));
+        drop((anon_vma, cpu));
         world.end();
     }
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use freehold::{
-    access::{IoVec, Manner, PinFlags},
+    access::{AccessMode, IoVec, PinFlags},
     error::{AccessError, Errno, MadviseError, MlockError, MmapError, MsyncError, PinError},
     fault::FaultError,
     object::FillError,
@@ -91,10 +91,10 @@ fn only_its_own_program_comes_to_it() {
         process.store(cpu, at, 7u64).unwrap();
         cpu.run(process.mmu());
         let mut bytes = [0; 8];
-        for manner in [Manner::Plain, Manner::Forced, Manner::Report] {
+        for manner in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
             assert_eq!(process.read_memory(at, &mut bytes, manner), Err(AccessError::BadAddress));
         }
-        assert_eq!(process.write_memory(at, &bytes, Manner::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(at, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for flags in [PinFlags::empty(), PinFlags::WRITE, PinFlags::LONGTERM] {
             assert_eq!(process.pin_user_pages(at, 1, flags).err().unwrap(), PinError::BadAddress);
             // What is there could be had without a look at its VMA.

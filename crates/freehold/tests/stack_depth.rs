@@ -7,7 +7,7 @@
 mod support;
 
 use freehold::{
-    access::{Manner, PinFlags},
+    access::{AccessMode, PinFlags},
     engine::Blocks,
     hugetlb::HugePageSize,
     object::Zeroes,
@@ -192,8 +192,8 @@ fn access(depths: &mut Depths) {
     let mut cpu = world.machine.cpu(0);
     anon(&process, BASE, 16);
     anon(&other, BASE, 16);
-    depths.of("write_memory", || process.write_memory(BASE, &[1; 64], Manner::Plain)).unwrap();
-    depths.of("read_memory", || process.read_memory(BASE, &mut [0; 64], Manner::Plain)).unwrap();
+    depths.of("write_memory", || process.write_memory(BASE, &[1; 64], AccessMode::Plain)).unwrap();
+    depths.of("read_memory", || process.read_memory(BASE, &mut [0; 64], AccessMode::Plain)).unwrap();
     let pins = depths.of("pin_user_pages", || process.pin_user_pages(BASE, 4, PinFlags::WRITE)).unwrap();
     depths.of("unpinning", || drop(pins));
     cpu.run(process.mmu());

@@ -155,7 +155,7 @@ fn neighbours_are_one_by_file_and_offset() {
         assert_maps(process, &[&[(0, 4, 0, NAME)], &apart[..]].concat());
         process.mprotect(page(1), PAGE, R).unwrap();
         assert_maps(process, &[&[(0, 1, 0, NAME), (1, 1, 1, NAME), (2, 2, 2, NAME)], &apart[..]].concat());
-        // Pages of one family, as rights alone keep them apart.
+        // Pages of one anon_vma, as rights alone keep them apart.
         process.store(cpu, page(0), 7u64).unwrap();
         process.store(cpu, page(2), 7u64).unwrap();
         process.mprotect(page(1), PAGE, RW).unwrap();

@@ -86,7 +86,7 @@ pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u6
     let mut bytes = [0; PAGE as usize];
     for at in pages.into_iter().flat_map(|range| range.step_by(PAGE as usize)) {
         // What has no rights at all is looked at too.
-        if process.read_memory(at, &mut bytes, freehold::access::Manner::Forced) != Ok(bytes.len()) {
+        if process.read_memory(at, &mut bytes, freehold::access::AccessMode::Forced) != Ok(bytes.len()) {
             continue;
         }
         let copy = process.find_vma(at).is_some_and(|vma| vma.object().file().is_some());

@@ -1,7 +1,7 @@
 //! A pager: serves the faults of a process from a compressed snapshot of its memory, and follows what the process does to it.
 
 use freehold::PAGE_SIZE;
-use freehold::access::Manner;
+use freehold::access::AccessMode;
 use freehold::counted::Counted;
 use freehold::error::UffdError;
 use freehold::space::AddressSpace;
@@ -27,7 +27,7 @@ impl Snapshot {
     pub fn take(space: &Space, start: u64, pages: u64) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut page = [0; PAGE_SIZE as usize];
         let compressed = (0..pages).map(|number| {
-            space.read_memory(start + number * PAGE_SIZE, &mut page, Manner::Plain)?;
+            space.read_memory(start + number * PAGE_SIZE, &mut page, AccessMode::Plain)?;
             Ok(if page.iter().all(|byte| *byte == 0) { None } else { Some(zstd::bulk::compress(&page, 1)?) })
         });
         Ok(Snapshot { pages: compressed.collect::<Result<_, Box<dyn Error + Send + Sync>>>()? })

@@ -8,7 +8,7 @@ use crate::{
 };
 use freehold::{
     Pfn,
-    access::Manner,
+    access::AccessMode,
     frame::Frame,
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
@@ -188,7 +188,7 @@ fn c58_a_frame_of_storage_goes_back_when_nobody_has_it() {
             scope.spawn(|| bus_or_done(scene.process.store(&mut scene.machine.cpu(0), page(1), 8u64)));
             scope.spawn(|| unmap(&other, 0..2));
             scope.spawn(|| {
-                let _ = scene.process.read_memory(page(1), &mut [0; 16], Manner::Plain);
+                let _ = scene.process.read_memory(page(1), &mut [0; 16], AccessMode::Plain);
             });
             scope.spawn(|| file.mapping().truncate(PAGE).unwrap());
         });

@@ -6,7 +6,7 @@ use crate::{
     scene::{OLD, PAGE, RW, Scene, Vcpu, page, unmap, unmapped, value},
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     counted::Counted,
     engine::Engine,
     fault::FaultError,
@@ -417,7 +417,7 @@ fn c27_a_move_beside_a_hole_leaves_nothing_mapped_behind() {
                     // Has a reference meanwhile, for which the move fails.
                     scope.spawn(|| {
                         let mut bytes = [0; 8];
-                        match other.read_memory(page(1), &mut bytes, Manner::Plain) {
+                        match other.read_memory(page(1), &mut bytes, AccessMode::Plain) {
                             Ok(_) => assert!([0, 3].contains(&u64::from_le_bytes(bytes))),
                             Err(_) => assert!(truncated, "a page of the file could not be read"),
                         }

@@ -8,7 +8,7 @@ use crate::{
     scene::{PAGE, R, Scene, denied, page, unmap},
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     space::{Advice, MapFlags},
 };
 use std::ops::Range;
@@ -19,7 +19,7 @@ fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: 
     thread::scope(|scope| {
         scope.spawn(|| scene.process.madvise(page(pages.start), len, Advice::DontNeed).unwrap());
         scope.spawn(|| {
-            let wrote = scene.process.write_memory(page(0) + 8, &7u64.to_le_bytes(), Manner::Forced);
+            let wrote = scene.process.write_memory(page(0) + 8, &7u64.to_le_bytes(), AccessMode::Forced);
             assert_eq!(wrote, Ok(8));
         });
     });

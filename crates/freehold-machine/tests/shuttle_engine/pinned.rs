@@ -6,12 +6,12 @@ use crate::{
     files::{file, map_file},
     scene::{PAGE, Scene, page, value},
 };
-use freehold::{access::Manner, space::MapFlags};
+use freehold::{access::AccessMode, space::MapFlags};
 use freehold_machine::Process;
 
 fn transferred(process: &Process, number: u64) -> u64 {
     let mut bytes = [0; 8];
-    assert_eq!(process.read_memory(page(number), &mut bytes, Manner::Plain), Ok(8));
+    assert_eq!(process.read_memory(page(number), &mut bytes, AccessMode::Plain), Ok(8));
     u64::from_le_bytes(bytes)
 }
 

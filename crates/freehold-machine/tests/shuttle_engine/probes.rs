@@ -7,7 +7,7 @@ use crate::{
     scene::{OLD, PAGE, R, RW, Scene, Vcpu, beyond, page, unmap, unmapped},
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     rmap::MigrateError,
     space::{Advice, MapFlags, Prot, RemapFlags},
 };
@@ -66,7 +66,7 @@ fn a_probe_comes_beside_faults_fork_and_munmap() {
         map_text(&scene.process, &file, RX);
         map_text(&other, &file, RX);
         // Something to copy, so that fork copies the entry of the page as well.
-        scene.process.write_memory(page(0), &[7], Manner::Forced).unwrap();
+        scene.process.write_memory(page(0), &[7], AccessMode::Forced).unwrap();
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         let child = thread::scope(|scope| {
             scope.spawn(|| {
@@ -167,7 +167,7 @@ fn a_probe_goes_beside_fork_and_faults() {
             scope.spawn(|| {
                 // C-2, C-56: into the private copy, whichever it is, and not lost with it.
                 let at = page(0) + PLACE + 8;
-                assert_eq!(scene.process.write_memory(at, &[5], Manner::Forced), Ok(1));
+                assert_eq!(scene.process.write_memory(at, &[5], AccessMode::Forced), Ok(1));
                 assert_eq!(scene.process.load(&mut scene.machine.cpu(1), at), Ok(5u8));
             });
             scope.spawn(|| Process::of(scene.process.fork().unwrap())).join().unwrap()
@@ -194,7 +194,7 @@ fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         thread::scope(|scope| {
             scope.spawn(|| remove(&file));
-            scope.spawn(|| scene.process.write_memory(page(1), &[5], Manner::Forced).unwrap());
+            scope.spawn(|| scene.process.write_memory(page(1), &[5], AccessMode::Forced).unwrap());
         });
         let mut cpu = scene.machine.cpu(2);
         assert_shows(&scene.process, &mut cpu, 0, false);
@@ -237,7 +237,7 @@ fn a_debuggers_store_beside_a_probe_is_not_lost() {
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
         // One side of a family has only a share in the page.
-        scene.process.write_memory(page(1), &[9], Manner::Forced).unwrap();
+        scene.process.write_memory(page(1), &[9], AccessMode::Forced).unwrap();
         let child = Process::of(scene.process.fork().unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -248,7 +248,7 @@ fn a_debuggers_store_beside_a_probe_is_not_lost() {
             for (process, value) in [(&scene.process, 5u8), (&child, 6)] {
                 scope.spawn(move || {
                     for n in 0..2 {
-                        process.write_memory(page(1) + 1 + n, &[value], Manner::Forced).unwrap();
+                        process.write_memory(page(1) + 1 + n, &[value], AccessMode::Forced).unwrap();
                     }
                 });
             }
@@ -367,7 +367,7 @@ fn copies_that_move_beside_a_probe() {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
-        scene.process.write_memory(page(1), &[9], Manner::Forced).unwrap();
+        scene.process.write_memory(page(1), &[9], AccessMode::Forced).unwrap();
         let child = Process::of(scene.process.fork().unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {

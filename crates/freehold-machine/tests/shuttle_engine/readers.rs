@@ -8,7 +8,7 @@ use crate::{
     explore::{CHECKED, explore, thread},
     scene::{PAGE, R, Scene, page, value},
 };
-use freehold::{access::Manner, space::Advice};
+use freehold::{access::AccessMode, space::Advice};
 
 #[test]
 fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
@@ -27,7 +27,7 @@ fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
                 process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
                 assert_eq!(process.load(&mut cpu, page(1)), Ok(0u64));
                 let mut word = [0; 8];
-                assert_eq!(process.read_memory(page(2), &mut word, Manner::Plain), Ok(8));
+                assert_eq!(process.read_memory(page(2), &mut word, AccessMode::Plain), Ok(8));
                 assert_eq!(u64::from_le_bytes(word), value(2));
                 let lines: Vec<_> = process.maps(0).map(|line| (line.start, line.end)).collect();
                 assert_eq!(lines, [(page(0), page(4))]);

@@ -6,7 +6,7 @@ use crate::{
     scene::{ANON, OLD, PAGE, RW, Scene, map, page, unmap, value},
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::{MadviseError, UffdError, UffdReadError},
     fault::FaultError,
     space::Advice,
@@ -71,7 +71,7 @@ fn c54_a_fill_beside_the_fault() {
             });
             scope.spawn(|| {
                 let mut bytes = [0; 8];
-                assert_eq!(scene.process.read_memory(page(0), &mut bytes, Manner::Plain), Ok(8));
+                assert_eq!(scene.process.read_memory(page(0), &mut bytes, AccessMode::Plain), Ok(8));
                 assert_eq!(u64::from_le_bytes(bytes), COPIED);
             });
         });
@@ -230,7 +230,7 @@ fn c48_move_beside_a_holder_a_fork_and_migration() {
         let moved = thread::scope(|scope| {
             scope.spawn(|| {
                 let mut bytes = [0; 8];
-                assert_eq!(scene.process.read_memory(page(8), &mut bytes, Manner::Plain), Ok(8));
+                assert_eq!(scene.process.read_memory(page(8), &mut bytes, AccessMode::Plain), Ok(8));
                 let found = u64::from_le_bytes(bytes);
                 assert!([0, value(8)].contains(&found), "{found}");
             });

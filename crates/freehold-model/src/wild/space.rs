@@ -5,7 +5,7 @@ use super::{
     values::Values,
 };
 use freehold::{
-    access::{IoVec, Manner, PinFlags},
+    access::{AccessMode, IoVec, PinFlags},
     fault::Access,
     platform::PkeyRights,
     space::{
@@ -135,7 +135,7 @@ fn parts(v: &mut Values<'_>) -> Vec<IoVec> {
 fn accessed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let addr = v.addr();
-    let manner = v.of(&[Manner::Plain, Manner::Forced, Manner::Report]);
+    let manner = v.of(&[AccessMode::Plain, AccessMode::Forced, AccessMode::Report]);
     let mut bytes = vec![3; v.size()];
     match v.below(9) {
         0 | 1 => {

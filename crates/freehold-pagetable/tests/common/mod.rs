@@ -5,7 +5,7 @@ mod host;
 
 use freehold_pagetable::{
     ENTRIES, Flush, Format, Gather, Kind, LeafGuard, Level, OutOfTables, PageTable, Pfn, PteGuard, Table,
-    TableMemory, TableMeta, Tlb, Unmapped, VaRange, Visitor, Walked,
+    TableMemory, TableMeta, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
 };
 use freehold_sync::atomic::Ordering;
 #[cfg(loom)]
@@ -107,7 +107,7 @@ unsafe impl TableMemory for Memory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Flush(Flush),
-    Release(Vec<Unmapped>),
+    Release(Vec<UnmappedFrame>),
     Free(Vec<Pfn>),
 }
 
@@ -141,7 +141,7 @@ impl Tlb for Ledger<'_> {
         self.push(Event::Flush(*what));
     }
 
-    fn release(&self, frames: &[Unmapped]) {
+    fn release(&self, frames: &[UnmappedFrame]) {
         self.push(Event::Release(frames.to_vec()));
     }
 

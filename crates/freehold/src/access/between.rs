@@ -5,7 +5,7 @@
 //! the exception: while one is pinned nobody may wait for that file, and the own side may be a page of it. Such pages go through a
 //! small buffer.
 
-use super::{How, IoVec, Manner, partial, pin::PinFlags, within_page};
+use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
     PAGE_SIZE,
     error::{AccessError, PinError},
@@ -107,7 +107,7 @@ impl<P: Platform> AddressSpace<P> {
         flags.set(PinFlags::WRITE, way == Way::ToOther);
         let pins = other.pin_unless_storage(there, (first + len).div_ceil(PAGE_SIZE) as usize, flags)?;
         let end = (first + len).min(pins.len() as u64 * PAGE_SIZE);
-        let how = How { write: way == Way::FromOther, manner: Manner::Plain, own: true };
+        let how = How { write: way == Way::FromOther, manner: AccessMode::Plain, own: true };
         let (mut at, mut failed) = (first, None);
         while at < end && failed.is_none() {
             let (offset, part) = within_page(at, (end - at) as usize);
@@ -145,8 +145,8 @@ impl<P: Platform> AddressSpace<P> {
             };
             let address = |base: u64| base.checked_add(done).ok_or(AccessError::BadAddress);
             let moved = address(source)
-                .and_then(|at| from.read_memory(at, part, Manner::Plain))
-                .and_then(|got| to.write_memory(address(target)?, &part[..got], Manner::Plain));
+                .and_then(|at| from.read_memory(at, part, AccessMode::Plain))
+                .and_then(|got| to.write_memory(address(target)?, &part[..got], AccessMode::Plain));
             match moved {
                 Ok(moved) if moved == part.len() => done += moved as u64,
                 Ok(moved) => return Ok(done + moved as u64),

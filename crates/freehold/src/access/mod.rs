@@ -18,7 +18,7 @@ use core::ops::{ControlFlow, Range};
 
 /// What the one who asks may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum AccessMode {
     /// What the VMA allows: process_vm_readv and process_vm_writev.
     Plain,
     /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at all, and
@@ -42,7 +42,7 @@ pub struct IoVec {
 #[derive(Clone, Copy)]
 struct How {
     write: bool,
-    manner: Manner,
+    manner: AccessMode,
     /// By the process itself, which alone comes to secret memory.
     own: bool,
 }
@@ -80,7 +80,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each page those of a fault; none on entry.
-    pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: Manner) -> Result<usize, AccessError> {
+    pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: AccessMode) -> Result<usize, AccessError> {
         let how = How { write: false, manner, own: false };
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
@@ -110,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// As [`read_memory`](Self::read_memory).
-    pub fn write_memory(&self, addr: u64, data: &[u8], manner: Manner) -> Result<usize, AccessError> {
+    pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
         let how = How { write: true, manner, own: false };
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {
@@ -141,7 +141,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn read_vectored(&self, remote: &[IoVec], local: &mut [u8]) -> Result<usize, AccessError> {
-        each_part(remote, local.len(), |addr, part| self.read_memory(addr, &mut local[part], Manner::Plain))
+        for_each_vma_range(remote, local.len(), |addr, part| {
+            self.read_memory(addr, &mut local[part], AccessMode::Plain)
+        })
     }
 
     /// process_vm_writev: writes `local` to the parts one after the other, until it is used up or a page cannot be written.
@@ -154,7 +156,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn write_vectored(&self, remote: &[IoVec], local: &[u8]) -> Result<usize, AccessError> {
-        each_part(remote, local.len(), |addr, part| self.write_memory(addr, &local[part], Manner::Plain))
+        for_each_vma_range(remote, local.len(), |addr, part| {
+            self.write_memory(addr, &local[part], AccessMode::Plain)
+        })
     }
 
     /// Shows `sink` the bytes of `range` in chunks as large as `chunk`, until it breaks or a byte cannot be read, as readers
@@ -176,7 +180,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut at = range.start;
         while at < range.end && !chunk.is_empty() {
             let want = chunk.len().min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
-            let got = match self.read_memory(at, &mut chunk[..want], Manner::Report) {
+            let got = match self.read_memory(at, &mut chunk[..want], AccessMode::Report) {
                 Ok(got) => got,
                 Err(error) if at == range.start => return Err(error),
                 Err(_) => break,
@@ -191,7 +195,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// Calls `f` with each remote address and the part of the local bytes that belongs there, until one is done only partly.
-fn each_part(
+fn for_each_vma_range(
     remote: &[IoVec],
     local: usize,
     mut f: impl FnMut(u64, Range<usize>) -> Result<usize, AccessError>,

@@ -6,11 +6,11 @@
 //! still does not allow to be written: what tells that it is a copy is that the frame is anonymous and exclusive, and
 //! not that the entry is dirty (hazard C-52).
 
-use super::{How, Manner};
+use super::{AccessMode, How};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     error::AccessError,
-    fault::{Access, FaultError, Held, SegvCode, Step},
+    fault::{Access, FaultError, FaultOutcome, Held, SegvCode},
     object::Object,
     platform::Platform,
     rounds::Rounds,
@@ -48,9 +48,9 @@ impl How {
             false => (VmFlags::READ, flags.contains(VmFlags::MAYREAD)),
         };
         let permitted = match self.manner {
-            Manner::Plain => flags.contains(right),
-            Manner::Forced => flags.contains(right) || possible,
-            Manner::Report => flags.contains(right) && vma.is_anonymous(),
+            AccessMode::Plain => flags.contains(right),
+            AccessMode::Forced => flags.contains(right) || possible,
+            AccessMode::Report => flags.contains(right) && vma.is_anonymous(),
         };
         // A frame that may be taken back is nothing to hand out without a reference.
         let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
@@ -76,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Those of a fault; none on entry.
     pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
         let mut held = None;
-        self.with_found(addr, How { write: false, manner: Manner::Plain, own: false }, |found| {
+        self.with_found(addr, How { write: false, manner: AccessMode::Plain, own: false }, |found| {
             if found.counted {
                 self.platform().frame(found.record).get();
                 held = Some(found.pfn);
@@ -94,8 +94,8 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn with_vma(
         &self,
         page: u64,
-        manner: Manner,
-        mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> Step<P>,
+        manner: AccessMode,
+        mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
     ) -> Result<(), AccessError> {
         let mut climbed = self.locking.fault == FaultLock::MmapLock;
         let mut rounds = Rounds::new();
@@ -103,18 +103,18 @@ impl<P: Platform> AddressSpace<P> {
             let step = match climbed {
                 false => match self.lock_vma(page) {
                     Ok(vma) => attempt(&vma, Held::Vma),
-                    Err(_) => Step::Climb,
+                    Err(_) => FaultOutcome::NeedMmapLock,
                 },
                 true => self.under_mmap_lock(page, manner, &mut attempt),
             };
             match step {
-                Step::Done => return Ok(()),
-                Step::Retry => {}
-                Step::Climb => climbed = true,
-                Step::Fill(file, index) => self.fill(&file, index, page)?,
-                Step::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from)?,
-                Step::Userfault(fault) => self.wait_for_pager(&fault, page)?,
-                Step::Failed(error) => return Err(error.into()),
+                FaultOutcome::Done => return Ok(()),
+                FaultOutcome::Retry => {}
+                FaultOutcome::NeedMmapLock => climbed = true,
+                FaultOutcome::Fill(file, index) => self.fill(&file, index, page)?,
+                FaultOutcome::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from)?,
+                FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page)?,
+                FaultOutcome::Failed(error) => return Err(error.into()),
             }
             // The page may go again whenever it has come: MADV_DONTNEED beside a forced write.
             rounds.again::<P>()?;
@@ -124,22 +124,24 @@ impl<P: Platform> AddressSpace<P> {
     fn under_mmap_lock(
         &self,
         page: u64,
-        manner: Manner,
-        attempt: &mut impl FnMut(&Vma<P>, Held<'_, '_, P>) -> Step<P>,
-    ) -> Step<P> {
+        manner: AccessMode,
+        attempt: &mut impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
+    ) -> FaultOutcome<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
-            Err(killed) => return Step::Failed(killed.into()),
+            Err(killed) => return FaultOutcome::Failed(killed.into()),
         };
         if let Some(vma) = guard.find(page) {
             return attempt(vma, Held::Mmap(&guard));
         }
         drop(guard);
         match manner {
-            Manner::Forced | Manner::Report => {
-                self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry)
+            AccessMode::Forced | AccessMode::Report => {
+                self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry)
             }
-            Manner::Plain => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
+            AccessMode::Plain => {
+                FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
+            }
         }
     }
 
@@ -151,9 +153,9 @@ impl<P: Platform> AddressSpace<P> {
         how: How,
         held: Held<'_, '_, P>,
         f: &mut impl FnMut(&Found),
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         if !how.allowed(vma) {
-            return Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
+            return FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
         // Tables of huge pages are held only while the entry is looked at: the page has a reference.
         let kept = self.keep_tables(vma);
@@ -170,7 +172,7 @@ impl<P: Platform> AddressSpace<P> {
                 if found.counted {
                     self.engine.put_frame(found.record);
                 }
-                return Step::Done;
+                return FaultOutcome::Done;
             }
             Err(missing) => missing,
         };
@@ -185,17 +187,17 @@ impl<P: Platform> AddressSpace<P> {
         write: bool,
         missing: &Missing,
         held: Held<'_, '_, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let write = match missing {
             // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then copied.
             Missing::Absent => write && vma.flags().contains(VmFlags::WRITE),
             Missing::ReadOnly => true,
-            Missing::Never(error) => return Step::Failed(*error),
+            Missing::Never(error) => return FaultOutcome::Failed(*error),
         };
         let access = Access { write, exec: false, user: false, pkru: 0 };
         match self.resolve(vma, page, access, held) {
             // Look again: what came may be gone already.
-            Step::Done => Step::Retry,
+            FaultOutcome::Done => FaultOutcome::Retry,
             other => other,
         }
     }
@@ -263,7 +265,7 @@ impl<P: Platform> AddressSpace<P> {
             };
         }
         let frame = self.platform().frame(pfn);
-        let own_copy = how.manner == Manner::Forced
+        let own_copy = how.manner == AccessMode::Forced
             && frame.is_anon()
             && frame.is_exclusive()
             && !flags.contains(PteFlags::UFFD_WP);

@@ -21,13 +21,13 @@
 //! file's storage, which truncation has to wait for; and for stores to a file's own page, about which the file would hear too late.
 //! Of a private mapping it has the space's own copy of each page at once, even to read.
 
-use super::{How, Manner, page::Missing};
+use super::{AccessMode, How, page::Missing};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     engine::Engine,
     error::PinError,
-    fault::{FaultError, Held, SegvCode, Step},
+    fault::{FaultError, FaultOutcome, Held, SegvCode},
     object::Object,
     platform::Platform,
     rounds::Rounds,
@@ -44,7 +44,7 @@ bitflags! {
     pub struct PinFlags: u32 {
         /// They will be stored to (FOLL_WRITE).
         const WRITE = 1;
-        /// Where the VMA could be made to allow it, it does (FOLL_FORCE): [`Manner::Forced`].
+        /// Where the VMA could be made to allow it, it does (FOLL_FORCE): [`AccessMode::Forced`].
         const FORCE = 2;
         /// For as long as a program likes (FOLL_LONGTERM); without it, for one transfer, which ends by itself.
         const LONGTERM = 4;
@@ -88,7 +88,7 @@ impl<P: Platform> Pins<P> {
     /// There are not so many; nothing was read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), PinError> {
         let mut done = 0;
-        self.each_part(offset, out.len(), |pfn, at, len| {
+        self.for_each_vma_range(offset, out.len(), |pfn, at, len| {
             self.engine.platform().read_frame(pfn, at, &mut out[done..done + len]);
             done += len;
         })
@@ -104,7 +104,7 @@ impl<P: Platform> Pins<P> {
             return Err(PinError::BadAddress);
         }
         let mut done = 0;
-        self.each_part(offset, data.len(), |pfn, at, len| {
+        self.for_each_vma_range(offset, data.len(), |pfn, at, len| {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
             done += len;
             let frame = self.engine.platform().frame(self.engine.record_of(pfn));
@@ -121,7 +121,7 @@ impl<P: Platform> Pins<P> {
         self.engine.unpin(&frames, self.write);
     }
 
-    fn each_part(
+    fn for_each_vma_range(
         &self,
         offset: u64,
         len: usize,
@@ -162,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Those of faults; none on entry, and none from one page table to the next.
     pub fn pin_user_pages(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
-        Pinning::new(self, addr, pages, flags)?.all_slowly()
+        Pinning::new(self, addr, pages, flags)?.pin_slow()
     }
 
     /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for who will wait with them in hand.
@@ -172,7 +172,7 @@ impl<P: Platform> AddressSpace<P> {
         pages: usize,
         flags: PinFlags,
     ) -> Result<Pins<P>, PinError> {
-        Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.all_slowly()
+        Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.pin_slow()
     }
 
     /// As [`pin_user_pages`](Self::pin_user_pages), for who runs this space: pages that are there as wanted are pinned without a lock
@@ -189,7 +189,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut pinning = Pinning::new(self, addr, pages, flags)?;
         let mut rounds = Rounds::new();
         loop {
-            pinning.quickly();
+            pinning.pin_fast();
             if pinning.is_over() {
                 return Ok(pinning.pins);
             }
@@ -216,7 +216,7 @@ impl<P: Platform> AddressSpace<P> {
         flags: PinFlags,
     ) -> Result<Pins<P>, PinError> {
         let mut pinning = Pinning::new(self, addr, pages, flags)?;
-        pinning.quickly();
+        pinning.pin_fast();
         Ok(pinning.pins)
     }
 }
@@ -271,7 +271,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
     }
 
     /// Goes on as far as that is possible without a lock.
-    fn quickly(&mut self) {
+    fn pin_fast(&mut self) {
         let space = self.space;
         // A section of its own for each table: no processor keeps flushes waiting for longer.
         while !self.is_over()
@@ -282,7 +282,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         {}
     }
 
-    fn all_slowly(mut self) -> Result<Pins<P>, PinError> {
+    fn pin_slow(mut self) -> Result<Pins<P>, PinError> {
         let mut rounds = Rounds::new();
         while !self.is_over() {
             if let Err(error) = rounds.again::<P>().map_err(PinError::from).and_then(|()| self.slowly()) {
@@ -295,8 +295,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
     /// Goes on by one page at least.
     fn slowly(&mut self) -> Result<(), PinError> {
         let manner = match self.flags.contains(PinFlags::FORCE) {
-            true => Manner::Forced,
-            false => Manner::Plain,
+            true => AccessMode::Forced,
+            false => AccessMode::Plain,
         };
         let how = How { write: self.pins.write, manner, own: false };
         let (space, page, mut refused) = (self.space, self.at, None);
@@ -311,23 +311,23 @@ impl<'s, P: Platform> Pinning<'s, P> {
         held: Held<'_, '_, P>,
         how: How,
         refused: &mut Option<PinError>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         if !how.allowed(vma) {
-            return Step::Failed(FaultError::Segv { addr: self.at, code: SegvCode::Accerr });
+            return FaultOutcome::Failed(FaultError::Segv { addr: self.at, code: SegvCode::Accerr });
         }
         let long = self.flags.contains(PinFlags::LONGTERM);
         *refused = self.refusal(vma);
         if refused.is_some() {
-            return Step::Done;
+            return FaultOutcome::Done;
         }
         let kept = self.space.keep_tables(vma);
         let pinned = self.table(self.end.min(vma.end()), Walk::Slow, long && vma.flags().is_cow());
         drop(kept);
         match pinned {
-            Ok(()) => Step::Done,
+            Ok(()) => FaultOutcome::Done,
             Err(Stop::TooMany) => {
                 *refused = Some(PinError::TooMany);
-                Step::Done
+                FaultOutcome::Done
             }
             Err(Stop::Missing(missing)) => self.space.make_up(vma, self.at, how.write, &missing, held),
         }

@@ -1,16 +1,16 @@
 //! Faults on private anonymous memory with nothing there yet.
 
-use super::{Access, Held, Step, cow::written, vma_pte_flags};
+use super::{Access, FaultOutcome, Held, cow::written, vma_pte_flags};
 use crate::{
     VirtAddr,
     error::NoMemory,
     platform::Platform,
-    rmap::{FileRmap, home::Home},
+    rmap::{FileRmap, root::RmapRoot},
     space::{
         AddressSpace, RssKind,
         locking::{ReadGuard, WriteGuard},
     },
-    vma::{Family, Vma, flags::VmFlags},
+    vma::{AnonVma, Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
@@ -24,13 +24,13 @@ impl<P: Platform> AddressSpace<P> {
         access: Access,
         held: Held<'_, '_, P>,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));
         if !access.write {
             let zero = Pte::page(self.engine.zero, rights | PteFlags::SPECIAL);
             // If the slot is not empty any more, somebody else was faster, and the access will show what is there.
             let _ = table.lock().install(address, zero);
-            return Step::Done;
+            return FaultOutcome::Done;
         }
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
@@ -40,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
         {
             return step;
         }
-        let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return Step::OUT_OF_MEMORY };
+        let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return FaultOutcome::OUT_OF_MEMORY };
         let pte = Pte::page(frame, rights | written(vma.flags()));
         // The lock ends here: nothing is freed under it.
         let installed = table.lock().install(address, pte);
@@ -48,31 +48,31 @@ impl<P: Platform> AddressSpace<P> {
             Ok(()) => self.counters.count_page(RssKind::Anon, 1),
             Err(_) => self.engine.discard_anon(frame),
         }
-        Step::Done
+        FaultOutcome::Done
     }
 
-    /// Makes sure that the VMA has a family before its first anonymous page.
+    /// Makes sure that the VMA has an anon_vma before its first anonymous page.
     ///
     /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
     /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, order).
     #[inline]
-    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), Step<P>> {
+    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), FaultOutcome<P>> {
         if vma.anon().is_some() {
             return Ok(());
         }
-        self.adopt_first(vma, held)
+        self.attach_first_anon_vma(vma, held)
     }
 
     #[inline(never)]
-    fn adopt_first(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), Step<P>> {
-        let adopted = match held {
-            Held::Mmap(guard) => self.adopt_family(guard, vma),
-            Held::Vma => self.adopt_family(&self.try_read().ok_or(Step::Climb)?, vma),
+    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), FaultOutcome<P>> {
+        let attached = match held {
+            Held::Mmap(guard) => self.attach_anon_vma(guard, vma),
+            Held::Vma => self.attach_anon_vma(&self.try_read().ok_or(FaultOutcome::NeedMmapLock)?, vma),
         };
-        adopted.map_err(|NoMemory| Step::OUT_OF_MEMORY)
+        attached.map_err(|NoMemory| FaultOutcome::OUT_OF_MEMORY)
     }
 
-    fn adopt_family(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
+    fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
         let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
         self.join_family(vma, prev, guard.find(vma.end()))
     }
@@ -90,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
         self.join_family(vma, prev, guard.find(vma.end()))
     }
 
-    /// A neighbour's family where a later change of rights could make the two one VMA again; else a new one.
+    /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new one.
     fn join_family(
         &self,
         vma: &Vma<P>,
@@ -101,10 +101,10 @@ impl<P: Platform> AddressSpace<P> {
         let prev = prev.filter(|prev| continues(prev, vma));
         let usable = |vma: &&Vma<P>| vma.anon().is_some() && !vma.anon().is_forked();
         match next.filter(usable).or(prev.filter(usable)) {
-            Some(neighbour) => vma.adopt(neighbour.family()),
-            None => vma.adopt(Family {
+            Some(neighbour) => vma.attach_anon_vma(neighbour.anon_vma()),
+            None => vma.attach_anon_vma(AnonVma {
                 id: self.engine.new_anon(),
-                tree: Some(&*Home::try_new(FileRmap::Shared, None)?),
+                tree: Some(&*RmapRoot::try_new(FileRmap::Shared, None)?),
             }),
         }
         Ok(())

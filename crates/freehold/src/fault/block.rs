@@ -9,7 +9,7 @@
 //! those entries alone, so here each page has a frame of its own: what takes, copies or shares a page needs to know of no block.
 //! A read brings one page of zeroes, and a copy is one page, as where there are no blocks.
 
-use super::{Step, cow::written, vma_pte_flags};
+use super::{FaultOutcome, cow::written, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     engine::{Blocks, Engine},
@@ -32,7 +32,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> Option<Step<P>> {
+    ) -> Option<FaultOutcome<P>> {
         let mut new = BlockFrames { engine: &self.engine, frames: ArrayVec::new() };
         let mut around =
             largest_first(self.block_sizes(vma)).filter_map(|bytes| block_around(vma, page, bytes));
@@ -45,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut guard = table.lock();
         if !addresses(&block).all(|address| guard.get(address).is_none()) {
             drop(guard);
-            return Some(Step::Retry);
+            return Some(FaultOutcome::Retry);
         }
         for (address, frame) in addresses(&block).zip(&new.frames) {
             let _ = guard.install(address, Pte::page(*frame, rights));
@@ -54,7 +54,7 @@ impl<P: Platform> AddressSpace<P> {
         self.counters.count_page(RssKind::Anon, new.frames.len() as i64);
         // They are mapped.
         new.frames.clear();
-        Some(Step::Done)
+        Some(FaultOutcome::Done)
     }
 
     /// Whether a block may come anywhere in `vma`.

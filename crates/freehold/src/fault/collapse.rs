@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Nobody comes to the range meanwhile: the mmap lock is held for writing and the VMA is locked, which keep faults and looks away,
-//! and so is the tree of its family, which keeps walkers of the reverse map away. Whoever pins pages without a lock finds
+//! and so is the tree of its anon_vma, which keeps walkers of the reverse map away. Whoever pins pages without a lock finds
 //! the table locked, or entries closed, or none.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         result?;
-        // Without a family there are zeroes alone.
+        // Without an anon_vma there are zeroes alone.
         if filled == 0 || !vma.anon().is_some() {
             return Err(MadviseError::Invalid);
         }

@@ -11,7 +11,7 @@
 //! attempt (hazard C-2). The copy is installed only when no processor can read the old page through this entry any more:
 //! otherwise one thread could still read the old page after another has written the new one (hazard C-21).
 
-use super::{Held, Step, vma_pte_flags};
+use super::{FaultOutcome, Held, vma_pte_flags};
 use crate::{
     Pfn, VirtAddr,
     object::Object,
@@ -42,13 +42,13 @@ struct ReadOnly {
 fn read_only<P: Platform>(
     guard: &PteGuard<'_, P::Format, P>,
     address: VirtAddr,
-) -> Result<ReadOnly, Step<P>> {
+) -> Result<ReadOnly, FaultOutcome<P>> {
     match guard.get(address).kind(Level::Pte) {
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => Err(Step::Done),
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => Err(FaultOutcome::Done),
         // Write-protected by a userfaultfd since it was looked at.
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => Err(Step::Retry),
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => Err(FaultOutcome::Retry),
         Kind::Leaf { pfn, flags } => Ok(ReadOnly { pfn, special: flags.contains(PteFlags::SPECIAL) }),
-        Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Err(Step::Retry),
+        Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Err(FaultOutcome::Retry),
     }
 }
 
@@ -56,9 +56,14 @@ impl<P: Platform> AddressSpace<P> {
     /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by somebody who needs no
     /// such permission.
     #[inline(never)]
-    pub(super) fn write_protect_fault(&self, vma: &Vma<P>, page: u64, held: Held<'_, '_, P>) -> Step<P> {
+    pub(super) fn write_protect_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        held: Held<'_, '_, P>,
+    ) -> FaultOutcome<P> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return Step::Retry };
+        let Some(table) = self.table.pte_table(self.platform(), address) else { return FaultOutcome::Retry };
         if vma.flags().contains(VmFlags::SHARED) {
             if let Object::Special(special) = vma.object()
                 && special.ops().notifies_writes()
@@ -80,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Stores reach the file. No flush: a TLB that remembers the old rights faults once more at most.
-    fn write_shared(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr) -> Step<P> {
+    fn write_shared(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr) -> FaultOutcome<P> {
         let mut guard = table.lock();
         match read_only(&guard, address) {
             Ok(found) => {
@@ -88,7 +93,7 @@ impl<P: Platform> AddressSpace<P> {
                     self.platform().frame(found.pfn).set_dirty();
                 }
                 guard.grant(address, WRITTEN);
-                Step::Done
+                FaultOutcome::Done
             }
             Err(step) => step,
         }
@@ -100,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
-    ) -> Result<ReadOnly, Step<P>> {
+    ) -> Result<ReadOnly, FaultOutcome<P>> {
         let mut guard = table.lock();
         let found = read_only(&guard, address)?;
         if found.special {
@@ -113,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
                 frame.set_exclusive();
             }
             guard.grant(address, written(vma.flags()));
-            return Err(Step::Done);
+            return Err(FaultOutcome::Done);
         }
         frame.get();
         Ok(found)
@@ -127,12 +132,14 @@ impl<P: Platform> AddressSpace<P> {
         address: VirtAddr,
         old: ReadOnly,
         held: Held<'_, '_, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
         }
         let zero = self.engine.is_zero(old.pfn);
-        let Ok(new) = self.engine.alloc_anon(zero, vma, address.get()) else { return Step::OUT_OF_MEMORY };
+        let Ok(new) = self.engine.alloc_anon(zero, vma, address.get()) else {
+            return FaultOutcome::OUT_OF_MEMORY;
+        };
         if !zero {
             self.platform().copy_frame(new, old.pfn);
         }
@@ -142,7 +149,7 @@ impl<P: Platform> AddressSpace<P> {
             old,
             Pte::page(new, vma_pte_flags(vma.flags()) | written(vma.flags())),
         );
-        if !matches!(step, Step::Done) {
+        if !matches!(step, FaultOutcome::Done) {
             self.engine.discard_anon(new);
         }
         step
@@ -155,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
         address: VirtAddr,
         old: ReadOnly,
         new: Pte<P::Format>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let tlb = SpaceTlb { space: self };
         // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the new entry.
         let mut gather = Gather::<_, 1>::exclusive(&tlb);
@@ -166,7 +173,7 @@ impl<P: Platform> AddressSpace<P> {
         {
             drop(guard);
             gather.finish();
-            return Step::Retry;
+            return FaultOutcome::Retry;
         }
         guard.take(address, &mut gather);
         gather.flush();
@@ -180,6 +187,6 @@ impl<P: Platform> AddressSpace<P> {
         drop(guard);
         self.counters.count_page(RssKind::Anon, 1);
         gather.finish();
-        Step::Done
+        FaultOutcome::Done
     }
 }

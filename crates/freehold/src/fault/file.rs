@@ -3,15 +3,15 @@
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
 
-use super::{Access, FaultError, Held, Step, cow::written, vma_pte_flags};
+use super::{Access, FaultError, FaultOutcome, Held, cow::written, vma_pte_flags};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
     object::{File, Object},
     platform::Platform,
-    probe,
     space::{AddressSpace, Rss, RssKind},
+    uprobe,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::{ControlFlow, Range};
@@ -31,8 +31,8 @@ impl<P: Platform> AddressSpace<P> {
         access: Access,
         held: Held<'_, '_, P>,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
-        let Object::File(file) = vma.object() else { return Step::Retry };
+    ) -> FaultOutcome<P> {
+        let Object::File(file) = vma.object() else { return FaultOutcome::Retry };
         let private = access.write && !vma.flags().contains(VmFlags::SHARED) || self.is_probed(vma, page);
         // Even where there is no page to copy: later merges depend on it.
         if private && let Err(step) = self.prepare_anon(vma, held) {
@@ -40,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let index = vma.pgoff_of(page);
         if index >= file.mapping().pages() {
-            return Step::Failed(FaultError::Bus { addr: page });
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         if private {
             return self.private_write(vma, file, page, table);
@@ -62,7 +62,7 @@ impl<P: Platform> AddressSpace<P> {
         file: &Counted<File<P>>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> (Rss, Step<P>) {
+    ) -> (Rss, FaultOutcome<P>) {
         let (mapping, mut rss) = (file.mapping(), Rss::default());
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
         // As on Linux, nothing is mapped around a page of a direct file, or of secret memory.
@@ -73,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
-            return (rss, Step::Fill(file.clone(), index));
+            return (rss, FaultOutcome::Fill(file.clone(), index));
         }
         let mut guard = table.lock();
         let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
@@ -94,9 +94,9 @@ impl<P: Platform> AddressSpace<P> {
             }
         });
         let step = match guard.get(VirtAddr::new(page)).is_none() {
-            true if crowded => Step::OUT_OF_MEMORY,
-            true => Step::Retry,
-            false => Step::Done,
+            true if crowded => FaultOutcome::OUT_OF_MEMORY,
+            true => FaultOutcome::Retry,
+            false => FaultOutcome::Done,
         };
         (rss, step)
     }
@@ -141,48 +141,48 @@ impl<P: Platform> AddressSpace<P> {
         file: &Counted<File<P>>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> (Rss, Step<P>) {
+    ) -> (Rss, FaultOutcome<P>) {
         let (index, mut rss) = (vma.pgoff_of(page), Rss::default());
         let rcu = P::rcu_read();
         let Some(pfn) = file.mapping().lookup(&rcu, index) else {
-            return (rss, Step::Fill(file.clone(), index));
+            return (rss, FaultOutcome::Fill(file.clone(), index));
         };
         let mut guard = table.lock();
         let address = VirtAddr::new(page);
         if !guard.get(address).is_none() {
-            return (rss, Step::Retry);
+            return (rss, FaultOutcome::Retry);
         }
         if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
-            return (rss, Step::OUT_OF_MEMORY);
+            return (rss, FaultOutcome::OUT_OF_MEMORY);
         }
         self.platform().frame(pfn).set_dirty();
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
         let _ = guard.install(address, Pte::page(pfn, rights));
-        (rss, Step::Done)
+        (rss, FaultOutcome::Done)
     }
 
     /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
-        probe::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
+        uprobe::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
-    /// Maps a copy of the page, without ever mapping the page itself. The VMA has a family.
+    /// Maps a copy of the page, without ever mapping the page itself. The VMA has an anon_vma.
     fn private_write(
         &self,
         vma: &Vma<P>,
         file: &Counted<File<P>>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let index = vma.pgoff_of(page);
         if !file.mapping().has_page(index) {
-            return Step::Fill(file.clone(), index);
+            return FaultOutcome::Fill(file.clone(), index);
         }
-        let Ok(copy) = self.engine.alloc_anon(false, vma, page) else { return Step::OUT_OF_MEMORY };
+        let Ok(copy) = self.engine.alloc_anon(false, vma, page) else { return FaultOutcome::OUT_OF_MEMORY };
         let step = self.map_copy(vma, file, page, copy, table);
         match step {
-            Step::Done => self.counters.count_page(RssKind::Anon, 1),
+            FaultOutcome::Done => self.counters.count_page(RssKind::Anon, 1),
             _ => self.engine.discard_anon(copy),
         }
         step
@@ -196,18 +196,18 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         copy: Pfn,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let rcu = P::rcu_read();
         let index = vma.pgoff_of(page);
-        let Some(original) = file.mapping().lookup(&rcu, index) else { return Step::Retry };
+        let Some(original) = file.mapping().lookup(&rcu, index) else { return FaultOutcome::Retry };
         self.platform().copy_frame(copy, original);
         if let Some(probes) = shown_probes(vma, file, &rcu) {
             probes.put(self.platform(), index, copy);
         }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         match table.lock().install(VirtAddr::new(page), Pte::page(copy, rights)) {
-            Ok(()) => Step::Done,
-            Err(_) => Step::Retry,
+            Ok(()) => FaultOutcome::Done,
+            Err(_) => FaultOutcome::Retry,
         }
     }
 
@@ -231,8 +231,8 @@ fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,
     rcu: &'f P::RcuGuard,
-) -> Option<&'f probe::List> {
-    probe::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
+) -> Option<&'f uprobe::List> {
+    uprobe::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
 /// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that

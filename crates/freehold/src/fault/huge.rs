@@ -14,14 +14,14 @@
 //! comes a table, kept with the table above for the split, which therefore cannot fail.
 
 use super::{
-    Access, Held, Step,
+    Access, FaultOutcome, Held,
     cow::{WRITTEN, written},
     vma_pte_flags,
 };
 use crate::{
     Pfn, VirtAddr,
     engine::{Engine, HugePages},
-    frame::cache::home_of,
+    frame::cache::anon_root_of,
     platform::Platform,
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
@@ -43,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         access: Access,
         held: Held<'_, '_, P>,
-    ) -> Option<Step<P>> {
+    ) -> Option<FaultOutcome<P>> {
         if !self.wants_huge(vma, page) {
             return None;
         }
@@ -51,13 +51,13 @@ impl<P: Platform> AddressSpace<P> {
         let address = VirtAddr::new(first);
         let table = match self.table.pmd_table_alloc(self.platform(), address) {
             Ok(table) => table,
-            Err(TableError::OutOfTables) => return Some(Step::OUT_OF_MEMORY),
+            Err(TableError::OutOfTables) => return Some(FaultOutcome::OUT_OF_MEMORY),
             Err(TableError::Huge(_) | TableError::Marker(_)) => return None,
         };
         if !table.peek(address).is_none() {
             return None;
         }
-        // For zeroes, too: the first write is to find a family.
+        // For zeroes, too: the first write is to find an anon_vma.
         if let Err(step) = self.prepare_anon(vma, held) {
             return Some(step);
         }
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
             if guard.install(address, zeroes).is_ok() {
                 guard.deposit(spare);
             }
-            return Some(Step::Done);
+            return Some(FaultOutcome::Done);
         }
         let new = HugePage::new(&self.engine, vma, address.get())?;
         let leaf = Pte::leaf(Level::Pmd, new.first, rights | written(vma.flags()));
@@ -82,7 +82,7 @@ impl<P: Platform> AddressSpace<P> {
             new.mapped();
             self.counters.count_page(RssKind::Anon, FRAMES as i64);
         }
-        Some(Step::Done)
+        Some(FaultOutcome::Done)
     }
 
     /// Whether a fault at `page` may fill all of 2 MiB, if no table hangs there.
@@ -108,17 +108,17 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A fault at an entry that stands for 2 MiB.
     #[inline(never)]
-    pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> Step<P> {
+    pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> FaultOutcome<P> {
         let address = VirtAddr::new(page & !(HUGE - 1));
-        let Some(table) = self.table.pmd_table(self.platform(), address) else { return Step::Retry };
+        let Some(table) = self.table.pmd_table(self.platform(), address) else { return FaultOutcome::Retry };
         let mut guard = table.lock();
         let (pfn, flags) = match guard.get(address).kind(Level::Pmd) {
             Kind::Leaf { pfn, flags } => (pfn, flags),
-            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => return Step::Retry,
+            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => return FaultOutcome::Retry,
         };
         // Somebody else was faster, or a TLB remembered less.
         if !access.write || flags.contains(PteFlags::WRITE) {
-            return Step::Done;
+            return FaultOutcome::Done;
         }
         let writable = vma.flags().contains(VmFlags::WRITE);
         if writable && flags.contains(PteFlags::SPECIAL) {
@@ -129,13 +129,13 @@ impl<P: Platform> AddressSpace<P> {
         } else if writable && (0..FRAMES).all(|n| self.is_ours(pfn.add(n))) {
             (0..FRAMES).for_each(|n| self.platform().frame(pfn.add(n)).set_exclusive());
             guard.grant(address, WRITTEN);
-            return Step::Done;
+            return FaultOutcome::Done;
         } else {
             drop(guard);
         }
         match table.split(address) {
-            Ok(_) => Step::Retry,
-            Err(_) => Step::OUT_OF_MEMORY,
+            Ok(_) => FaultOutcome::Retry,
+            Err(_) => FaultOutcome::OUT_OF_MEMORY,
         }
     }
 
@@ -151,7 +151,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         table: PmdTable<'_, P::Format, P>,
         address: VirtAddr,
-    ) -> Option<Step<P>> {
+    ) -> Option<FaultOutcome<P>> {
         let new = HugePage::new(&self.engine, vma, address.get())?;
         let flags = vma_pte_flags(vma.flags()) | WRITTEN;
         let tlb = SpaceTlb { space: self };
@@ -173,10 +173,10 @@ impl<P: Platform> AddressSpace<P> {
         drop(guard);
         gather.finish();
         if !zeroes {
-            return Some(Step::Retry);
+            return Some(FaultOutcome::Retry);
         }
         new.mapped();
-        Some(Step::Done)
+        Some(FaultOutcome::Done)
     }
 }
 
@@ -189,7 +189,7 @@ pub(super) struct HugePage<'e, P: Platform> {
 impl<'e, P: Platform> HugePage<'e, P> {
     /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
     pub(super) fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
-        let (home, index) = (home_of(vma), vma.pgoff_of(address));
+        let (home, index) = (anon_root_of(vma), vma.pgoff_of(address));
         let first = engine.platform().alloc_huge()?;
         for n in 0..FRAMES {
             engine.platform().frame(first.add(n)).init_anon(home, index + n);

@@ -9,19 +9,19 @@
 //!
 //! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but by the file.
 //!
-//! Where the pool is empty, an access is a bus error. But who made a private mapping was promised its pages: if another
+//! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its pages: if another
 //! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
 
 use super::{
-    Access, Await, FaultError, Held, Step,
+    Access, Await, FaultError, FaultOutcome, Held,
     cow::{WRITTEN, written},
     vma_pte_flags,
 };
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    frame::cache::home_of,
-    hugetlb::{HugePageSize, NotTaken, tables::Kept},
+    frame::cache::anon_root_of,
+    hugetlb::{HugePageSize, NotTaken, tables::SharedTablesGuard},
     object::{File, Mapping},
     platform::Platform,
     space::{AddressSpace, zap::SpaceTlb},
@@ -30,7 +30,7 @@ use crate::{
 use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
 
 /// What a fault is about.
-struct Place<'v, P: Platform> {
+struct HugePlace<'v, P: Platform> {
     vma: &'v Vma<P>,
     file: &'v File<P>,
     /// Where the page starts.
@@ -40,7 +40,7 @@ struct Place<'v, P: Platform> {
     index: u64,
 }
 
-impl<P: Platform> Place<'_, P> {
+impl<P: Platform> HugePlace<'_, P> {
     fn level(&self) -> Level {
         self.size.level()
     }
@@ -58,7 +58,7 @@ impl<P: Platform> Place<'_, P> {
 enum Lacking {
     /// The pool is empty.
     Pages,
-    /// It is, but a page that was promised is on its way back.
+    /// It is, but a page that was reserved is on its way back.
     Yet(Await),
     /// No memory for the books.
     Memory,
@@ -80,13 +80,13 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         access: Access,
         held: Held<'_, '_, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let (Some(counted), Some(size)) = (vma.object().file(), vma.huge_page_size()) else {
-            return Step::Retry;
+            return FaultOutcome::Retry;
         };
         let address = VirtAddr::new(page).span_down(size.level());
         let index = counted.mapping().index_of(vma.pgoff_of(address.get()));
-        let place = Place { vma, file: counted, address, size, index };
+        let place = HugePlace { vma, file: counted, address, size, index };
         if place.is_private()
             && let Err(step) = self.prepare_anon(vma, held)
         {
@@ -97,23 +97,25 @@ impl<P: Platform> AddressSpace<P> {
         // The table is there from here on, and stays as long as `kept`.
         if let Err(error) = self.hugetlb_table(&place, &kept) {
             return match error {
-                TableError::OutOfTables => Step::OUT_OF_MEMORY,
-                TableError::Huge(_) | TableError::Marker(_) => Step::Failed(FaultError::Bus { addr: page }),
+                TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
+                TableError::Huge(_) | TableError::Marker(_) => {
+                    FaultOutcome::Failed(FaultError::Bus { addr: page })
+                }
             };
         }
         if index >= place.mapping().pages() {
-            return Step::Failed(FaultError::Bus { addr: page });
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let (found, level) = self.table.peek(self.platform(), address);
         if level != size.level() {
             debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
-            return Step::Failed(FaultError::Bus { addr: page });
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         match found.kind(level) {
             Kind::None => match self.map_cached(&place, access) {
                 Some(step) => step,
                 None if place.is_private() => self.map_own(&place, access),
-                None => Step::Fill(counted.clone(), index),
+                None => FaultOutcome::Fill(counted.clone(), index),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 match place.is_private() {
@@ -121,20 +123,24 @@ impl<P: Platform> AddressSpace<P> {
                     false => self.write_shared_huge(&place),
                 }
             }
-            Kind::Leaf { .. } => Step::Done,
+            Kind::Leaf { .. } => FaultOutcome::Done,
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                Step::Wait(Await::Frame(crate::rmap::Moving::of(payload).pfn))
+                FaultOutcome::Wait(Await::Frame(crate::rmap::Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
-                Some(pfn) if self.platform().frame(pfn).is_locked() => Step::Wait(Await::Frame(pfn)),
-                _ => Step::Failed(FaultError::MemoryFailed { addr: page }),
+                Some(pfn) if self.platform().frame(pfn).is_locked() => FaultOutcome::Wait(Await::Frame(pfn)),
+                _ => FaultOutcome::Failed(FaultError::MemoryFailed { addr: page }),
             },
-            Kind::Marker { .. } | Kind::Table { .. } => Step::Failed(FaultError::Bus { addr: page }),
+            Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Failed(FaultError::Bus { addr: page }),
         }
     }
 
     /// Makes sure that there is a table for the entry.
-    fn hugetlb_table(&self, place: &Place<'_, P>, kept: &Kept<'_, P>) -> Result<(), TableError> {
+    fn hugetlb_table(
+        &self,
+        place: &HugePlace<'_, P>,
+        kept: &SharedTablesGuard<'_, P>,
+    ) -> Result<(), TableError> {
         match place.size {
             HugePageSize::Mib2 => {
                 self.pmd_table_to_fill(place.vma, place.file, place.address, kept).map(drop)
@@ -144,12 +150,12 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The table of the place, locked.
-    fn lock_place(&self, place: &Place<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
+    fn lock_place(&self, place: &HugePlace<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
         self.table.lock_leaf(self.platform(), place.address, place.level())
     }
 
     /// Maps the file's page, if it has it and that is what is wanted.
-    fn map_cached(&self, place: &Place<'_, P>, access: Access) -> Option<Step<P>> {
+    fn map_cached(&self, place: &HugePlace<'_, P>, access: Access) -> Option<FaultOutcome<P>> {
         if place.is_private() && access.write {
             return None;
         }
@@ -166,28 +172,30 @@ impl<P: Platform> AddressSpace<P> {
         let frame = self.platform().frame(pfn);
         // Before the entry is seen: whoever takes it away takes these.
         if !frame.try_map() {
-            return Some(Step::OUT_OF_MEMORY);
+            return Some(FaultOutcome::OUT_OF_MEMORY);
         }
         if leaf.install(Pte::leaf(place.level(), pfn, rights)).is_err() {
             // Somebody else was faster.
             frame.sub_map();
             drop(leaf);
             self.engine.put_frame(pfn);
-            return Some(Step::Retry);
+            return Some(FaultOutcome::Retry);
         }
-        Some(Step::Done)
+        Some(FaultOutcome::Done)
     }
 
     /// Maps a fresh private page. The caller has the fault mutex.
-    fn map_own(&self, place: &Place<'_, P>, access: Access) -> Step<P> {
-        if place.vma.hugetlb().is_some_and(|own| own.is_bereft()) {
-            return Step::Failed(FaultError::Bus { addr: place.address.get() });
+    fn map_own(&self, place: &HugePlace<'_, P>, access: Access) -> FaultOutcome<P> {
+        if place.vma.hugetlb().is_some_and(|own| own.is_resv_unmapped()) {
+            return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
         }
         let new = match self.own_page(place) {
             Ok(new) => new,
-            Err(Lacking::Pages) => return Step::Failed(FaultError::Bus { addr: place.address.get() }),
-            Err(Lacking::Yet(what)) => return Step::Wait(what),
-            Err(Lacking::Memory) => return Step::OUT_OF_MEMORY,
+            Err(Lacking::Pages) => {
+                return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
+            }
+            Err(Lacking::Yet(what)) => return FaultOutcome::Wait(what),
+            Err(Lacking::Memory) => return FaultOutcome::OUT_OF_MEMORY,
         };
         self.platform().zero_frames(new, place.level().frames());
         let flags = place.vma.flags();
@@ -204,30 +212,31 @@ impl<P: Platform> AddressSpace<P> {
                 .is_some_and(|mut leaf| leaf.install(Pte::leaf(place.level(), new, rights)).is_ok());
         drop(rcu);
         match installed {
-            true => Step::Done,
+            true => FaultOutcome::Done,
             false => {
                 self.discard_own(new);
-                Step::Retry
+                FaultOutcome::Retry
             }
         }
     }
 
-    /// A page of the pool for this place, counted as mapped once: the promised one if there is one. The caller has the fault mutex.
-    fn own_page(&self, place: &Place<'_, P>) -> Result<Pfn, Lacking> {
+    /// A page of the pool for this place, counted as mapped once: the reserved one if there is one. The caller has the fault mutex.
+    fn own_page(&self, place: &HugePlace<'_, P>) -> Result<Pfn, Lacking> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
-        let promise = reserves.filter(|reserves| reserves.promised::<P>(place.index));
-        let new = self.engine.take_huge_page(place.size, promise.is_some()).map_err(|error| match error {
-            NotTaken::None => Lacking::Pages,
-            NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
-        })?;
-        if let Some(reserves) = promise
+        let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
+        let new =
+            self.engine.take_huge_page(place.size, reservation.is_some()).map_err(|error| match error {
+                NotTaken::None => Lacking::Pages,
+                NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
+            })?;
+        if let Some(reserves) = reservation
             && let Err(error) = reserves.use_up::<P>(place.index)
         {
             self.engine.huge_pool(place.size).give(self.platform(), new, true);
             return Err(error.into());
         }
         let frame = self.platform().frame(new);
-        frame.init_anon(home_of(place.vma), place.vma.pgoff_of(place.address.get()));
+        frame.init_anon(anon_root_of(place.vma), place.vma.pgoff_of(place.address.get()));
         frame.set_hugetlb(place.level());
         Ok(new)
     }
@@ -239,38 +248,38 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// A store to a page that the VMA allows all who share it to write.
-    fn write_shared_huge(&self, place: &Place<'_, P>) -> Step<P> {
-        let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
+    fn write_shared_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
+        let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         match leaf.kind() {
             Kind::Leaf { .. } => {
                 leaf.grant(WRITTEN);
-                Step::Done
+                FaultOutcome::Done
             }
-            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Step::Retry,
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Retry,
         }
     }
 
     /// A store to a page that is mapped without the right to write. The caller has the fault mutex.
-    fn write_private_huge(&self, place: &Place<'_, P>) -> Step<P> {
+    fn write_private_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
         let old = {
-            let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
-            let Kind::Leaf { pfn, flags } = leaf.kind() else { return Step::Retry };
+            let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
+            let Kind::Leaf { pfn, flags } = leaf.kind() else { return FaultOutcome::Retry };
             let frame = self.platform().frame(pfn);
             if flags.contains(PteFlags::WRITE) {
-                return Step::Done;
+                return FaultOutcome::Done;
             }
             if frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1) {
                 frame.set_exclusive();
                 leaf.grant(written(place.vma.flags()));
-                return Step::Done;
+                return FaultOutcome::Done;
             }
             frame.get();
             pfn
         };
         let step = match self.own_page(place) {
             Ok(new) => self.map_huge_copy(place, old, new),
-            Err(Lacking::Memory) => Step::OUT_OF_MEMORY,
-            Err(Lacking::Yet(what)) => Step::Wait(what),
+            Err(Lacking::Memory) => FaultOutcome::OUT_OF_MEMORY,
+            Err(Lacking::Yet(what)) => FaultOutcome::Wait(what),
             Err(Lacking::Pages) => self.take_from_others(place, old),
         };
         self.engine.put_frame(old);
@@ -278,7 +287,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Puts an entry of `new`, filled from `old`, which the caller keeps, in place of that of `old`.
-    fn map_huge_copy(&self, place: &Place<'_, P>, old: Pfn, new: Pfn) -> Step<P> {
+    fn map_huge_copy(&self, place: &HugePlace<'_, P>, old: Pfn, new: Pfn) -> FaultOutcome<P> {
         self.platform().copy_frames(new, old, place.level().frames());
         let flags = place.vma.flags();
         let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
@@ -286,7 +295,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather = Gather::<_, 1>::exclusive(&tlb);
         let Some(mut leaf) = self.lock_place(place) else {
             self.discard_own(new);
-            return Step::Retry;
+            return FaultOutcome::Retry;
         };
         // The reference keeps the frame from becoming another page: the same number is the same page.
         let same = matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.contains(PteFlags::WRITE));
@@ -302,23 +311,23 @@ impl<P: Platform> AddressSpace<P> {
         drop(leaf);
         gather.finish();
         if same {
-            return Step::Done;
+            return FaultOutcome::Done;
         }
         self.discard_own(new);
-        Step::Retry
+        FaultOutcome::Retry
     }
 
     /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made the mapping was
-    /// promised its pages: then the others lose theirs, and this VMA may write to the page, as soon as nobody looks at it any more (hazard C-56).
+    /// reservations for its pages: then the others lose theirs, and this VMA may write to the page, as soon as nobody looks at it any more (hazard C-56).
     /// Nobody does for long: what can be held is a pin, and a page that a child has too has none.
     ///
     /// # Locks
     ///
     /// The caller has the fault mutex, which all who fault on this page of the file take.
-    fn take_from_others(&self, place: &Place<'_, P>, old: Pfn) -> Step<P> {
+    fn take_from_others(&self, place: &HugePlace<'_, P>, old: Pfn) -> FaultOutcome<P> {
         let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
         if !owner || !self.platform().frame(old).is_anon() {
-            return Step::Failed(FaultError::Bus { addr: place.address.get() });
+            return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
         }
         let first = place.vma.pgoff_of(place.address.get());
         let lookups = place.mapping().mappers();
@@ -330,28 +339,28 @@ impl<P: Platform> AddressSpace<P> {
             if other.space.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
                 && let Some(own) = other.vma.hugetlb()
             {
-                own.bereave();
+                own.set_resv_unmapped();
             }
         }
         drop(lookups);
-        let Some(mut leaf) = self.lock_place(place) else { return Step::Retry };
+        let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         let frame = self.platform().frame(old);
         if !matches!(leaf.kind(), Kind::Leaf { pfn, .. } if pfn == old) {
-            return Step::Retry;
+            return FaultOutcome::Retry;
         }
         // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who locks it from now on
         // finds no other entry but ours: children cannot get it again.
         if frame.is_locked() {
-            return Step::Wait(Await::Frame(old));
+            return FaultOutcome::Wait(Await::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
             // A fork was under way and has given it to somebody else meanwhile; or a reader, who had found it in a child, is
             // copying from it. The entry's reference and the caller's are those that count.
             P::relax();
-            return Step::Retry;
+            return FaultOutcome::Retry;
         }
         frame.set_exclusive();
         leaf.grant(written(place.vma.flags()));
-        Step::Done
+        FaultOutcome::Done
     }
 }

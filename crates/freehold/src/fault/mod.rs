@@ -33,7 +33,7 @@ use crate::{
     platform::Platform,
     rmap::{Moving, failed_frame},
     rounds::Rounds,
-    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Ended, locking::ReadGuard},
+    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung, locking::ReadGuard},
     uffd::Userfault,
     vma::{Vma, flags::VmFlags},
 };
@@ -96,13 +96,13 @@ impl From<Killed> for FaultError {
 }
 
 /// How far one attempt came.
-pub(crate) enum Step<P: Platform> {
+pub(crate) enum FaultOutcome<P: Platform> {
     /// The entry is there.
     Done,
     /// Something changed meanwhile: start over.
     Retry,
     /// This needs the mmap lock.
-    Climb,
+    NeedMmapLock,
     /// The page is not in the file's cache: drop every lock, fill it, start over.
     Fill(Counted<File<P>>, u64),
     /// Somebody else has to get on first: drop every lock, wait for it, start over.
@@ -118,7 +118,7 @@ pub(crate) enum Step<P: Platform> {
 pub(crate) enum Await {
     /// The page is being moved out of this frame, or its memory is failing.
     Frame(Pfn),
-    /// A huge page of a pool that was promised, and that somebody still looks at.
+    /// A huge page of a pool that was reserved, and that somebody still looks at.
     HugePage(HugePageSize, u32),
 }
 
@@ -136,9 +136,9 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-impl<P: Platform> Step<P> {
+impl<P: Platform> FaultOutcome<P> {
     /// No memory.
-    pub const OUT_OF_MEMORY: Self = Step::Failed(FaultError::OutOfMemory);
+    pub const OUT_OF_MEMORY: Self = FaultOutcome::Failed(FaultError::OutOfMemory);
 }
 
 /// What keeps the VMA still during an attempt.
@@ -170,64 +170,64 @@ impl<P: Platform> AddressSpace<P> {
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<(), FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut rung = match self.locking.fault {
-            FaultLock::VmaLock => Ended::VmaLock,
-            FaultLock::MmapLock => Ended::MmapLock,
+            FaultLock::VmaLock => Rung::VmaLock,
+            FaultLock::MmapLock => Rung::MmapLock,
         };
         let mut rounds = Rounds::new();
         let end = loop {
             let step = match rung {
-                Ended::VmaLock => self.fault_under_vma_lock(page, access),
+                Rung::VmaLock => self.fault_under_vma_lock(page, access),
                 _ => self.fault_under_mmap_lock(page, access),
             };
             match step {
-                Step::Done => break Ok(()),
-                Step::Retry => {}
-                Step::Climb => rung = Ended::MmapLock,
-                Step::Fill(file, index) => {
+                FaultOutcome::Done => break Ok(()),
+                FaultOutcome::Retry => {}
+                FaultOutcome::NeedMmapLock => rung = Rung::MmapLock,
+                FaultOutcome::Fill(file, index) => {
                     if let Err(error) = self.fill(&file, index, addr) {
                         break Err(error);
                     }
                 }
-                Step::Wait(what) => {
+                FaultOutcome::Wait(what) => {
                     if let Err(killed) = self.engine.wait_for(what) {
                         break Err(killed.into());
                     }
                 }
-                Step::Userfault(fault) => {
+                FaultOutcome::Userfault(fault) => {
                     if let Err(killed) = self.wait_for_pager(&fault, addr) {
                         break Err(killed.into());
                     }
                 }
-                Step::Failed(error) => break Err(error.at(addr)),
+                FaultOutcome::Failed(error) => break Err(error.at(addr)),
             }
             // Whoever takes away what each round brings keeps this going, but not for ever.
             if let Err(killed) = rounds.again::<P>() {
                 break Err(killed.into());
             }
         };
-        self.counters.count_fault(if end.is_ok() { rung } else { Ended::Failed });
+        self.counters.count_fault(if end.is_ok() { rung } else { Rung::Failed });
         end
     }
 
     #[inline]
-    fn fault_under_vma_lock(&self, page: u64, access: Access) -> Step<P> {
+    fn fault_under_vma_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         match self.lock_vma(page) {
             Ok(vma) => self.fault_in(&vma, page, access, Held::Vma),
-            Err(_) => Step::Climb,
+            Err(_) => FaultOutcome::NeedMmapLock,
         }
     }
 
     #[inline(never)]
-    fn fault_under_mmap_lock(&self, page: u64, access: Access) -> Step<P> {
+    fn fault_under_mmap_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
-            Err(Killed) => return Step::Failed(FaultError::Killed),
+            Err(Killed) => return FaultOutcome::Failed(FaultError::Killed),
         };
         if let Some(vma) = guard.find(page) {
             if self.locking.fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
-            // The mmap lock is needed for the look-up, and to choose a family; what remains does with the VMA's own.
+            // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the VMA's own.
             if self.wants_family(vma, page, access) {
                 let _ = self.prepare_anon(vma, Held::Mmap(&guard));
             }
@@ -242,12 +242,12 @@ impl<P: Platform> AddressSpace<P> {
         drop(guard);
         // Growing needs the write lock, and everything is looked up again under it.
         match page < TASK_SIZE {
-            true => self.grow_stack(page).map_or_else(Step::Failed, |()| Step::Retry),
-            false => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
+            true => self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry),
+            false => FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }
     }
 
-    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find a family.
+    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find an anon_vma.
     fn wants_family(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || {
             self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
@@ -274,16 +274,28 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// One attempt at a fault on `page`, which lies in `vma`, while `held` keeps the VMA still.
-    pub(crate) fn fault_in(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+    pub(crate) fn fault_in(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> FaultOutcome<P> {
         if let Err(code) = check_access(vma.flags(), access) {
-            return Step::Failed(FaultError::Segv { addr: page, code });
+            return FaultOutcome::Failed(FaultError::Segv { addr: page, code });
         }
         self.resolve(vma, page, access, held)
     }
 
     /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another way. It may ask
     /// to write where the VMA does not permit it only if a page is there, and gets a private copy that stays read-only.
-    pub(crate) fn resolve(&self, vma: &Vma<P>, page: u64, access: Access, held: Held<'_, '_, P>) -> Step<P> {
+    pub(crate) fn resolve(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> FaultOutcome<P> {
         if vma.flags().contains(VmFlags::HUGETLB) {
             return self.hugetlb_fault(vma, page, access, held);
         }
@@ -306,7 +318,9 @@ impl<P: Platform> AddressSpace<P> {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
                     // Gone from the cache since the pager was thought of.
-                    Step::Fill(..) if vma.flags().contains(VmFlags::UFFD_MISSING) => Step::Retry,
+                    FaultOutcome::Fill(..) if vma.flags().contains(VmFlags::UFFD_MISSING) => {
+                        FaultOutcome::Retry
+                    }
                     step => step,
                 },
                 Object::Special(special) => self.special_fault(vma, page, access.write, special, table),
@@ -318,18 +332,18 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Leaf { flags, .. } => {
                 let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
                 debug_assert!(!closed, "a page that its VMA allows is closed");
-                Step::Done
+                FaultOutcome::Done
             }
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
-                Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
+                FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                Step::Wait(Await::Frame(Moving::of(payload).pfn))
+                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
             Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
-                Step::Failed(FaultError::Bus { addr: page })
+                FaultOutcome::Failed(FaultError::Bus { addr: page })
             }
         }
     }
@@ -345,31 +359,36 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         access: Access,
         held: Held<'_, '_, P>,
-    ) -> Result<PteTable<'_, P::Format, P>, Step<P>> {
+    ) -> Result<PteTable<'_, P::Format, P>, FaultOutcome<P>> {
         if let Some(step) = self.huge_fault(vma, page, access, held) {
             return Err(step);
         }
         self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)).map_err(|error| match error {
             TableError::Huge(_) => self.huge_entry_fault(vma, page, access),
-            TableError::OutOfTables => Step::OUT_OF_MEMORY,
-            TableError::Marker(_) => Step::Failed(FaultError::Bus { addr: page }),
+            TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
+            TableError::Marker(_) => FaultOutcome::Failed(FaultError::Bus { addr: page }),
         })
     }
 
     /// A fault at the marker of a frame that failed.
     #[inline(never)]
-    fn poison_fault(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, payload: u64) -> Step<P> {
+    fn poison_fault(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        address: VirtAddr,
+        payload: u64,
+    ) -> FaultOutcome<P> {
         if let Some(pfn) = failed_frame(payload) {
             if self.platform().frame(pfn).is_locked() {
-                return Step::Wait(Await::Frame(pfn));
+                return FaultOutcome::Wait(Await::Frame(pfn));
             }
             // The marker is there only while the frame is locked, or for good. Who unlocked it before we looked has done with this
             // table, and that shows under its lock.
             if table.lock().get(address) != Pte::marker(MarkerKind::Poison, payload) {
-                return Step::Retry;
+                return FaultOutcome::Retry;
             }
         }
-        Step::Failed(FaultError::MemoryFailed { addr: address.get() })
+        FaultOutcome::Failed(FaultError::MemoryFailed { addr: address.get() })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why that cannot be missed.
 
-use super::{FaultError, SegvCode, Step, cow::WRITTEN, vma_pte_flags};
+use super::{FaultError, FaultOutcome, SegvCode, cow::WRITTEN, vma_pte_flags};
 use crate::{
     VirtAddr,
     object::{HookFault, Special, VmaInfo},
@@ -13,11 +13,11 @@ use crate::{
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable};
 
 impl HookFault {
-    fn at<P: Platform>(self, page: u64) -> Step<P> {
+    fn at<P: Platform>(self, page: u64) -> FaultOutcome<P> {
         match self {
-            HookFault::Bus => Step::Failed(FaultError::Bus { addr: page }),
-            HookFault::Segv => Step::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr }),
-            HookFault::OutOfMemory => Step::OUT_OF_MEMORY,
+            HookFault::Bus => FaultOutcome::Failed(FaultError::Bus { addr: page }),
+            HookFault::Segv => FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr }),
+            HookFault::OutOfMemory => FaultOutcome::OUT_OF_MEMORY,
         }
     }
 }
@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
         write: bool,
         special: &Special<P>,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let asked = special.ask();
         let found = special.ops().fault(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page), write);
         let pfn = match found {
@@ -43,11 +43,11 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
         let rcu = P::rcu_read();
         if !asked.holds(&rcu) {
-            return Step::Retry;
+            return FaultOutcome::Retry;
         }
         // If the slot is not empty any more, somebody else was faster.
         let _ = table.lock().install(VirtAddr::new(page), Pte::page(pfn, rights));
-        Step::Done
+        FaultOutcome::Done
     }
 
     /// The first store through an entry of a shared special mapping.
@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         special: &Special<P>,
         table: PteTable<'_, P::Format, P>,
-    ) -> Step<P> {
+    ) -> FaultOutcome<P> {
         let asked = special.ask();
         if let Err(error) = special.ops().mkwrite(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page)) {
             return error.at(page);
@@ -68,9 +68,9 @@ impl<P: Platform> AddressSpace<P> {
             // The frame is the one that it was: another would have been revoked before.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {
                 guard.grant(address, WRITTEN);
-                Step::Done
+                FaultOutcome::Done
             }
-            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Step::Retry,
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Retry,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     vma::Vma,
 };
 use arrayvec::ArrayVec;
-use freehold_pagetable::{Level, Unmapped};
+use freehold_pagetable::{Level, UnmappedFrame};
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
@@ -156,18 +156,18 @@ impl<P: Platform> FrameCache<P> {
 }
 
 /// Where the anonymous pages that are made in `vma` are found.
-pub(crate) fn home_of<P: Platform>(vma: &Vma<P>) -> usize {
-    debug_assert!(vma.tree().is_some(), "a page is made in a VMA without a family");
+pub(crate) fn anon_root_of<P: Platform>(vma: &Vma<P>) -> usize {
+    debug_assert!(vma.tree().is_some(), "a page is made in a VMA without an anon_vma");
     vma.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance())
 }
 
 impl<P: Platform> Engine<P> {
-    /// A frame for anonymous memory at `page` of `vma`, which has a family; referenced and counted as mapped once, exclusive;
+    /// A frame for anonymous memory at `page` of `vma`, which has an anon_vma; referenced and counted as mapped once, exclusive;
     /// zeroed if asked.
     #[inline(always)]
     pub(crate) fn alloc_anon(&self, zero: bool, vma: &Vma<P>, page: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
-        self.platform().frame(frame).init_anon(home_of(vma), vma.pgoff_of(page));
+        self.platform().frame(frame).init_anon(anon_root_of(vma), vma.pgoff_of(page));
         if zero {
             self.platform().zero_frame(frame);
         }
@@ -177,7 +177,7 @@ impl<P: Platform> Engine<P> {
     /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
     pub(crate) fn alloc_cache(&self, mapping: &Mapping<P>, index: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(self.platform())?;
-        let home = mapping.home_word();
+        let home = mapping.rmap_word();
         self.platform().frame(frame).init_cache(mapping.is_shmem(), home, index);
         if mapping.is_secret() {
             self.platform().frame(frame).set_secret();
@@ -229,7 +229,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The references that cleared entries held; after their flush.
-    pub(crate) fn release(&self, unmapped: &[Unmapped]) {
+    pub(crate) fn release(&self, unmapped: &[UnmappedFrame]) {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         for leaf in unmapped {
             if leaf.level() != Level::Pte {
@@ -253,7 +253,7 @@ impl<P: Platform> Engine<P> {
 
     /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
     #[inline(never)]
-    fn release_large(&self, leaf: Unmapped) {
+    fn release_large(&self, leaf: UnmappedFrame) {
         if self.release_huge_page(leaf) {
             return;
         }

@@ -213,7 +213,7 @@ impl Frame {
     /// What the word was, if these were the last references.
     #[inline]
     fn put_word(&self, count: u32) -> Option<u32> {
-        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. Alone, no
+        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. UnsharedTables, no
         // locked instruction is needed (module docs).
         let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
@@ -257,7 +257,7 @@ impl Frame {
 
     /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
     /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is
-    /// [kept](Self::is_kept) if it is exclusive, else it has too many references.
+    /// [kept](Self::must_copy_on_fork) if it is exclusive, else it has too many references.
     #[inline]
     pub(crate) fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
@@ -398,7 +398,7 @@ impl Frame {
 /// Why a page is not shared with a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unshared {
-    /// It is [kept](Frame::is_kept).
+    /// It is [kept](Frame::must_copy_on_fork).
     Kept,
     /// It has too many references.
     Crowded,

@@ -36,12 +36,12 @@ impl Frame {
 
     /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it. Under the lock of the one
     /// table that maps it, as it is exclusive, no pin is overlooked.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn must_copy_on_fork(&self) -> bool {
         keeps(self.refs(), self.word.load(Relaxed))
     }
 }
 
-/// Whether a frame with so many references, and this word, is [kept](Frame::is_kept).
+/// Whether a frame with so many references, and this word, is [kept](Frame::must_copy_on_fork).
 #[inline]
 pub(super) fn keeps(refs: u32, word: u32) -> bool {
     refs >= PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE

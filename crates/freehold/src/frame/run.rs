@@ -41,7 +41,7 @@ impl<P: Platform> Run<P> {
 
     /// Fresh frames for the pages of a file from `index` on, contents undefined.
     pub fn alloc_cache(mapping: &Mapping<P>, index: u64, pages: u64) -> Result<Self, NoMemory> {
-        let home = mapping.home_word();
+        let home = mapping.rmap_word();
         Self::alloc_as(mapping.engine(), pages, |n, frame| {
             frame.init_cache(mapping.is_shmem(), home, index + n);
             if mapping.is_secret() {

@@ -30,7 +30,7 @@ impl<P: Platform> Mapping<P> {
         self.may_resize(end.max(old))?;
         let (from, to, inside) = (bytes.start >> shift, end >> shift, old >> shift);
         (from..to.min(inside)).try_for_each(|index| self.fill(index))?;
-        // Which of the pages beyond the end were not promised before.
+        // Which of the pages beyond the end were not reserved before.
         let (mut beyond, fresh) = (from.max(inside)..to, IndexSet::new());
         while beyond.start < beyond.end {
             if let Err(error) = self.fill_beyond(huge, beyond.start, &fresh) {
@@ -45,9 +45,9 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was not promised before.
+    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was not reserved before.
     fn fill_beyond(&self, huge: &HugeFile, index: u64, fresh: &IndexSet) -> Result<(), FillError> {
-        if !huge.reserves.promised::<P>(index) {
+        if !huge.reserves.is_reserved::<P>(index) {
             fresh.insert::<P>(index..index + 1)?;
         }
         loop {
@@ -76,7 +76,7 @@ impl<P: Platform> Mapping<P> {
             }
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
-                // Without memory to forget the page, its place stays promised: then the pool keeps the promise as well.
+                // Without memory to forget the page, its place stays reserved: then the pool keeps the reservation as well.
                 if !forgotten {
                     self.engine().restore_reservation(pfn, huge.size);
                 }

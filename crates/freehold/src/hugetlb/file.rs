@@ -1,7 +1,7 @@
 //! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and what MAP_HUGETLB maps.
 //!
 //! Their pages come and go by the rules of every file ([`object`](crate::object)), in units of huge pages. What differs is where a
-//! page is taken from, what was promised of it, and that page tables are left and not only emptied when it goes.
+//! page is taken from, what was reserved of it, and that page tables are left and not only emptied when it goes.
 
 use super::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
@@ -53,7 +53,7 @@ impl HugeFile {
 /// Why a file did not get a page.
 pub(crate) enum NotMade {
     Failed(FillError),
-    /// One is returning that the file was promised: see [`HugePool::wait`](super::HugePool::wait).
+    /// One is returning that the file has reserved: see [`HugePool::wait`](super::HugePool::wait).
     Returning(u32),
 }
 
@@ -77,26 +77,26 @@ impl HugeFile {
     }
 }
 
-/// The right to promise pages of a file of huge pages to a shared mapping, and to enlarge the file: its content lock for writing.
+/// The right to reserve pages of a file of huge pages to a shared mapping, and to enlarge the file: its content lock for writing.
 ///
 /// That lock comes before the locks of address spaces. So mmap takes it first, then asks everything that can be refused, and uses
-/// the right last: a call that fails leaves no promise and no new size behind.
-pub(crate) struct Promising<'m, P: Platform> {
+/// the right last: a call that fails leaves no reservation and no new size behind.
+pub(crate) struct Reserving<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     huge: &'m HugeFile,
     _content: RwSemWriteGuard<'m, P>,
 }
 
-impl<P: Platform> Promising<'_, P> {
-    /// Promises every page of `bytes`, if `promised`; with `enlarge` the file reaches at least that far from now on.
+impl<P: Platform> Reserving<'_, P> {
+    /// Reserves every page of `bytes`, if `reserved`; with `enlarge` the file reaches at least that far from now on.
     ///
     /// # Errors
     ///
-    /// The pool has not so many, or no memory; nothing was promised.
-    pub fn promise(&self, bytes: Range<u64>, promised: bool, enlarge: bool) -> Result<(), FillError> {
+    /// The pool has not so many, or no memory; nothing was reserved.
+    pub fn reserve(&self, bytes: Range<u64>, reserved: bool, enlarge: bool) -> Result<(), FillError> {
         let (mapping, shift) = (self.mapping, self.mapping.page_shift());
         let pages = bytes.start >> shift..bytes.end >> shift;
-        if promised && !self.huge.reserves.promise(mapping.engine(), self.huge.size, pages)? {
+        if reserved && !self.huge.reserves.reserve(mapping.engine(), self.huge.size, pages)? {
             return Err(FillError::NoHugePages);
         }
         if enlarge && bytes.end > mapping.size() && mapping.may_resize(bytes.end).is_ok() {
@@ -108,7 +108,7 @@ impl<P: Platform> Promising<'_, P> {
 
 impl<P: Platform> Mapping<P> {
     /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of memfd_create(MFD_HUGETLB). Its pages come from the
-    /// [pool](Engine::huge_pool); it has none yet, and is promised none before it is mapped.
+    /// [pool](Engine::huge_pool); it has none yet, and has none reserved before it is mapped.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl<P: Platform> Mapping<P> {
         self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
     }
 
-    /// Brings a page into the cache, unless it is there: from its promise, or from what the pool has not promised. Under the
+    /// Brings a page into the cache, unless it is there: from its reservation, or from what the pool has not reserved. Under the
     /// invalidate lock, inside the file.
     ///
     /// # Locks
@@ -156,14 +156,14 @@ impl<P: Platform> Mapping<P> {
             LOST => return Err(FillError::Lost.into()),
             _ => return Ok(()),
         }
-        let promised = huge.reserves.promised::<P>(index);
-        let first = engine.take_huge_page(huge.size, promised).map_err(|error| match error {
+        let reserved = huge.reserves.is_reserved::<P>(index);
+        let first = engine.take_huge_page(huge.size, reserved).map_err(|error| match error {
             NotTaken::None => NotMade::Failed(FillError::NoHugePages),
             NotTaken::Returning(seen) => NotMade::Returning(seen),
         })?;
         // Made only now: who asks for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
-            if !promised {
+            if !reserved {
                 huge.reserves.add_page::<P>(index)?;
             }
             Ok(word)
@@ -171,13 +171,13 @@ impl<P: Platform> Mapping<P> {
         let word = match made {
             Ok(word) => word,
             Err(error) => {
-                engine.huge_pool(huge.size).give(engine.platform(), first, promised);
+                engine.huge_pool(huge.size).give(engine.platform(), first, reserved);
                 return Err(FillError::from(error).into());
             }
         };
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
-        frame.init_cache(true, self.home_word(), index << (level.shift() - PAGE_SHIFT));
+        frame.init_cache(true, self.rmap_word(), index << (level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
         engine.platform().zero_frames(first, level.frames());
         // Release pairs with the acquire in `lookup`: record and contents are seen.
@@ -185,7 +185,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// The right to promise pages of a file of huge pages; `None` for any other file.
+    /// The right to reserve pages of a file of huge pages; `None` for any other file.
     ///
     /// # Errors
     ///
@@ -194,9 +194,9 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The file's content lock for writing, until the value is dropped. The caller holds no lock of an address space.
-    pub(crate) fn promising(&self) -> Result<Option<Promising<'_, P>>, Killed> {
+    pub(crate) fn reserving(&self) -> Result<Option<Reserving<'_, P>>, Killed> {
         let Some(huge) = &self.huge else { return Ok(None) };
-        Ok(Some(Promising { mapping: self, huge, _content: self.content.write_killable()? }))
+        Ok(Some(Reserving { mapping: self, huge, _content: self.content.write_killable()? }))
     }
 
     /// As [`read_at`](Self::read_at): where there is no page there are zeroes, and none is made.
@@ -253,12 +253,12 @@ impl<P: Platform> File<P> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// A page of the pool, in place of a promise or not, on a node that has one.
+    /// A page of the pool, in place of a reservation or not, on a node that has one.
     ///
     /// # Errors
     ///
     /// See [`NotTaken`].
-    pub(crate) fn take_huge_page(&self, size: HugePageSize, promised: bool) -> Result<Pfn, NotTaken> {
-        self.huge_pool(size).take(self.platform(), promised, None)
+    pub(crate) fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, NotTaken> {
+        self.huge_pool(size).take(self.platform(), reserved, None)
     }
 }

@@ -1,7 +1,7 @@
 //! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are set aside, with
 //! reservations, so that who was given a mapping is given its pages.
 //!
-//! Reading order: this file, `pool.rs` (pages and promises of pages), `reserves.rs` (whose promises they are), `file.rs` (files of
+//! Reading order: this file, `pool.rs` (pages and reservations of pages), `reserves.rs` (whose reservations they are), `file.rs` (files of
 //! huge pages), `tables.rs` (tables that address spaces share, and the lock of each VMA that this calls for), `zap.rs`; then
 //! `fault/hugetlb.rs`. Everything else is done by the code for all pages: a VMA of huge pages is one of a
 //! file, with the flag `HUGETLB`; the page's one counted record is that of its first frame.
@@ -10,7 +10,7 @@
 //!
 //! | lock | held by | against |
 //! | --- | --- | --- |
-//! | content, exclusive | mmap that promises a file's pages, until the mapping stands; fallocate | another size of the file, and other promises, while a call can still fail |
+//! | content, exclusive | mmap that reserves a file's pages, until the mapping stands; fallocate | another size of the file, and other reservations, while a call can still fail |
 //! | invalidate, shared | who brings a page into a file | truncation, hole punch, migration |
 //! | fault mutex, hashed by file and page offset | who makes a page, or a private copy | a second one who would take a page in vain, and perhaps the last |
 //! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; who reads entries | whoever takes a shared table away from this VMA |
@@ -44,7 +44,7 @@ use crate::{
     vma::{flags::VmFlags, merge::Attrs},
 };
 use allocator_api2::vec::Vec;
-use freehold_pagetable::{Level, Unmapped};
+use freehold_pagetable::{Level, UnmappedFrame};
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 use tables::HugetlbVma;
 
@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
-    /// Fewer than asked for: no memory in one piece. Pages in use, or promised, stay as surplus until they are not.
+    /// Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as surplus until they are not.
     ///
     /// # Locks
     ///
@@ -191,7 +191,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The reference that a cleared entry above the lowest level held, if it mapped a huge page of a pool.
-    pub(crate) fn release_huge_page(&self, leaf: Unmapped) -> bool {
+    pub(crate) fn release_huge_page(&self, leaf: UnmappedFrame) -> bool {
         let frame = self.platform().frame(leaf.pfn());
         let is_huge_page = frame.hugetlb().is_some();
         if is_huge_page {

@@ -5,7 +5,7 @@ use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
     fault::vma_pte_flags,
-    frame::{Unshared, cache::home_of},
+    frame::{Unshared, cache::anon_root_of},
     platform::Platform,
     rmap::{Moving, edit::RmapEdit},
     space::{AddressSpace, zap::SpaceTlb},
@@ -56,7 +56,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What is mapped in tables of
-    /// others is left to them; faults will find it again. The target is promised from now on what the source was.
+    /// others is left to them; faults will find it again. The target has reserved from now on what the source was.
     ///
     /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an entry at both places.
     /// The caller has both VMAs locked for writing.
@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
             at = end;
         }
         if let Some(own) = source.hugetlb() {
-            own.hand_on();
+            own.transfer_reservation();
         }
     }
 
@@ -147,7 +147,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Leaf { pfn, .. } if self.platform().frame(pfn).unshared() == Some(Unshared::Crowded) => {
                 Err(NoMemory)
             }
-            Kind::Leaf { pfn, flags } if self.platform().frame(pfn).is_kept() => {
+            Kind::Leaf { pfn, flags } if self.platform().frame(pfn).must_copy_on_fork() => {
                 leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 gather.flush();
                 drop(leaf);
@@ -172,7 +172,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// No page in the pool that is not promised to somebody.
+    /// No page in the pool that is not reserved to somebody.
     fn copy_pinned(
         &self,
         vma: &Vma<P>,
@@ -183,7 +183,7 @@ impl<P: Platform> AddressSpace<P> {
         let new = self.engine.take_huge_page(HugePageSize::of_level(level), false);
         let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
-        frame.init_anon(home_of(vma), vma.pgoff_of(address.get()));
+        frame.init_anon(anon_root_of(vma), vma.pgoff_of(address.get()));
         frame.set_hugetlb(level);
         self.platform().copy_frames(new, pfn, level.frames());
         Ok(Pte::leaf(level, new, vma_pte_flags(vma.flags()) - PteFlags::ACCESSED))

@@ -4,7 +4,7 @@
 //! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
 //! ```
 //!
-//! A reservation is the promise of a page to who has mapped memory and not touched it yet: as long as it stands, nobody else
+//! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it stands, nobody else
 //! gets the page. It names no page, only a number. Pages beyond what was asked for, the *surplus*, are made when a
 //! reservation or a fault needs them, and go back to the platform as soon as nobody does.
 //!
@@ -22,7 +22,7 @@
 //! it up: then the pool *owes* one, which the returning page pays.
 //!
 //! ```text
-//! promises that stand = reserved - owed + returning      owed <= returning
+//! reservations that stand = reserved - owed + returning      owed <= returning
 //! ```
 //!
 //! | call | reserved | returning | owed |
@@ -69,7 +69,7 @@ impl core::error::Error for NoHugePages {}
 pub(crate) enum NotTaken {
     /// There is none.
     None,
-    /// There is a promise, and its page is returning: see [`HugePool::wait`].
+    /// There is a reservation, and its page is returning: see [`HugePool::wait`].
     Returning(u32),
 }
 
@@ -80,7 +80,7 @@ pub struct HugePoolCounts {
     pub total: u64,
     /// Not in use (free_hugepages).
     pub free: u64,
-    /// Promised and not yet in use (resv_hugepages); of all nodes together.
+    /// Reserved and not yet in use (resv_hugepages); of all nodes together.
     pub reserved: u64,
     /// Beyond what was asked for (surplus_hugepages).
     pub surplus: u64,
@@ -89,14 +89,14 @@ pub struct HugePoolCounts {
 /// The pool of one size.
 pub struct HugePool<P: Platform> {
     level: Level,
-    books: SpinLock<Books>,
-    /// Changed whenever pages or promises come back while somebody waits for that; slept upon.
+    counts: SpinLock<PoolCounts>,
+    /// Changed whenever pages or reservations come back while somebody waits for that; slept upon.
     bell: AtomicU32,
     host: core::marker::PhantomData<fn(P)>,
 }
 
 /// Guarded by the pool's lock.
-struct Books {
+struct PoolCounts {
     nodes: Vec<Node>,
     reserved: u64,
     /// See the module.
@@ -128,11 +128,11 @@ impl<P: Platform> HugePool<P> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
         nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
-        let books = SpinLock::new(
-            Books { nodes, reserved: 0, returning: 0, owed: 0, awaited: false, overcommit: 0 },
+        let counts = SpinLock::new(
+            PoolCounts { nodes, reserved: 0, returning: 0, owed: 0, awaited: false, overcommit: 0 },
             Rank::Frames,
         );
-        Ok(HugePool { level, books, bell: AtomicU32::new(0), host: core::marker::PhantomData })
+        Ok(HugePool { level, counts, bell: AtomicU32::new(0), host: core::marker::PhantomData })
     }
 
     /// Bytes of one page.
@@ -142,15 +142,15 @@ impl<P: Platform> HugePool<P> {
 
     /// How many pages there are, of a node or of all.
     pub fn counts(&self, node: Option<usize>) -> HugePoolCounts {
-        let books = self.lock();
+        let counts = self.lock();
         let sum = |count: fn(&Node) -> u64| match node {
-            Some(node) => books.nodes.get(node).map_or(0, count),
-            None => books.nodes.iter().map(count).sum(),
+            Some(node) => counts.nodes.get(node).map_or(0, count),
+            None => counts.nodes.iter().map(count).sum(),
         };
         HugePoolCounts {
             total: sum(|node| node.total),
             free: sum(|node| node.free),
-            reserved: books.reserved,
+            reserved: counts.reserved,
             surplus: sum(|node| node.surplus),
         }
     }
@@ -160,12 +160,12 @@ impl<P: Platform> HugePool<P> {
         self.lock().overcommit = pages;
     }
 
-    fn lock(&self) -> SpinGuard<'_, Books, P> {
-        self.books.lock()
+    fn lock(&self) -> SpinGuard<'_, PoolCounts, P> {
+        self.counts.lock()
     }
 
     /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus excepted. Fewer: no
-    /// memory. What is in use or promised stays beyond that, as surplus.
+    /// memory. What is in use or reserved stays beyond that, as surplus.
     ///
     /// # Locks
     ///
@@ -184,32 +184,32 @@ impl<P: Platform> HugePool<P> {
             let more = self.lock().adopt_surplus(n) || self.make(platform, n, |_| true);
             failed = if more { 0 } else { failed + 1 };
         }
-        let mut books = self.lock();
+        let mut counts = self.lock();
         let mut gone = Chain::EMPTY;
-        while books.asked(nodes.clone()) > pages {
-            books.ask_less(platform, nodes.clone(), &mut gone);
+        while counts.asked(nodes.clone()) > pages {
+            counts.ask_less(platform, nodes.clone(), &mut gone);
         }
-        let asked = books.asked(nodes);
-        drop(books);
+        let asked = counts.asked(nodes);
+        drop(counts);
         self.free(platform, gone);
         asked
     }
 
-    /// Promises `pages` pages.
+    /// Reserves `pages` pages.
     ///
     /// # Errors
     ///
-    /// There are not so many, nor may so many be made; nothing is promised.
+    /// There are not so many, nor may so many be made; nothing is reserved.
     pub(crate) fn reserve(&self, platform: &P, pages: u64) -> Result<(), NoHugePages> {
         loop {
-            let mut books = self.lock();
-            if books.available() >= pages {
-                books.reserved += pages;
+            let mut counts = self.lock();
+            if counts.available() >= pages {
+                counts.reserved += pages;
                 return Ok(());
             }
-            let missing = pages - books.available();
-            let possible = books.surplus() + missing <= books.overcommit;
-            drop(books);
+            let missing = pages - counts.available();
+            let possible = counts.surplus() + missing <= counts.overcommit;
+            drop(counts);
             if !possible || !self.make_surplus(platform) {
                 // Those that were made in vain.
                 self.settle(platform, |_| ());
@@ -218,41 +218,41 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// Takes promises back.
+    /// Takes reservations back.
     pub(crate) fn unreserve(&self, platform: &P, pages: u64) {
-        self.settle(platform, |books| books.promise_less(pages));
+        self.settle(platform, |counts| counts.unreserve(pages));
     }
 
-    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody has a promise of.
+    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody has reserved.
     ///
     /// # Errors
     ///
     /// None is left. With a reservation only as long as a page is returning.
     pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NotTaken> {
         loop {
-            let mut books = self.lock();
-            if (reserved && books.reserved > 0) || books.available() > 0 {
-                let page = books.pop(platform, node).ok_or(NotTaken::None)?;
+            let mut counts = self.lock();
+            if (reserved && counts.reserved > 0) || counts.available() > 0 {
+                let page = counts.pop(platform, node).ok_or(NotTaken::None)?;
                 if reserved {
-                    books.promise_less(1);
+                    counts.unreserve(1);
                 }
                 return Ok(page);
             }
-            let possible = books.surplus() < books.overcommit;
-            drop(books);
+            let possible = counts.surplus() < counts.overcommit;
+            drop(counts);
             if !possible || !self.make_surplus(platform) {
                 return Err(if reserved { self.await_page() } else { NotTaken::None });
             }
         }
     }
 
-    /// Whether it is worth to wait for a page that a promise stands for.
+    /// Whether it is worth to wait for a page that a reservation stands for.
     fn await_page(&self) -> NotTaken {
-        let mut books = self.lock();
-        if books.reserved == 0 && books.available() == 0 && books.owed == books.returning {
+        let mut counts = self.lock();
+        if counts.reserved == 0 && counts.available() == 0 && counts.owed == counts.returning {
             return NotTaken::None;
         }
-        books.awaited = true;
+        counts.awaited = true;
         // Relaxed: changed under the lock.
         NotTaken::Returning(self.bell.load(Relaxed))
     }
@@ -277,67 +277,67 @@ impl<P: Platform> HugePool<P> {
 
     /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came in place of.
     pub(crate) fn give_returning(&self, platform: &P, page: Pfn) {
-        self.settle(platform, |books| {
-            books.push(platform, page);
-            books.returned();
-            books.reserved += u64::from(!books.pay());
+        self.settle(platform, |counts| {
+            counts.push(platform, page);
+            counts.returned();
+            counts.reserved += u64::from(!counts.pay());
         });
     }
 
     /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands again.
     pub(crate) fn give(&self, platform: &P, page: Pfn, restore: bool) {
-        self.settle(platform, |books| {
-            books.push(platform, page);
-            books.reserved += u64::from(restore);
+        self.settle(platform, |counts| {
+            counts.push(platform, page);
+            counts.reserved += u64::from(restore);
         });
     }
 
     /// A page of which a frame failed is not the pool's any more; `returning`: [`will_return`](Self::will_return) told of it. Its
     /// frames are the caller's.
     pub(crate) fn lose(&self, platform: &P, page: Pfn, returning: bool) {
-        self.settle(platform, |books| {
-            let node = &mut books.nodes[platform.node_of(page)];
+        self.settle(platform, |counts| {
+            let node = &mut counts.nodes[platform.node_of(page)];
             node.total -= 1;
             // If there were more than asked for, it was one of those.
             node.surplus -= u64::from(node.surplus > 0);
             if returning {
-                books.returned();
-                // The promise stands as far as there is another page for it.
-                let stands = !books.pay() && books.available() > 0;
-                books.reserved += u64::from(stands);
+                counts.returned();
+                // The reservation stands as far as there is another page for it.
+                let stands = !counts.pay() && counts.available() > 0;
+                counts.reserved += u64::from(stands);
             }
         });
     }
 
-    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not free, or promised.
+    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not free, or reserved.
     pub(crate) fn withdraw(&self, platform: &P, page: Pfn) -> bool {
-        let mut books = self.lock();
+        let mut counts = self.lock();
         let node = platform.node_of(page);
-        if books.available() == 0 || !books.nodes[node].pages.remove(platform, page) {
+        if counts.available() == 0 || !counts.nodes[node].pages.remove(platform, page) {
             return false;
         }
-        books.nodes[node].free -= 1;
-        books.nodes[node].total -= 1;
+        counts.nodes[node].free -= 1;
+        counts.nodes[node].total -= 1;
         true
     }
 
-    /// Changes the books, and gives back what surplus nobody needs then.
-    fn settle(&self, platform: &P, change: impl FnOnce(&mut Books)) {
-        let mut books = self.lock();
-        change(&mut books);
+    /// Changes the counts, and gives back what surplus nobody needs then.
+    fn settle(&self, platform: &P, change: impl FnOnce(&mut PoolCounts)) {
+        let mut counts = self.lock();
+        change(&mut counts);
         let mut gone = Chain::EMPTY;
-        books.drop_unused_surplus(platform, &mut gone);
-        let awaited = self.ring(&mut books);
-        drop(books);
+        counts.drop_unused_surplus(platform, &mut gone);
+        let awaited = self.ring(&mut counts);
+        drop(counts);
         self.wake(awaited);
         self.free(platform, gone);
     }
 
     /// What somebody may wait for may have come. Under the lock; [`wake`](Self::wake) follows without it.
-    fn ring(&self, books: &mut Books) -> bool {
-        let awaited = core::mem::take(&mut books.awaited);
+    fn ring(&self, counts: &mut PoolCounts) -> bool {
+        let awaited = core::mem::take(&mut counts.awaited);
         if awaited {
-            // Relaxed: sleepers compare it in one step with going to sleep, and look at the books under the lock.
+            // Relaxed: sleepers compare it in one step with going to sleep, and look at the counts under the lock.
             self.bell.fetch_add(1, Relaxed);
         }
         awaited
@@ -352,29 +352,29 @@ impl<P: Platform> HugePool<P> {
     /// A fresh page for the free list, as surplus, on whatever node has memory.
     fn make_surplus(&self, platform: &P) -> bool {
         (0..P::NODES).any(|n| {
-            self.make(platform, n, |books| {
-                let allowed = books.surplus() < books.overcommit;
-                books.nodes[n].surplus += u64::from(allowed);
+            self.make(platform, n, |counts| {
+                let allowed = counts.surplus() < counts.overcommit;
+                counts.nodes[n].surplus += u64::from(allowed);
                 allowed
             })
         })
     }
 
     /// A fresh page of node `n` for the free list, if `allowed` says so when it is there.
-    fn make(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut Books) -> bool) -> bool {
+    fn make(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
         let Some(page) = platform.alloc_huge_on(self.level, n) else { return false };
-        let mut books = self.lock();
-        if !allowed(&mut books) {
-            drop(books);
+        let mut counts = self.lock();
+        if !allowed(&mut counts) {
+            drop(counts);
             let mut gone = Chain::EMPTY;
             gone.push(platform, page);
             self.free(platform, gone);
             return false;
         }
-        books.nodes[n].total += 1;
-        books.push(platform, page);
-        let awaited = self.ring(&mut books);
-        drop(books);
+        counts.nodes[n].total += 1;
+        counts.push(platform, page);
+        let awaited = self.ring(&mut counts);
+        drop(counts);
         self.wake(awaited);
         true
     }
@@ -437,7 +437,7 @@ impl Chain {
     }
 }
 
-impl Books {
+impl PoolCounts {
     fn sum(&self, count: impl Fn(&Node) -> u64) -> u64 {
         self.nodes.iter().map(count).sum()
     }
@@ -446,13 +446,13 @@ impl Books {
         self.sum(|node| node.surplus)
     }
 
-    /// Free pages that nobody has a promise of.
+    /// Free pages that nobody has reserved.
     fn available(&self) -> u64 {
         self.sum(|node| node.free) - self.reserved
     }
 
-    /// So many promises were used, or given back. Those that are not there yet come with pages that are returning.
-    fn promise_less(&mut self, pages: u64) {
+    /// So many reservations were used, or given back. Those that are not there yet come with pages that are returning.
+    fn unreserve(&mut self, pages: u64) {
         let there = pages.min(self.reserved);
         self.reserved -= there;
         let owed = pages - there;
@@ -467,7 +467,7 @@ impl Books {
         self.returning -= 1;
     }
 
-    /// Whether the promise that comes with a page was owed.
+    /// Whether the reservation that comes with a page was owed.
     fn pay(&mut self) -> bool {
         let owed = self.owed > 0;
         self.owed -= u64::from(owed);
@@ -487,7 +487,7 @@ impl Books {
         any
     }
 
-    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not promised.
+    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not reserved.
     fn ask_less<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, gone: &mut Chain) {
         let spare = self.available() > 0;
         let asked = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;
@@ -509,7 +509,7 @@ impl Books {
         }
     }
 
-    /// Surplus that is free and not promised leaves the pool.
+    /// Surplus that is free and not reserved leaves the pool.
     fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, gone: &mut Chain) {
         while self.available() > 0 {
             let Some(n) = self.nodes.iter().position(|node| node.surplus > 0 && node.free > 0) else { break };

@@ -1,15 +1,15 @@
-//! Whose promises of pages they are: what Linux calls reserve maps.
+//! Whose reservations of pages they are: what Linux calls reserve maps.
 //!
 //! ```text
-//! shared    the file has the promises. Promised offsets: those of its set that have no page yet.
-//!           mmap puts its range into the set, a fault without promise its page; truncation and hole punch take theirs out.
+//! shared    the file has the reservations. Reserved offsets: those of its set that have no page yet.
+//!           mmap puts its range into the set, a fault without reservation its page; truncation and hole punch take theirs out.
 //! private   the VMA that mmap made has them, for each of its pages; copies that fork makes have none.
 //!           Used up: the offsets of the set. A fault puts its page in; DONTNEED takes it out, if that made the page free.
 //! ```
 //!
 //! The parts into which such a VMA is cut share its set, by offsets in the file, and mremap hands it on.
 //!
-//! The pool knows numbers alone. In quiet moments they agree: reserved = promised offsets of all files without a page, and
+//! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files without a page, and
 //! of all owners not used up.
 
 use super::{HugePageSize, index_set::IndexSet};
@@ -23,7 +23,7 @@ use crate::{
 };
 use core::ops::Range;
 
-/// What of a private owner's promises is used up.
+/// What of a private owner's reservations is used up.
 pub(crate) struct Reserves {
     used: IndexSet,
 }
@@ -35,12 +35,12 @@ impl Reserves {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
     }
 
-    /// Whether a page is promised for this offset. Under the page's fault mutex, or the VMA's lock for writing.
-    pub fn promised<P: Platform>(&self, index: u64) -> bool {
+    /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for writing.
+    pub fn is_reserved<P: Platform>(&self, index: u64) -> bool {
         !self.used.contains::<P>(index)
     }
 
-    /// The promise of a page is used up, or that of one without promise is not to be looked for any more.
+    /// The reservation of a page is used up, or that of one without reservation is not to be looked for any more.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Reserves {
         self.used.insert::<P>(index..index + 1).map(drop)
     }
 
-    /// The promise stands again.
+    /// The reservation stands again.
     ///
     /// # Errors
     ///
@@ -65,9 +65,9 @@ pub(super) fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> Range<u6
     vma.pgoff() >> shift..(vma.pgoff() + vma.pages()) >> shift
 }
 
-/// Promises of pages for a private mapping that is being made; they go back unless they are handed over.
-#[must_use = "promises go back when this is dropped"]
-pub(crate) struct Promised<P: Platform> {
+/// Reservations of pages for a private mapping that is being made; they go back unless they are handed over.
+#[must_use = "reservations go back when this is dropped"]
+pub(crate) struct PendingReservation<P: Platform> {
     engine: Counted<Engine<P>>,
     size: HugePageSize,
     pages: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Promised<P: Platform> {
     pub reserves: Counted<Reserves>,
 }
 
-impl<P: Platform> Promised<P> {
+impl<P: Platform> PendingReservation<P> {
     /// # Errors
     ///
     /// `None`: the pool has not so many; or no memory.
@@ -85,8 +85,8 @@ impl<P: Platform> Promised<P> {
         pages: u64,
     ) -> Result<Option<Self>, NoMemory> {
         let reserves = Reserves::try_new()?;
-        let promised = engine.huge_pool(size).reserve(engine.platform(), pages).is_ok();
-        Ok(promised.then(|| Promised { engine: engine.clone(), size, pages, reserves }))
+        let reserved = engine.huge_pool(size).reserve(engine.platform(), pages).is_ok();
+        Ok(reserved.then(|| PendingReservation { engine: engine.clone(), size, pages, reserves }))
     }
 
     /// The VMA has them from now on.
@@ -95,7 +95,7 @@ impl<P: Platform> Promised<P> {
     }
 }
 
-impl<P: Platform> Drop for Promised<P> {
+impl<P: Platform> Drop for PendingReservation<P> {
     fn drop(&mut self) {
         if self.pages > 0 {
             self.engine.huge_pool(self.size).unreserve(self.engine.platform(), self.pages);
@@ -104,17 +104,17 @@ impl<P: Platform> Drop for Promised<P> {
 }
 
 impl<P: Platform> Vma<P> {
-    /// The VMA is out of the tree and its pages are gone: gives back what it was promised and has not used up.
-    pub(crate) fn end_promises(&self, engine: &Engine<P>) {
+    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used up.
+    pub(crate) fn end_reservations(&self, engine: &Engine<P>) {
         let Some(own) = self.hugetlb() else { return };
-        let Some((reserves, size)) = own.promises().zip(self.huge_page_size()) else { return };
+        let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
         let range = indices(self, size);
         let left = range.end - range.start - reserves.used.count::<P>(range);
         engine.huge_pool(size).unreserve(engine.platform(), left);
     }
 }
 
-/// The promises of a file, for who maps it shared.
+/// The reservations of a file, for who maps it shared.
 pub(crate) struct FileReserves {
     /// See the module.
     offsets: IndexSet,
@@ -125,12 +125,12 @@ impl FileReserves {
         FileReserves { offsets: IndexSet::new() }
     }
 
-    /// Whether a page is promised for this offset, which has none. With the fault mutex of the page.
-    pub fn promised<P: Platform>(&self, index: u64) -> bool {
+    /// Whether a page is reserved for this offset, which has none. With the fault mutex of the page.
+    pub fn is_reserved<P: Platform>(&self, index: u64) -> bool {
         self.offsets.contains::<P>(index)
     }
 
-    /// A page without promise has come.
+    /// A page without reservation has come.
     ///
     /// # Errors
     ///
@@ -139,21 +139,21 @@ impl FileReserves {
         self.offsets.insert::<P>(index..index + 1).map(drop)
     }
 
-    /// The offset has no page any more, and no promise.
+    /// The offset has no page any more, and no reservation.
     ///
     /// # Errors
     ///
-    /// No memory; it counts as promised.
+    /// No memory; it counts as reserved.
     pub fn forget<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
         self.offsets.remove::<P>(index..index + 1).map(drop)
     }
 
-    /// Promises every page of `range` that is not, or has not come. Under the file's content lock for writing.
+    /// Reserves every page of `range` that is not, or has not come. Under the file's content lock for writing.
     ///
     /// # Errors
     ///
-    /// `Ok(false)`: the pool has not so many; or no memory. Nothing was promised.
-    pub fn promise<P: Platform>(
+    /// `Ok(false)`: the pool has not so many; or no memory. Nothing was reserved.
+    pub fn reserve<P: Platform>(
         &self,
         engine: &Engine<P>,
         size: HugePageSize,
@@ -165,7 +165,7 @@ impl FileReserves {
             return Ok(false);
         }
         let added = self.offsets.insert::<P>(range);
-        // Faults without promise may have come in between.
+        // Faults without reservation may have come in between.
         let surplus = missing - added.as_ref().map_or(0, |added| *added);
         if surplus > 0 {
             pool.unreserve(platform, surplus);

@@ -9,14 +9,14 @@
 //! ```
 //!
 //! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes one away
-//! and flushes its own processors alone, unshares first, and must then stay alone until done ([`Alone`]). As long as a VMA is
-//! [`open`](HugetlbVma) others may share its tables, and it theirs; but in no VMA of a file while somebody who walks over all of them
+//! and flushes its own processors alone, unshares first, and must then stay alone until done ([`UnsharedTables`]). As long as a VMA
+//! [allows sharing](HugetlbVma) others may share its tables, and it theirs; but in no VMA of a file while somebody who walks over all of them
 //! waits for one that is busy ([`apart`](super::file::HugeFile)).
 //!
 //! | who | is alone because |
 //! | --- | --- |
-//! | munmap, exit | its VMA is not open, and never will be |
-//! | mprotect, mremap, DONTNEED | its VMA is not open |
+//! | munmap, exit | its VMA does not allow sharing any more |
+//! | mprotect, mremap, DONTNEED | its VMA does not allow sharing for the time |
 //! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
 //! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
 //!
@@ -31,7 +31,7 @@ use crate::{
     counted::{Counted, Shared},
     object::{File, Mapping},
     platform::Platform,
-    rmap::tree::{ByFile, Edit, Lookups},
+    rmap::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
     space::{AddressSpace, HugetlbLock, zap::SpaceTlb},
     vma::{Vma, flags::VmFlags},
 };
@@ -55,14 +55,14 @@ pub(crate) struct HugetlbVma<P: Platform> {
     pub(super) lock: RwSem<P>,
     /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds `lock` for writing, who
     /// also sets it again; for good by who has detached the VMA.
-    open: AtomicBool,
+    sharing_allowed: AtomicBool,
     /// Of a private VMA that mmap made, not fork. Fixed.
     reserves: Option<Counted<Reserves>>,
-    /// Its promises are another VMA's: mremap moved it. Written with the mmap lock for writing.
+    /// Its reservations are another VMA's: mremap moved it. Written with the mmap lock for writing.
     moved: AtomicBool,
     /// The owner of the reservations took a page away that both had, for want of another: accesses to what is missing
     /// fail. Written under the page's fault mutex.
-    bereft: AtomicBool,
+    resv_unmapped: AtomicBool,
 }
 
 impl<P: Platform> Shared for HugetlbVma<P> {}
@@ -74,7 +74,13 @@ impl<P: Platform> HugetlbVma<P> {
             None => RwSem::new(Rank::HugetlbVma),
         };
         let no = || AtomicBool::new(false);
-        HugetlbVma { lock, open: AtomicBool::new(true), reserves, moved: no(), bereft: no() }
+        HugetlbVma {
+            lock,
+            sharing_allowed: AtomicBool::new(true),
+            reserves,
+            moved: no(),
+            resv_unmapped: no(),
+        }
     }
 
     /// What its pages are taken from first.
@@ -83,55 +89,55 @@ impl<P: Platform> HugetlbVma<P> {
     }
 
     /// The reserves, if their rest is this VMA's to give back.
-    pub fn promises(&self) -> Option<&Counted<Reserves>> {
+    pub fn own_reservations(&self) -> Option<&Counted<Reserves>> {
         // Relaxed, here and below: ordered by the locks that guard the fields.
         self.reserves().filter(|_| !self.moved.load(Relaxed))
     }
 
     /// mremap has given the reserves to another VMA.
-    pub fn hand_on(&self) {
+    pub fn transfer_reservation(&self) {
         self.moved.store(true, Relaxed);
     }
 
-    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is [`Alone`].
-    pub fn close(&self, _edit: &Edit<'_, P, ByFile>) {
+    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is [`UnsharedTables`].
+    pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
         // Relaxed: who looks has the lock that we hold.
-        self.open.store(false, Relaxed);
+        self.sharing_allowed.store(false, Relaxed);
     }
 
     /// See the field.
-    pub fn is_bereft(&self) -> bool {
-        self.bereft.load(Relaxed)
+    pub fn is_resv_unmapped(&self) -> bool {
+        self.resv_unmapped.load(Relaxed)
     }
 
     /// See the field.
-    pub fn bereave(&self) {
-        self.bereft.store(true, Relaxed);
+    pub fn set_resv_unmapped(&self) {
+        self.resv_unmapped.store(true, Relaxed);
     }
 }
 
 /// What keeps the tables of a VMA of huge pages where they are.
-pub(crate) enum Kept<'v, P: Platform> {
+pub(crate) enum SharedTablesGuard<'v, P: Platform> {
     /// They cannot be taken away.
     Own,
     /// The VMA's lock.
     #[expect(dead_code, reason = "kept for its end")]
     Vma(RwSemReadGuard<'v, P>),
     /// The file's.
-    File(Lookups<'v, P, ByFile>),
+    File(RmapReadGuard<'v, P, IMmap>),
 }
 
 /// The tables of a part of a VMA are its own, and stay so until this is dropped.
 #[must_use = "others may share again when this is dropped"]
-pub(crate) struct Alone<'v, P: Platform> {
+pub(crate) struct UnsharedTables<'v, P: Platform> {
     own: Option<(&'v HugetlbVma<P>, RwSemWriteGuard<'v, P>)>,
 }
 
-impl<P: Platform> Drop for Alone<'_, P> {
+impl<P: Platform> Drop for UnsharedTables<'_, P> {
     fn drop(&mut self) {
         if let Some((own, _)) = &self.own {
             // Release pairs with the acquire in `table_to_share`: what was done alone is seen by who shares.
-            own.open.store(true, Release);
+            own.sharing_allowed.store(true, Release);
         }
     }
 }
@@ -168,16 +174,16 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The hugetlb VMA lock for reading, or by the design the i_mmap lock.
-    pub(crate) fn keep_tables<'v>(&self, vma: &'v Vma<P>) -> Kept<'v, P> {
+    pub(crate) fn keep_tables<'v>(&self, vma: &'v Vma<P>) -> SharedTablesGuard<'v, P> {
         if !vma.flags().contains(VmFlags::HUGETLB) {
-            return Kept::Own;
+            return SharedTablesGuard::Own;
         }
         match (self.locking.hugetlb, vma.object().file()) {
             (HugetlbLock::FileLock, Some(file)) if vma.flags().contains(VmFlags::MAYSHARE) => {
-                Kept::File(file.mapping().mappers())
+                SharedTablesGuard::File(file.mapping().mappers())
             }
             // Without a lock nothing is shared, so nothing is taken away.
-            _ => vma.hugetlb().map_or(Kept::Own, |own| Kept::Vma(own.lock.read())),
+            _ => vma.hugetlb().map_or(SharedTablesGuard::Own, |own| SharedTablesGuard::Vma(own.lock.read())),
         }
     }
 
@@ -187,7 +193,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         file: &File<P>,
         address: VirtAddr,
-        kept: &Kept<'_, P>,
+        kept: &SharedTablesGuard<'_, P>,
     ) -> Result<PmdTable<'s, P::Format, P>, TableError> {
         let platform = self.platform();
         if let Some(table) = self.table.pmd_table(platform, address) {
@@ -197,9 +203,11 @@ impl<P: Platform> AddressSpace<P> {
         let whole = vma.start() <= span && span + SPAN <= vma.end();
         if whole && vma.shares(&(span..span + SPAN)) {
             match kept {
-                Kept::File(lookups) => self.share_table(vma, file, span, lookups)?,
+                SharedTablesGuard::File(lookups) => self.share_table(vma, file, span, lookups)?,
                 // It hangs before this is let go of, or is one of ours that others find.
-                Kept::Vma(_) | Kept::Own => self.share_table(vma, file, span, &file.mapping().mappers())?,
+                SharedTablesGuard::Vma(_) | SharedTablesGuard::Own => {
+                    self.share_table(vma, file, span, &file.mapping().mappers())?
+                }
             }
         }
         self.table.pmd_table_alloc(platform, address)
@@ -211,19 +219,19 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         file: &File<P>,
         span: u64,
-        lookups: &Lookups<'_, P, ByFile>,
+        lookups: &RmapReadGuard<'_, P, IMmap>,
     ) -> Result<(), TableError> {
-        let open = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.open.load(Acquire));
+        let allows = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.sharing_allowed.load(Acquire));
         // Relaxed: changed with the lock that we hold.
         let apart = file.mapping().huge.as_ref().is_some_and(|huge| huge.apart.load(Relaxed) != 0);
-        if apart || !open(vma) {
+        if apart || !allows(vma) {
             return Ok(());
         }
         let first = vma.pgoff_of(span);
         for mapper in lookups.mappers(first..first + 1) {
             let (other, at) = (mapper.vma, mapper.range.start);
             let fits = at.is_multiple_of(SPAN) && other.start() <= at && at + SPAN <= other.end();
-            if core::ptr::eq(vma, other) || !fits || !open(other) || !vma.is_like(other) {
+            if core::ptr::eq(vma, other) || !fits || !allows(other) || !vma.is_like(other) {
                 continue;
             }
             if let Some(table) = mapper.space.table.pmd_table(self.platform(), VirtAddr::new(at)) {
@@ -238,7 +246,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn leave_tables<const N: usize>(
         &self,
         range: &Range<u64>,
-        _edit: &Edit<'_, P, ByFile>,
+        _edit: &RmapWriteGuard<'_, P, IMmap>,
         gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
     ) -> bool {
         let mut any = false;
@@ -263,7 +271,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
-    pub(crate) fn alone<'v>(&self, vma: &'v Vma<P>, range: &Range<u64>) -> Alone<'v, P> {
+    pub(crate) fn alone<'v>(&self, vma: &'v Vma<P>, range: &Range<u64>) -> UnsharedTables<'v, P> {
         let own = vma.hugetlb().map(|own| (&**own, own.lock.write()));
         if let Some((own, _)) = &own
             && let Some(file) = vma.object().file()
@@ -271,10 +279,10 @@ impl<P: Platform> AddressSpace<P> {
         {
             let edit = file.mapping().edit();
             // Relaxed: who looks has the lock that we hold, for reading.
-            own.open.store(false, Relaxed);
+            own.sharing_allowed.store(false, Relaxed);
             self.unshare(range, &edit);
         }
-        Alone { own }
+        UnsharedTables { own }
     }
 
     /// Verifies that no VMA has a part of a shared table only (hazard C-12), and none that must share nothing.
@@ -299,7 +307,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Leaves the shared tables over `range` and flushes.
-    pub(crate) fn unshare(&self, range: &Range<u64>, edit: &Edit<'_, P, ByFile>) {
+    pub(crate) fn unshare(&self, range: &Range<u64>, edit: &RmapWriteGuard<'_, P, IMmap>) {
         let tlb = SpaceTlb { space: self };
         let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
         self.leave_tables(range, edit, &mut gather);
@@ -308,7 +316,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Leaves the shared table that `at`, inside `vma`, lies in the middle of: a VMA is about to end there. The VMA is write-locked,
     /// so it has no fault under way (hazard C-12).
-    pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&Edit<'_, P, ByFile>>) {
+    pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&RmapWriteGuard<'_, P, IMmap>>) {
         if let Some(edit) = edit
             && !at.is_multiple_of(SPAN)
             && vma.shares(&(at..at + 1))

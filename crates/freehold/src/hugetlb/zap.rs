@@ -14,14 +14,16 @@ use crate::{
     vma::Vma,
 };
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Gather, Kind, Large, LeafGuard, MarkerKind, PteGuard, Unmapped, VaRange, Visitor};
+use freehold_pagetable::{
+    Gather, Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor,
+};
 
 struct Zapper<'z, 'g, 't, P: Platform> {
     zap: Zap,
     engine: &'z Engine<P>,
     platform: &'z P,
     gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
-    /// Whose promises stand again when a page of theirs becomes free, and in which VMA.
+    /// Whose reservations stand again when a page of theirs becomes free, and in which VMA.
     renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,
 }
 
@@ -47,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// DONTNEED: the pages of `part` go; a private owner's are promised again, if they are free then. Done before a fault of this VMA
+    /// DONTNEED: the pages of `part` go; a private owner's are reserved again, if they are free then. Done before a fault of this VMA
     /// can ask the pool for a page.
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: Range<u64>) {
         let Some(size) = vma.huge_page_size() else { return };
@@ -92,12 +94,12 @@ impl<P: Platform> Mapping<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, '_, P> {
-    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the promise that it came in place of, if
-    /// it is one of an owner whose promises are to stand again. Somebody has a reference to it.
+    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the reservation that it came in place of, if
+    /// it is one of an owner whose reservations are to stand again. Somebody has a reference to it.
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
-        // Without memory the promise is gone; the page goes back without it, so nothing is lost.
+        // Without memory the reservation is gone; the page goes back without it, so nothing is lost.
         if reserves.renew::<P>(index).is_ok() {
             self.engine.restore_reservation(pfn, size);
         }
@@ -137,12 +139,12 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 }
                 leaf.take(self.gather);
                 frame.sub_map();
-                // Whoever still looks at it gives it back with the promise. One that is just coming back from a move may be mapped
+                // Whoever still looks at it gives it back with the reservation. One that is just coming back from a move may be mapped
                 // again elsewhere, if it was not exclusive.
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }
-                self.gather.unmapped(Unmapped::new(pfn, leaf.level()));
+                self.gather.unmapped(UnmappedFrame::new(pfn, leaf.level()));
             }
             Kind::None | Kind::Table { .. } => {}
         }

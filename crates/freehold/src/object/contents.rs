@@ -8,7 +8,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Gather, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, Unmapped, VaRange, Visitor,
+    ENTRIES, Gather, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -229,7 +229,7 @@ pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
 ) {
     platform.frame(pfn).get();
-    gather.unmapped(Unmapped::new(pfn, Level::Pte).dirty());
+    gather.unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
 }
 
 struct Cleaner<'s, P: Platform> {

@@ -78,7 +78,7 @@ impl<P: Platform> Mapping<P> {
         if used < PAGE_SIZE {
             zero(platform, pfn, used..PAGE_SIZE);
         }
-        frame.init_cache(false, self.home_word(), index);
+        frame.init_cache(false, self.rmap_word(), index);
         // Release pairs with the acquire in `lookup`.
         if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
             frame.put();

@@ -35,13 +35,13 @@ use crate::{
     hugetlb::file::HugeFile,
     nommu::FileRegions,
     platform::Platform,
-    probe::Registry,
     reclaim::InRing,
     rmap::{
-        home::{Home, HomeRef},
-        tree::{ByFile, Edit, Lookups},
+        root::{RmapRoot, RmapRootRef},
+        tree::{IMmap, RmapReadGuard, RmapWriteGuard},
         walk::FILE,
     },
+    uprobe::Registry,
 };
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
@@ -114,7 +114,7 @@ pub struct Mapping<P: Platform> {
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(crate) invalidate: RwSem<P>,
     /// The i_mmap lock, and who maps the file.
-    home: HomeRef<P, ByFile>,
+    home: RmapRootRef<P, IMmap>,
     /// Who maps the file without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Its place among the engine's files.
@@ -206,7 +206,7 @@ impl<P: Platform> Mapping<P> {
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: RwSem::new(Rank::Invalidate),
-            home: Home::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
+            home: RmapRoot::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
             regions: FileRegions::new(),
             in_ring: InRing::new(),
             engine: engine.clone(),
@@ -219,8 +219,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// How the records of its pages name their home.
-    pub(crate) fn home_word(&self) -> usize {
-        core::ptr::from_ref::<Home<P, ByFile>>(&self.home).expose_provenance() | FILE
+    pub(crate) fn rmap_word(&self) -> usize {
+        core::ptr::from_ref::<RmapRoot<P, IMmap>>(&self.home).expose_provenance() | FILE
     }
 
     /// The probes in its text.
@@ -229,7 +229,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Where its pages are at home.
-    pub(crate) fn home(&self) -> &Home<P, ByFile> {
+    pub(crate) fn home(&self) -> &RmapRoot<P, IMmap> {
         &self.home
     }
 
@@ -499,7 +499,7 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. Lookups need no order with
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard need no order with
             // the mark either: the grace period that follows provides it.
             if word.load(Relaxed) != 0 {
                 word.fetch_or(LEAVING, Relaxed);
@@ -559,7 +559,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for reading.
-    pub(crate) fn mappers(&self) -> Lookups<'_, P, ByFile> {
+    pub(crate) fn mappers(&self) -> RmapReadGuard<'_, P, IMmap> {
         self.home.read()
     }
 
@@ -569,7 +569,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for writing.
-    pub(crate) fn edit(&self) -> Edit<'_, P, ByFile> {
+    pub(crate) fn edit(&self) -> RmapWriteGuard<'_, P, IMmap> {
         self.home.edit()
     }
 

@@ -156,7 +156,7 @@ impl<P: Platform> Mapping<P> {
             self.unmap(pages.clone(), copies);
         }
         let gone = if cached { self.drop_leaving(pages_go, pages.clone()) } else { 0 };
-        // Mappings may have been promised pages beyond the end of the file, and the index may have room for some.
+        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for some.
         let end = if copies == Copies::Go { u64::MAX } else { pages.end };
         if let Some(huge) = &self.huge {
             huge.cut(self.engine(), pages.start..end, gone);

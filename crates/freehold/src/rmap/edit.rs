@@ -1,8 +1,8 @@
 //! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages, or in both.
 
 use super::{
-    home::Home,
-    tree::{ByFile, ByPages, Edit},
+    root::RmapRoot,
+    tree::{AnonPages, IMmap, RmapWriteGuard},
 };
 use crate::{object::Object, platform::Platform, vma::Vma};
 use core::ops::Range;
@@ -13,8 +13,8 @@ const BATCH: usize = 8;
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree, several of
 /// them in one step for whoever walks. Of what there is no tree of, nothing is locked.
 pub(crate) struct RmapEdit<'e, P: Platform> {
-    file: Option<Edit<'e, P, ByFile>>,
-    pages: Option<Edit<'e, P, ByPages>>,
+    file: Option<RmapWriteGuard<'e, P, IMmap>>,
+    pages: Option<RmapWriteGuard<'e, P, AnonPages>>,
 }
 
 impl<'e, P: Platform> RmapEdit<'e, P> {
@@ -23,7 +23,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's.
-    pub fn new(object: &'e Object<P>, tree: Option<&'e Home<P, ByPages>>) -> Self {
+    pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
         RmapEdit {
             file: object.listed_by().map(|mapping| mapping.edit()),
             pages: tree.map(|tree| tree.edit()),
@@ -43,7 +43,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// The part of the right that is about the file's tree.
-    pub fn file(&self) -> Option<&Edit<'e, P, ByFile>> {
+    pub fn file(&self) -> Option<&RmapWriteGuard<'e, P, IMmap>> {
         self.file.as_ref()
     }
 

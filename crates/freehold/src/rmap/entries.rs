@@ -5,7 +5,7 @@
 
 use super::{
     tree::{Mapper, VmaTree, Which},
-    walk::{AnyHome, find_home},
+    walk::{AnyRmapRoot, find_rmap_root},
 };
 use crate::{
     Pfn, VirtAddr,
@@ -15,7 +15,7 @@ use crate::{
     space::{AddressSpace, RssKind, zap::SpaceTlb},
     vma::flags::VmFlags,
 };
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, Unmapped};
+use freehold_pagetable::{Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame};
 
 /// Why nothing was done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +95,10 @@ impl<P: Platform> Engine<P> {
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }
-        let (home, index) = find_home::<P>(self.platform().frame(pfn)).ok_or(PageError::NoPage)?;
+        let (home, index) = find_rmap_root::<P>(self.platform().frame(pfn)).ok_or(PageError::NoPage)?;
         let count = match &home {
-            AnyHome::Anon(home) => count_accessed(home, index, pfn),
-            AnyHome::File(home) => count_accessed(home, index, pfn),
+            AnyRmapRoot::Anon(home) => count_accessed(home, index, pfn),
+            AnyRmapRoot::File(home) => count_accessed(home, index, pfn),
         };
         count.ok_or(PageError::Contended)
     }
@@ -110,7 +110,7 @@ impl<P: Platform> Engine<P> {
         f: impl Fn(&Mapper<'_, P>, VirtAddr) -> bool,
     ) -> Result<u64, PageError> {
         let page = self.page(pfn).ok_or(PageError::NoPage)?;
-        let AnyHome::File(_) = page.home else { return Err(PageError::Anonymous) };
+        let AnyRmapRoot::File(_) = page.home else { return Err(PageError::Anonymous) };
         if page.level != Level::Pte {
             // A huge page of a pool stays where it is mapped: nobody wants it back.
             return Ok(0);
@@ -157,7 +157,7 @@ impl<P: Platform> AddressSpace<P> {
                 self.counters.count_page(RssKind::of(frame), -1);
             }
             frame.sub_map();
-            let what = Unmapped::new(pfn, level);
+            let what = UnmappedFrame::new(pfn, level);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
             if written {
                 // At once, and again after the flush: as in `cleaned` and `keep_dirty`.

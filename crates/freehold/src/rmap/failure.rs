@@ -19,7 +19,7 @@
 
 use super::{
     MigrateError,
-    walk::{AnyHome, Page, find_home},
+    walk::{AnyRmapRoot, Page, find_rmap_root},
 };
 use crate::{
     Pfn, VirtAddr, engine::Engine, error::Errno, hugetlb::HugePageSize, platform::Platform,
@@ -179,7 +179,7 @@ impl<P: Platform> Engine<P> {
     /// The home's lock for reading.
     pub(crate) fn page_of_kept(&self, pfn: Pfn) -> Option<Page<'_, P>> {
         let (first, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
-        match find_home(self.platform().frame(first)) {
+        match find_rmap_root(self.platform().frame(first)) {
             Some((home, index)) if !home.is_storage() => {
                 Some(Page { engine: self, pfn: first, asked: pfn, level, home, index })
             }
@@ -194,7 +194,7 @@ impl<P: Platform> Engine<P> {
 impl<P: Platform> Page<'_, P> {
     /// Its memory has failed.
     pub(crate) fn fail(&self) -> Result<Damage, MigrateError> {
-        let AnyHome::File(home) = &self.home else { return self.fail_anon() };
+        let AnyRmapRoot::File(home) = &self.home else { return self.fail_anon() };
         let mapping = home.hold_mapping().ok_or(MigrateError::NoPage)?;
         let lost = mapping.lose(self)?;
         Ok(if lost { Damage::Lost } else { Damage::Dropped })

@@ -12,7 +12,7 @@
 //! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has happened in the end:
 //! that reference is good for the old frame alone. An anonymous page that is pinned keeps its entry from the start.
 
-use super::walk::{AnyHome, Page};
+use super::walk::{AnyRmapRoot, Page};
 use crate::{
     Pfn, VirtAddr,
     engine::Engine,
@@ -106,8 +106,8 @@ impl<P: Platform> Page<'_, P> {
         }
         let new = engine.alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
-            AnyHome::Anon(_) => self.move_anon(new),
-            AnyHome::File(_) => self.move_cached(new),
+            AnyRmapRoot::Anon(_) => self.move_anon(new),
+            AnyRmapRoot::File(_) => self.move_cached(new),
         };
         if moved.is_err() {
             engine.free_unused(new, self.level);
@@ -146,7 +146,7 @@ impl<P: Platform> Page<'_, P> {
     }
 
     fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
-        let AnyHome::File(home) = &self.home else { return Err(MigrateError::NoPage) };
+        let AnyRmapRoot::File(home) = &self.home else { return Err(MigrateError::NoPage) };
         // The file stays as long as somebody maps it or has it open; a last reference of ours would have to end it here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
@@ -161,7 +161,7 @@ impl<P: Platform> AddressSpace<P> {
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);
-            if frame.is_kept() {
+            if frame.must_copy_on_fork() {
                 // It cannot move, and fork must not come to share it by a marker.
                 return;
             }

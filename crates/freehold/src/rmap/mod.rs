@@ -7,8 +7,8 @@
 pub(crate) mod edit;
 mod entries;
 mod failure;
-pub(crate) mod home;
 mod migrate;
+pub(crate) mod root;
 pub(crate) mod tree;
 pub(crate) mod walk;
 

@@ -22,19 +22,19 @@ pub(crate) trait Which: 'static {
 }
 
 /// Of the VMAs that map a file.
-pub(crate) struct ByFile;
+pub(crate) struct IMmap;
 
 /// Of the VMAs that may map the same anonymous pages.
-pub(crate) struct ByPages;
+pub(crate) struct AnonPages;
 
-impl Which for ByFile {
+impl Which for IMmap {
     const RANK: Rank = Rank::IMmap;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, link)
     }
 }
 
-impl Which for ByPages {
+impl Which for AnonPages {
     const RANK: Rank = Rank::AnonVma;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, anon_link)
@@ -89,7 +89,7 @@ unsafe impl<P: Platform, W: Which> Sync for VmaTree<P, W> {}
 unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
 
 /// The lock held for reading.
-pub(crate) struct Lookups<'m, P: Platform, W: Which> {
+pub(crate) struct RmapReadGuard<'m, P: Platform, W: Which> {
     tree: &'m IntervalTree<ByLink<P, W>>,
     _lock: Held<'m, P>,
 }
@@ -102,7 +102,7 @@ enum Held<'m, P: Platform> {
 }
 
 /// The lock held for writing.
-pub(crate) struct Edit<'m, P: Platform, W: Which> {
+pub(crate) struct RmapWriteGuard<'m, P: Platform, W: Which> {
     tree: &'m mut IntervalTree<ByLink<P, W>>,
     _lock: RwSemWriteGuard<'m, P>,
 }
@@ -126,23 +126,23 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     }
 
     /// Takes the lock for reading.
-    pub fn read(&self) -> Lookups<'_, P, W> {
+    pub fn read(&self) -> RmapReadGuard<'_, P, W> {
         let lock = match self.readers {
             FileRmap::Shared => Held::Shared(self.lock.read()),
             FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
         };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
-        Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock }
+        RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
     /// Takes the lock for reading if that is possible at once: for a caller that would rather do something else.
-    pub fn try_read(&self) -> Option<Lookups<'_, P, W>> {
+    pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
         let lock = match self.readers {
             FileRmap::Shared => Held::Shared(self.lock.try_read()?),
             FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
         };
         // SAFETY: as in `read`.
-        Some(Lookups { tree: unsafe { &*self.tree.get() }, _lock: lock })
+        Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
 
     /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages at a time. The lock
@@ -166,14 +166,14 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     }
 
     /// Takes the lock for writing.
-    pub fn edit(&self) -> Edit<'_, P, W> {
+    pub fn edit(&self) -> RmapWriteGuard<'_, P, W> {
         let lock = self.lock.write();
         // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
-        Edit { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
+        RmapWriteGuard { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
     }
 }
 
-impl<P: Platform, W: Which> Lookups<'_, P, W> {
+impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
     /// Whether it holds no VMA.
     pub fn is_empty(&self) -> bool {
         self.tree.is_empty()
@@ -205,7 +205,7 @@ impl<P: Platform, W: Which> Lookups<'_, P, W> {
     }
 }
 
-/// See [`Lookups::mappers`]. The lock of the tree is held, in any mode.
+/// See [`RmapReadGuard::mappers`]. The lock of the tree is held, in any mode.
 fn mappers<P: Platform, W: Which>(
     tree: &IntervalTree<ByLink<P, W>>,
     pages: Range<u64>,
@@ -220,7 +220,7 @@ fn mappers<P: Platform, W: Which>(
     })
 }
 
-/// See [`Edit::part_end`].
+/// See [`RmapWriteGuard::part_end`].
 fn part_end<P: Platform, W: Which>(tree: &IntervalTree<ByLink<P, W>>, pages: Range<u64>, unit: u64) -> u64 {
     let mut part = ENTRIES.min((pages.end - pages.start).div_ceil(unit));
     loop {
@@ -242,8 +242,8 @@ fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
     vma.start() + (first << crate::PAGE_SHIFT)..vma.start() + (end << crate::PAGE_SHIFT)
 }
 
-impl<P: Platform, W: Which> Edit<'_, P, W> {
-    /// As [`Lookups::mappers`].
+impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
+    /// As [`RmapReadGuard::mappers`].
     pub fn mappers(&self, pages: Range<u64>) -> impl Iterator<Item = Mapper<'_, P>> {
         mappers(self.tree, pages)
     }

@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
 
 use super::{
-    home::{Home, HomeRef},
-    tree::{ByFile, ByPages, Mapper, VmaTree, Which},
+    root::{RmapRoot, RmapRootRef},
+    tree::{AnonPages, IMmap, Mapper, VmaTree, Which},
 };
 use crate::{
     Pfn, VirtAddr, engine::Engine, frame::Frame, object::Mapping, platform::Platform, space::AddressSpace,
@@ -15,9 +15,9 @@ use freehold_pagetable::{Kind, LeafGuard, Level};
 pub(crate) const FILE: usize = 1;
 
 /// Where a page is at home.
-pub(super) enum AnyHome<P: Platform> {
-    Anon(HomeRef<P, ByPages>),
-    File(HomeRef<P, ByFile>),
+pub(super) enum AnyRmapRoot<P: Platform> {
+    Anon(RmapRootRef<P, AnonPages>),
+    File(RmapRootRef<P, IMmap>),
 }
 
 /// A page, found by the number of its frame, and kept: the frame stays this page's as long as this lives.
@@ -29,17 +29,17 @@ pub(crate) struct Page<'e, P: Platform> {
     pub(super) asked: Pfn,
     /// That of the entries that map it.
     pub(super) level: Level,
-    pub(super) home: AnyHome<P>,
+    pub(super) home: AnyRmapRoot<P>,
     pub(super) index: u64,
 }
 
-impl<P: Platform> AnyHome<P> {
+impl<P: Platform> AnyRmapRoot<P> {
     /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so nobody with one may
     /// wait for him.
     pub(super) fn is_storage(&self) -> bool {
         match self {
-            AnyHome::Anon(_) => false,
-            AnyHome::File(home) => home.mapping(&home.read()).is_some_and(|mapping| mapping.is_direct()),
+            AnyRmapRoot::Anon(_) => false,
+            AnyRmapRoot::File(home) => home.mapping(&home.read()).is_some_and(|mapping| mapping.is_direct()),
         }
     }
 }
@@ -70,10 +70,10 @@ impl<P: Platform> Engine<P> {
         let asked = pfn;
         let (pfn, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
         let frame = self.platform().frame(pfn);
-        let (home, index) = find_home(frame)?;
+        let (home, index) = find_rmap_root(frame)?;
         let kept = match &home {
-            AnyHome::Anon(home) => self.keep_mapped(pfn, level, home, index),
-            AnyHome::File(home) => self.keep_cached(pfn, home, index),
+            AnyRmapRoot::Anon(home) => self.keep_mapped(pfn, level, home, index),
+            AnyRmapRoot::File(home) => self.keep_cached(pfn, home, index),
         };
         if !kept {
             return None;
@@ -85,7 +85,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes a reference beside that of an entry which maps the frame.
-    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, ByPages>, index: u64) -> bool {
+    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: u64) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform is none here.
         let own = |mapper: &Mapper<'_, P>| self.is(&mapper.space.engine);
@@ -96,7 +96,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes a reference beside that of the cache.
-    fn keep_cached(&self, pfn: Pfn, home: &Home<P, ByFile>, index: u64) -> bool {
+    fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: u64) -> bool {
         let lookups = home.read();
         // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none is given out by number.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.is(mapping.engine());
@@ -113,16 +113,16 @@ impl<P: Platform> Engine<P> {
 }
 
 /// What the record names, with a reference.
-pub(super) fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)> {
+pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, u64)> {
     let rcu = P::rcu_read();
     // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this section.
     let mapped = frame.maps() != 0;
     let (home, index) = frame.home();
     let home = match home & FILE != 0 {
         // SAFETY: the record of a page in a cache names its file's home, and forgets it before the file goes.
-        true => AnyHome::File(unsafe { find(&rcu, home & !FILE) }?),
+        true => AnyRmapRoot::File(unsafe { find(&rcu, home & !FILE) }?),
         // SAFETY: mapped within this section.
-        false if mapped => AnyHome::Anon(unsafe { find(&rcu, home) }?),
+        false if mapped => AnyRmapRoot::Anon(unsafe { find(&rcu, home) }?),
         false => return None,
     };
     Some((home, index))
@@ -130,11 +130,11 @@ pub(super) fn find_home<P: Platform>(frame: &Frame) -> Option<(AnyHome<P>, u64)>
 
 /// # Safety
 ///
-/// As for [`Home::find`], if the address is not 0.
-unsafe fn find<P: Platform, W: Which>(rcu: &P::RcuGuard, at: usize) -> Option<HomeRef<P, W>> {
-    let home = NonNull::new(core::ptr::with_exposed_provenance_mut::<Home<P, W>>(at))?;
+/// As for [`RmapRoot::find`], if the address is not 0.
+unsafe fn find<P: Platform, W: Which>(rcu: &P::RcuGuard, at: usize) -> Option<RmapRootRef<P, W>> {
+    let home = NonNull::new(core::ptr::with_exposed_provenance_mut::<RmapRoot<P, W>>(at))?;
     // SAFETY: the caller's promise.
-    unsafe { Home::find(rcu, home) }
+    unsafe { RmapRoot::find(rcu, home) }
 }
 
 impl<P: Platform> Page<'_, P> {
@@ -156,8 +156,8 @@ impl<P: Platform> Page<'_, P> {
     /// The record still names the home by which the page was found.
     pub fn is_at_home(&self) -> bool {
         let home = match &self.home {
-            AnyHome::Anon(home) => core::ptr::from_ref::<Home<P, ByPages>>(home).addr(),
-            AnyHome::File(home) => core::ptr::from_ref::<Home<P, ByFile>>(home).addr() | FILE,
+            AnyRmapRoot::Anon(home) => core::ptr::from_ref::<RmapRoot<P, AnonPages>>(home).addr(),
+            AnyRmapRoot::File(home) => core::ptr::from_ref::<RmapRoot<P, IMmap>>(home).addr() | FILE,
         };
         self.frame().home() == (home, self.index)
     }
@@ -171,8 +171,8 @@ impl<P: Platform> Page<'_, P> {
     pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P>)) {
         let pages = self.index..self.index + 1;
         match &self.home {
-            AnyHome::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
-            AnyHome::File(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
+            AnyRmapRoot::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
+            AnyRmapRoot::File(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
         }
     }
 

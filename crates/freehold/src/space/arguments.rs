@@ -6,7 +6,7 @@
 use super::{AddressSpace, TASK_SIZE};
 use crate::{
     PAGE_SIZE,
-    access::Manner,
+    access::AccessMode,
     error::{AccessError, ArgumentsError},
     platform::Platform,
 };
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut last = [0];
         if !args.is_empty() {
             // If it cannot be read, neither can what lies before it be a title.
-            let _ = self.read_memory(args.end - 1, &mut last, Manner::Report);
+            let _ = self.read_memory(args.end - 1, &mut last, AccessMode::Report);
         }
         if last == [0] {
             return self.read_report(args, offset, out);
@@ -105,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(0);
         };
         let len = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.read_memory(range.start + offset, &mut out[..len], Manner::Report)
+        self.read_memory(range.start + offset, &mut out[..len], AccessMode::Report)
     }
 
     /// Whether there is a zero in `range`, which is no longer than a page.
@@ -114,7 +114,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut at = range.start;
         while at < range.end {
             let part = &mut bytes[..(range.end - at).min(128) as usize];
-            let got = self.read_memory(at, part, Manner::Report)?;
+            let got = self.read_memory(at, part, AccessMode::Report)?;
             if part[..got].contains(&0) {
                 return Ok(true);
             }

@@ -1,7 +1,7 @@
 //! brk: the heap, one growing area behind the program's data.
 
 use super::{
-    AddressSpace, TASK_SIZE, limits::Replaced, locking::WriteGuard, reshape::NewMapping, unmap::Decoded,
+    AddressSpace, TASK_SIZE, limits::Replaced, locking::WriteGuard, split_merge::NewMapping, unmap::Decoded,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,

@@ -5,8 +5,8 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     object::Object,
     platform::Platform,
-    probe,
     rmap::MOVING,
+    uprobe,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::ControlFlow;
@@ -56,10 +56,10 @@ impl<P: Platform> AddressSpace<P> {
             "the VMA at {at:#x} has a userfaultfd without its flags, or these alone"
         );
         if let Some(tree) = vma.tree() {
-            assert!(vma.anon().is_some(), "the VMA at {at:#x} has a tree and no family");
+            assert!(vma.anon().is_some(), "the VMA at {at:#x} has a tree and no anon_vma");
             assert!(tree.read().holds(vma), "the VMA at {at:#x} is not linked with its pages");
         } else {
-            assert!(!vma.anon().is_some(), "the VMA at {at:#x} has a family and no tree");
+            assert!(!vma.anon().is_some(), "the VMA at {at:#x} has an anon_vma and no tree");
         }
         if let Some(mapping) = vma.object().listed_by() {
             assert!(mapping.mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
@@ -100,7 +100,7 @@ impl<P: Platform> Reverse<'_, P> {
             let (frame, at) = (self.platform.frame(pfn.add(n)), address.get() + n * PAGE_SIZE);
             let home = match (frame.is_anon(), self.vma.object()) {
                 (true, _) => self.vma.tree().map(core::ptr::from_ref).map(<*const _>::addr),
-                (false, Object::File(file)) => Some(file.mapping().home_word()),
+                (false, Object::File(file)) => Some(file.mapping().rmap_word()),
                 (false, _) => None,
             };
             assert!(
@@ -116,7 +116,7 @@ impl<P: Platform> Reverse<'_, P> {
 /// Whether a page is to show breakpoints.
 fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     let probes =
-        vma.object().file().filter(|_| probe::are_put(vma.flags())).map(|file| file.mapping().probes());
+        vma.object().file().filter(|_| uprobe::are_put(vma.flags())).map(|file| file.mapping().probes());
     probes.is_some_and(|probes| probes.wants::<P>(vma.pgoff_of(at)))
 }
 

@@ -30,7 +30,7 @@ impl RssKind {
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum Rung {
     /// A fault served under the VMA's own lock.
     VmaLock,
     /// A fault served under the mmap lock.
@@ -76,7 +76,7 @@ pub struct Faults {
     pub vma_lock: u64,
     /// Served under the mmap lock.
     pub mmap_lock: u64,
-    /// Ended in a signal, or without memory.
+    /// Rung in a signal, or without memory.
     pub failed: u64,
 }
 
@@ -180,7 +180,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// A fault ended.
-    pub fn count_fault(&self, end: Ended) {
+    pub fn count_fault(&self, end: Rung) {
         self.per_cpu.with(|cell| {
             let counter = &cell.ends[end as usize];
             counter.store(counter.load(Relaxed) + 1, Relaxed);
@@ -200,14 +200,14 @@ impl<P: Platform> Counters<P> {
 
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
-        let count = |end: Ended| {
+        let count = |end: Rung| {
             let sum: i64 = self.per_cpu.iter().map(|cell| cell.ends[end as usize].load(Relaxed)).sum();
             u64::try_from(sum).expect("a fault was counted down")
         };
         Faults {
-            vma_lock: count(Ended::VmaLock),
-            mmap_lock: count(Ended::MmapLock),
-            failed: count(Ended::Failed),
+            vma_lock: count(Rung::VmaLock),
+            mmap_lock: count(Rung::MmapLock),
+            failed: count(Rung::Failed),
         }
     }
 

@@ -14,7 +14,9 @@
 //! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that (of memory alone)
 //! leaves a hole. When the hook itself refuses, what was there stays.
 
-use super::{AddressSpace, leftovers::Leftovers, locking::WriteGuard, mmap::Request, unmap::Decoded};
+use super::{
+    AddressSpace, deferred_retire::DeferredRetire, locking::WriteGuard, mmap::Request, unmap::Decoded,
+};
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
@@ -42,12 +44,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         file: &Counted<File<P>>,
         request: &Request<P>,
         range: Range<u64>,
-        gone: &mut Leftovers<'s, P>,
+        gone: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;
-            let gathered = self.clear_way(request, &range)?;
+            let gathered = self.gather_replaced(request, &range)?;
             let info = request.vma_info(range.clone());
             let revocations = file.mapping().asking();
             let (special, flags, runs) = self.ask_driver(file, info)?;

@@ -32,7 +32,7 @@ use crate::{
     rmap::{MOVING, Moving, edit::RmapEdit},
     rounds::Rounds,
     uffd::{Context, event::Notices},
-    vma::{Family, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
+    vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
 use core::ops::Range;
 use freehold_pagetable::{
@@ -129,8 +129,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let wiped = flags.contains(VmFlags::WIPEONFORK);
         let anon = match vma.anon().is_some() && !wiped {
-            true => Family { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
-            false => Family::NONE,
+            true => AnonVma { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
+            false => AnonVma::NONE,
         };
         let lost = if uffd.is_some() { VmFlags::LOCK_MASK } else { VmFlags::LOCK_MASK | VmFlags::UFFD };
         let attrs = Attrs { flags: flags - lost, anon, uffd, reserves: None, ..vma.attrs() };

@@ -26,7 +26,7 @@ use crate::{
     platform::Platform,
     rmap::edit::RmapEdit,
     uffd::Context,
-    vma::{Family, Vma, flags::VmFlags},
+    vma::{AnonVma, Vma, flags::VmFlags},
 };
 use core::{
     cell::RefCell,
@@ -38,27 +38,27 @@ use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, Writer};
 use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, Place, ReadFail};
 
 /// What a range of the tree holds.
-pub(crate) enum Slot<'g, P: Platform> {
+pub(crate) enum TreeEntry<'g, P: Platform> {
     /// A mapped area.
     Vma(&'g Vma<P>),
     /// A range whose munmap is not over: nothing is mapped, nothing may be.
     Closing(Range<u64>),
 }
 
-impl<'g, P: Platform> Slot<'g, P> {
+impl<'g, P: Platform> TreeEntry<'g, P> {
     /// The VMA, if it is one.
     pub fn vma(self) -> Option<&'g Vma<P>> {
         match self {
-            Slot::Vma(vma) => Some(vma),
-            Slot::Closing(_) => None,
+            TreeEntry::Vma(vma) => Some(vma),
+            TreeEntry::Closing(_) => None,
         }
     }
 
     /// The addresses it takes.
     pub fn range(&self) -> Range<u64> {
         match self {
-            Slot::Vma(vma) => vma.range(),
-            Slot::Closing(range) => range.clone(),
+            TreeEntry::Vma(vma) => vma.range(),
+            TreeEntry::Closing(range) => range.clone(),
         }
     }
 }
@@ -76,13 +76,13 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 /// # Safety
 ///
 /// The entry was read from a tree by who keeps what it found there from being freed for `'g`: with a lock, or in a read section (RCU).
-pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> Slot<'g, P> {
+pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     if entry.value == CLOSING {
-        return Slot::Closing(entry.start..entry.end);
+        return TreeEntry::Closing(entry.start..entry.end);
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as the caller says.
-    Slot::Vma(unsafe { &*vma })
+    TreeEntry::Vma(unsafe { &*vma })
 }
 
 /// An entry of the tree for a VMA at its present bounds.
@@ -105,7 +105,7 @@ const LOOKS: u32 = 8;
 
 /// Why a lookup without locks could not be used: take the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Climb {
+pub(crate) enum NeedMmapLock {
     /// Nothing is mapped there, as far as one can tell without a lock.
     Hole,
     /// A writer is at work, or the VMA was recycled, or has too many readers.
@@ -202,26 +202,28 @@ pub(crate) struct VmaWrite<'g, P: Platform> {
 impl<P: Platform> AddressSpace<P> {
     /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined: every fault begins with it.
     #[inline(always)]
-    pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, Climb> {
+    pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
         let mut looks = 0;
         loop {
             let found = match self.tree.lookup(&rcu, addr) {
                 Lookup::Found(found) => found,
-                Lookup::Hole => return Err(Climb::Hole),
-                Lookup::Contended => return Err(Climb::Busy),
+                Lookup::Hole => return Err(NeedMmapLock::Hole),
+                Lookup::Contended => return Err(NeedMmapLock::Busy),
             };
             // SAFETY: found within `rcu`, which lasts until the VMA is locked, or let go of.
-            let Slot::Vma(vma) = (unsafe { decode::<P>(&found) }) else { return Err(Climb::Hole) };
+            let TreeEntry::Vma(vma) = (unsafe { decode::<P>(&found) }) else {
+                return Err(NeedMmapLock::Hole);
+            };
             match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
                 Ok(place) => {
                     // Only now are the bounds known to stand still; the entry may have been of an earlier life.
                     let read = VmaRead { vma, place, task: PhantomData };
-                    return if read.range().contains(&addr) { Ok(read) } else { Err(Climb::Busy) };
+                    return if read.range().contains(&addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
                 }
                 // It left the tree after we found it: whatever is there now is worth another look, but not for ever.
                 Err(ReadFail::Detached) if looks < LOOKS => looks += 1,
-                Err(_) => return Err(Climb::Busy),
+                Err(_) => return Err(NeedMmapLock::Busy),
             }
         }
     }
@@ -328,8 +330,8 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         loop {
             let found = self.tree.next(addr)?;
             match self.slot(&found) {
-                Slot::Vma(vma) => return Some(vma),
-                Slot::Closing(range) => addr = range.end,
+                TreeEntry::Vma(vma) => return Some(vma),
+                TreeEntry::Closing(range) => addr = range.end,
             }
         }
     }
@@ -339,8 +341,8 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         loop {
             let found = self.tree.prev(addr)?;
             match self.slot(&found) {
-                Slot::Vma(vma) => return Some(vma),
-                Slot::Closing(range) => addr = range.start,
+                TreeEntry::Vma(vma) => return Some(vma),
+                TreeEntry::Closing(range) => addr = range.start,
             }
         }
     }
@@ -357,13 +359,13 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
 
     /// Locks a VMA for reading so that the mmap lock may be dropped.
     /// Fails only when the VMA has as many readers as can be counted.
-    pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, Climb> {
-        let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| Climb::Busy)?;
+    pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
+        let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| NeedMmapLock::Busy)?;
         // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is returned.
         Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
     }
 
-    fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
+    fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
         // SAFETY: the entry is of this space's tree, in which the guard keeps it.
         unsafe { decode(found) }
     }
@@ -377,19 +379,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The first VMA or closing range that ends above `addr`.
-    pub(crate) fn next_slot(&self, addr: u64) -> Option<Slot<'_, P>> {
+    pub(crate) fn next_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
         let found = self.tree.borrow().next(addr)?;
         Some(self.slot(&found))
     }
 
     /// The last VMA or closing range that ends at or below `addr`.
-    pub(crate) fn prev_slot(&self, addr: u64) -> Option<Slot<'_, P>> {
+    pub(crate) fn prev_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
         let found = self.tree.borrow().prev(addr)?;
         Some(self.slot(&found))
     }
 
     /// What lies before and behind `range`, which may hold anything.
-    pub(crate) fn around(&self, range: &Range<u64>) -> (Option<Slot<'_, P>>, Option<Slot<'_, P>>) {
+    pub(crate) fn around(&self, range: &Range<u64>) -> (Option<TreeEntry<'_, P>>, Option<TreeEntry<'_, P>>) {
         let (prev, next) = self.tree.borrow().around(range.start, range.end);
         (prev.map(|found| self.slot(&found)), next.map(|found| self.slot(&found)))
     }
@@ -398,8 +400,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
             match self.next_slot(addr)? {
-                Slot::Vma(vma) => return Some(vma),
-                Slot::Closing(range) => addr = range.end,
+                TreeEntry::Vma(vma) => return Some(vma),
+                TreeEntry::Closing(range) => addr = range.end,
             }
         }
     }
@@ -408,8 +410,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
             match self.prev_slot(addr)? {
-                Slot::Vma(vma) => return Some(vma),
-                Slot::Closing(range) => addr = range.start,
+                TreeEntry::Vma(vma) => return Some(vma),
+                TreeEntry::Closing(range) => addr = range.start,
             }
         }
     }
@@ -453,9 +455,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The lowest address that what lies at `slot` keeps for itself: below a stack its gap.
-    pub(crate) fn kept_from(&self, slot: &Slot<'_, P>) -> u64 {
+    pub(crate) fn kept_from(&self, slot: &TreeEntry<'_, P>) -> u64 {
         let gap = match slot {
-            Slot::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
+            TreeEntry::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
                 self.space.engine.config().stack_gap
             }
             _ => 0,
@@ -521,7 +523,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let tree = self.tree.borrow();
             tree.next(at)
         } {
-            if let Slot::Vma(vma) = self.slot(&found) {
+            if let TreeEntry::Vma(vma) = self.slot(&found) {
                 assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
                 assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);
                 assert!(
@@ -534,7 +536,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    fn slot<'g>(&'g self, found: &Entry) -> Slot<'g, P> {
+    fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
         // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
         unsafe { decode(found) }
     }
@@ -556,17 +558,17 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma.set_policy(policy);
     }
 
-    /// Gives a VMA that has none a family, as a part of a change of its tree.
-    pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, family: Family<'_, P>) {
+    /// Gives a VMA that has none an anon_vma, as a part of a change of its tree.
+    pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, anon_vma: AnonVma<'_, P>) {
         debug_assert!(!self.vma.anon().is_some());
-        self.vma.set_family(family);
+        self.vma.set_anon_vma(anon_vma);
         edit.insert_pages(self.vma);
     }
 
-    /// The VMA has no anonymous page any more, and no family.
+    /// The VMA has no anonymous page any more, and no anon_vma.
     pub fn leave_family(&self) {
         RmapEdit::of(self.vma).remove_pages(self.vma);
-        self.vma.set_family(Family::NONE);
+        self.vma.set_anon_vma(AnonVma::NONE);
     }
 
     /// Changes the bounds, and with them the VMA's place in the trees that it is linked in.

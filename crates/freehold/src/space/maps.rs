@@ -5,7 +5,7 @@
 //! above the end of the last, or the part of one that lies there. Whatever exists all the time is reported, in whole or
 //! in parts, and a gap between two lines was there at some moment (hazard C-70).
 
-use super::{AddressSpace, FaultLock, locking::Climb};
+use super::{AddressSpace, FaultLock, locking::NeedMmapLock};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     object::Object,
@@ -185,15 +185,15 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, Climb> {
+    fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, NeedMmapLock> {
         if self.locking.fault == FaultLock::MmapLock {
-            return Err(Climb::Busy);
+            return Err(NeedMmapLock::Busy);
         }
         let rcu = P::rcu_read();
         let found = match self.tree.next(&rcu, at) {
             Lookup::Found(found) => found,
             Lookup::Hole => return Ok(None),
-            Lookup::Contended => return Err(Climb::Busy),
+            Lookup::Contended => return Err(NeedMmapLock::Busy),
         };
         drop(rcu);
         self.lock_vma(found.start.max(at)).map(Some)

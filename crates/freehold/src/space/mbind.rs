@@ -3,17 +3,17 @@
 use super::{
     AddressSpace,
     parts::{Holes, Parts},
-    reshape::{Change, ReshapeError},
+    split_merge::{Change, SplitMergeError},
 };
 use crate::{PAGE_SIZE, error::MbindError, platform::Platform};
 use core::ops::Range;
 
-impl From<ReshapeError> for MbindError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MbindError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => MbindError::TooManyVmas,
-            ReshapeError::NoMemory => MbindError::OutOfMemory,
-            ReshapeError::NotSplittable => MbindError::Invalid,
+            SplitMergeError::TooManyVmas => MbindError::TooManyVmas,
+            SplitMergeError::NoMemory => MbindError::OutOfMemory,
+            SplitMergeError::NotSplittable => MbindError::Invalid,
         }
     }
 }
@@ -41,11 +41,11 @@ impl<P: Platform> AddressSpace<P> {
         }
         let guard = self.write_range(range.clone())?;
         // Holes are looked for before anything changes.
-        let whole = guard.each_part(range.clone(), Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
+        let whole = guard.for_each_vma_range(range.clone(), Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
         if guard.first_part(&range).is_none() || (tag != 0 && !whole) {
             return Err(MbindError::NotMapped);
         }
-        guard.each_part(range, Holes::Skip, |vma, part| {
+        guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             if vma.policy() != tag {
                 let _ = guard.modify(vma, part, Change { flags: vma.flags(), policy: tag })?;
             }

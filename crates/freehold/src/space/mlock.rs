@@ -7,7 +7,7 @@ use super::{
     AddressSpace, TASK_SIZE,
     locking::WriteGuard,
     parts::{Holes, Parts},
-    reshape::{Change, ReshapeError},
+    split_merge::{Change, SplitMergeError},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -42,12 +42,12 @@ bitflags! {
 /// VMAs whose pages cannot be locked, or always are: locking passes over them.
 const PASSED_OVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
 
-impl From<ReshapeError> for MlockError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MlockError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => MlockError::TooManyVmas,
-            ReshapeError::NoMemory => MlockError::OutOfMemory,
-            ReshapeError::NotSplittable => MlockError::Invalid,
+            SplitMergeError::TooManyVmas => MlockError::TooManyVmas,
+            SplitMergeError::NoMemory => MlockError::OutOfMemory,
+            SplitMergeError::NotSplittable => MlockError::Invalid,
         }
     }
 }
@@ -203,7 +203,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
     fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<Range<u64>, MlockError> {
         let range = start..start.checked_add(len).ok_or(MlockError::Invalid)?;
-        match self.each_part(range.clone(), Holes::Stop, |vma, part| self.lock_part(vma, part, lock))? {
+        match self
+            .for_each_vma_range(range.clone(), Holes::Stop, |vma, part| self.lock_part(vma, part, lock))?
+        {
             true => Ok(range),
             false => Err(MlockError::NotMapped),
         }
@@ -211,7 +213,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Gives every VMA these lock flags, as far as it lets itself.
     fn set_lock_everywhere(&self, lock: VmFlags) {
-        let _ = self.each_part(0..TASK_SIZE, Holes::Skip, |vma, part| {
+        let _ = self.for_each_vma_range(0..TASK_SIZE, Holes::Skip, |vma, part| {
             // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is told.
             let _ = self.lock_part(vma, part, lock);
             Ok::<(), MlockError>(())

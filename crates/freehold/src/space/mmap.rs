@@ -2,18 +2,18 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
+    deferred_retire::DeferredRetire,
     ksm::marked,
-    leftovers::Leftovers,
     locking::WriteGuard,
     map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
-    reshape::NewMapping,
+    split_merge::NewMapping,
     unmap::{Decoded, Gathered},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    hugetlb::{HugePageSize, file::Promising, reserves::Promised},
+    hugetlb::{HugePageSize, file::Reserving, reserves::PendingReservation},
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     vma::{Vma, flags::VmFlags, merge::Attrs},
@@ -61,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; before it, to promise pages of a file of huge pages, the file's content lock for writing.
+    /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's content lock for writing.
     /// Then, to populate, the locks of faults.
     pub fn mmap(
         &self,
@@ -73,24 +73,24 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
-        match request.file_to_promise().cloned() {
+        match request.file_to_reserve().cloned() {
             None => self.map_request(request, None),
-            Some(file) => self.map_promised(request, &file),
+            Some(file) => self.map_reserving(request, &file),
         }
     }
 
-    /// The rest of [`mmap`](Self::mmap) where `file` is to promise its pages.
+    /// The rest of [`mmap`](Self::mmap) where `file` is to reserve its pages.
     #[cold]
-    fn map_promised(&self, request: Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
-        let promising = file.mapping().promising()?;
-        self.map_request(request, promising)
+    fn map_reserving(&self, request: Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
+        let reserving = file.mapping().reserving()?;
+        self.map_request(request, reserving)
     }
 
     /// Takes the mmap lock, for steps 2 to 5.
     fn map_request(
         &self,
         request: Request<P>,
-        promising: Option<Promising<'_, P>>,
+        reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let fixed = request
             .flags
@@ -101,7 +101,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
-        guard.map_and_populate(request, promising)
+        guard.map_and_populate(request, reserving)
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -184,26 +184,26 @@ impl<P: Platform> Request<P> {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
     }
 
-    /// Whether the file promises its pages to the mapping, as it does to shared ones.
-    fn wants_promise(&self) -> bool {
+    /// Whether the file reserves its pages for the mapping, as it does to shared ones.
+    fn wants_reservation(&self) -> bool {
         self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
     }
 
-    /// The file of huge pages, if there is one and the mapping is to be promised its pages or may enlarge it.
-    fn file_to_promise(&self) -> Option<&Counted<File<P>>> {
+    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge it.
+    fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
         if !self.vm_flags.contains(VmFlags::HUGETLB) {
             return None;
         }
-        self.object.file().filter(|_| self.wants_promise() || self.vm_flags.contains(VmFlags::WRITE))
+        self.object.file().filter(|_| self.wants_reservation() || self.vm_flags.contains(VmFlags::WRITE))
     }
 
-    /// Promises pages to a shared mapping of a file of huge pages, and enlarges the file if it may be written. Everything else has
+    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be written. Everything else has
     /// been asked: the rights, and whether the file can be so large.
-    fn promise(&self, promising: &Promising<'_, P>) -> Result<(), MmapError> {
+    fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
         let start = self.pgoff << PAGE_SHIFT;
         let enlarge = self.vm_flags.contains(VmFlags::WRITE);
-        let promised = promising.promise(start..start + self.len, self.wants_promise(), enlarge);
-        promised.map_err(|error| match error {
+        let reserved = reserving.reserve(start..start + self.len, self.wants_reservation(), enlarge);
+        reserved.map_err(|error| match error {
             FillError::NoHugePages => MmapError::NoHugePages,
             _ => MmapError::OutOfMemory,
         })
@@ -211,14 +211,14 @@ impl<P: Platform> Request<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Promises pages to a private mapping of huge pages.
-    fn promise_huge_pages(&self, request: &Request<P>) -> Result<Option<Promised<P>>, MmapError> {
+    /// Reserves pages for a private mapping of huge pages.
+    fn reserve_huge_pages(&self, request: &Request<P>) -> Result<Option<PendingReservation<P>>, MmapError> {
         let Object::File(file) = &request.object else { return Ok(None) };
         let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
         match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
-            Some(size) => match Promised::new(&self.engine, size, request.len / size.bytes())? {
+            Some(size) => match PendingReservation::new(&self.engine, size, request.len / size.bytes())? {
                 None => Err(MmapError::NoHugePages),
-                promised => Ok(promised),
+                reserved => Ok(reserved),
             },
             None => Ok(None),
         }
@@ -230,14 +230,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn map_and_populate(
         self,
         request: Request<P>,
-        promising: Option<Promising<'_, P>>,
+        reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let space = self.space;
-        let mut replaced = Leftovers::new();
-        let mapped = self.map(request, promising.as_ref(), &mut replaced);
+        let mut replaced = DeferredRetire::new();
+        let mapped = self.map(request, reserving.as_ref(), &mut replaced);
         drop(self);
         // What was replaced may have been the end of a file: it goes under no lock.
-        drop(promising);
+        drop(reserving);
         replaced.retire();
         let (range, populate) = mapped?;
         if populate {
@@ -251,8 +251,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn map(
         &self,
         mut request: Request<P>,
-        promising: Option<&Promising<'_, P>>,
-        replaced: &mut Leftovers<'s, P>,
+        reserving: Option<&Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<(Range<u64>, bool), MmapError> {
         let space = self.space;
         if space.counters.counts().map_count > space.engine.config().max_map_count {
@@ -275,7 +275,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
         let populate = match file {
-            None => self.store_mapping(&request, range.clone(), promising, replaced)?,
+            None => self.store_mapping(&request, range.clone(), reserving, replaced)?,
             Some(file) => self.store_driven(&file, &request, range.clone(), replaced)?,
         };
         Ok((range, populate))
@@ -413,7 +413,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// What is in the way, if anything can be, and the limits. What was gathered may go from now on.
-    pub(super) fn clear_way(
+    pub(super) fn gather_replaced(
         &self,
         request: &Request<P>,
         range: &Range<u64>,
@@ -438,10 +438,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &self,
         request: &Request<P>,
         range: Range<u64>,
-        promising: Option<&Promising<'_, P>>,
-        replaced: &mut Leftovers<'s, P>,
+        reserving: Option<&Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
-        let mut gathered = self.clear_way(request, &range)?;
+        let mut gathered = self.gather_replaced(request, &range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
             // A removed segment goes with its last VMA, before the new one comes, which then has nothing to map.
             replaced.add(ending.unmap());
@@ -450,20 +450,20 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !(request.pgoff << PAGE_SHIFT).is_multiple_of(request.unit) {
             return Err(MmapError::Invalid);
         }
-        let promised = self.space.promise_huge_pages(request)?;
-        let reserves = promised.as_ref().map(|promised| &promised.reserves);
+        let reserved = self.space.reserve_huge_pages(request)?;
+        let reserves = reserved.as_ref().map(|reserved| &reserved.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };
         let new = self.prepare_new(range.clone(), &attrs)?;
-        if let Some(promising) = promising {
+        if let Some(reserving) = reserving {
             // Last of all that can fail.
-            request.promise(promising)?;
+            request.reserve(reserving)?;
         }
         let vma = match gathered {
             Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, replaced),
             None => self.insert(range, new, &attrs),
         };
-        if let Some(promised) = promised {
-            promised.hand_over();
+        if let Some(reserved) = reserved {
+            reserved.hand_over();
         }
         Ok(self.count_stored(request, vma))
     }
@@ -475,7 +475,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: Range<u64>,
         new: NewMapping<'g, P>,
         attrs: &Attrs<'_, P>,
-        gone: &mut Leftovers<'s, P>,
+        gone: &mut DeferredRetire<'s, P>,
     ) -> &'g Vma<P> {
         // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
         // not locked, and its first fault must find the range empty.

@@ -11,7 +11,7 @@ use super::{
     locking::WriteGuard,
     map_flags::access_flags,
     parts::{Holes, Parts},
-    reshape::{Change, ReshapeError},
+    split_merge::{Change, SplitMergeError},
     zap::SpaceTlb,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     error::MprotectError,
     fault::vma_pte_flags,
     platform::Platform,
-    probe,
+    uprobe,
     vma::{Vma, flags::VmFlags},
 };
 use arrayvec::ArrayVec;
@@ -28,12 +28,12 @@ use freehold_pagetable::{
     Gather, Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
 
-impl From<ReshapeError> for MprotectError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MprotectError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => MprotectError::TooManyVmas,
-            ReshapeError::NoMemory => MprotectError::OutOfMemory,
-            ReshapeError::NotSplittable => MprotectError::Invalid,
+            SplitMergeError::TooManyVmas => MprotectError::TooManyVmas,
+            SplitMergeError::NoMemory => MprotectError::OutOfMemory,
+            SplitMergeError::NotSplittable => MprotectError::Invalid,
         }
     }
 }
@@ -150,7 +150,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
 
     fn go(&mut self, range: Range<u64>) -> Result<(), MprotectError> {
         let guard = self.guard;
-        let whole = guard.each_part(range, Holes::Stop, |vma, part| self.part(vma, part))?;
+        let whole = guard.for_each_vma_range(range, Holes::Stop, |vma, part| self.part(vma, part))?;
         if whole { Ok(()) } else { Err(MprotectError::NotMapped) }
     }
 
@@ -185,7 +185,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
         self.change_entries(&part, old, new);
-        if !probe::are_put(old) && probe::are_put(new) {
+        if !uprobe::are_put(old) && uprobe::are_put(new) {
             space.settle_text(vma, part.clone());
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
@@ -236,7 +236,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
     }
 
-    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their family is chosen
+    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their anon_vma is chosen
     /// now, while its neighbours are as they are.
     fn note_opened(&mut self, vma: &Vma<P>, part: Range<u64>) {
         let space = self.guard.space;

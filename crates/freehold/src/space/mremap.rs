@@ -13,11 +13,11 @@
 
 use super::{
     AddressSpace, TASK_SIZE,
-    leftovers::Leftovers,
+    deferred_retire::DeferredRetire,
     limits::Replaced,
     locking::WriteGuard,
     move_tables::{MoveGather, Tables},
-    reshape::{NewMapping, ReshapeError},
+    split_merge::{NewMapping, SplitMergeError},
     unmap::Decoded,
     zap::SpaceTlb,
 };
@@ -29,7 +29,7 @@ use crate::{
     platform::Platform,
     rmap::edit::RmapEdit,
     uffd::{Features, event::Notice},
-    vma::{Family, Vma, flags::VmFlags, merge::Attrs},
+    vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
 use core::ops::Range;
@@ -60,8 +60,8 @@ impl From<MunmapError> for MremapError {
     }
 }
 
-impl From<ReshapeError> for MremapError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MremapError {
+    fn from(error: SplitMergeError) -> Self {
         MunmapError::from(error).into()
     }
 }
@@ -177,10 +177,10 @@ impl<P: Platform> AddressSpace<P> {
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
-        let mut leftovers = Leftovers::new();
-        let result = guard.remap(request, &mut leftovers);
+        let mut later = DeferredRetire::new();
+        let result = guard.remap(request, &mut later);
         drop(guard);
-        leftovers.retire();
+        later.retire();
         let (at, populate) = result?;
         if populate {
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
@@ -222,7 +222,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Everything else. Returns the address and whether what grew wants populating.
-    fn remap(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<(u64, bool), MremapError> {
+    fn remap(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<(u64, bool), MremapError> {
         if request.has_target() {
             // Each of source and target may be cut in three before either goes.
             let counts = self.space.counters.counts();
@@ -231,19 +231,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
         }
         if request.fixed() && request.old_len == request.new_len {
-            return self.remap_several(request, leftovers).map(|at| (at, false));
+            return self.remap_several(request, later).map(|at| (at, false));
         }
         let populate = self.check_source(&request)?;
         let at = match (request.has_target(), request.grows()) {
-            (true, _) => self.remap_to(request, leftovers)?,
-            (false, true) => self.expand(request, leftovers)?,
+            (true, _) => self.remap_to(request, later)?,
+            (false, true) => self.expand(request, later)?,
             (false, false) => request.addr,
         };
         Ok((at, populate))
     }
 
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
-    fn remap_several(&self, request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+    fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let end = request.addr.saturating_add(request.old_len);
         // A userfaultfd would hear of one move at most.
         let mut vmas = self.vmas(request.addr..end);
@@ -272,7 +272,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let one =
                 Remap { addr: part.start, old_len: len, new_len: len, new_addr: target + gap, ..request };
             self.check_source(&one)?;
-            let moved = self.remap_to(one, leftovers)?;
+            let moved = self.remap_to(one, later)?;
             result = result.or(Ok(moved));
             target = moved + len;
         }
@@ -325,15 +325,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// To a given address: what is there goes first, and the source's excess too.
-    fn remap_to(&self, mut request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+    fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
-            leftovers.add(self.unmap(&Decoded::new(request.new_addr, request.new_len)?)?);
+            later.add(self.unmap(&Decoded::new(request.new_addr, request.new_len)?)?);
             // It may have been the source.
             self.find(request.addr).ok_or(MremapError::NotMapped)?;
         }
         if request.new_len < request.old_len {
             let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
-            leftovers.add(self.unmap(&tail)?);
+            later.add(self.unmap(&tail)?);
             request.old_len = request.new_len;
         }
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
@@ -346,11 +346,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         } else if !self.space.may_map_at(request.new_addr) {
             return Err(MremapError::NotPermitted);
         }
-        self.move_vma(&request, leftovers)
+        self.move_vma(&request, later)
     }
 
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
-    fn expand(&self, mut request: Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+    fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let extension = vma.end()..vma.end().saturating_add(request.growth());
         let free = self.next_slot(extension.start).is_none_or(|slot| extension.end <= slot.range().start);
@@ -362,7 +362,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::NoSpace);
         }
         request.new_addr = self.place_moved(vma, &request, 0)?;
-        self.move_vma(&request, leftovers)
+        self.move_vma(&request, later)
     }
 
     /// Where what moves goes: at the hint or anywhere.
@@ -379,7 +379,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let pages = (extension.end - extension.start) >> PAGE_SHIFT;
         self.check_commit(vma.flags(), pages)?;
         // As on Linux, what is new joins the next VMA even if fork made this one.
-        let (pgoff, anon) = (vma.pgoff() + vma.pages(), Family { id: vma.anon().unforked(), ..vma.family() });
+        let (pgoff, anon) =
+            (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });
         let attrs = Attrs { pgoff, anon, ..vma.attrs() };
         let new = self.prepare_new(extension.clone(), &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
@@ -407,7 +408,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Moves the mapping to `new_addr`, where there is room.
-    fn move_vma(&self, request: &Remap, leftovers: &mut Leftovers<'s, P>) -> Result<u64, MremapError> {
+    fn move_vma(&self, request: &Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let from = request.addr..request.addr + request.old_len;
         let target = request.new_addr..request.new_addr + request.new_len;
         let joined = self.joins_source(request, &target);
@@ -433,7 +434,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(error);
         }
         // Nothing can fail from here on.
-        leftovers.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
+        later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
         if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
             // What is not watched any more is not write-protected either (hazard C-44).
             self.space.unprotect(&from);
@@ -450,7 +451,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.keeps_source() {
             self.empty_source(source, landing, &from);
         }
-        leaving.into_iter().for_each(|gathered| leftovers.add_source(gathered.unmap()));
+        leaving.into_iter().for_each(|gathered| later.add_source(gathered.unmap()));
         Ok(target.start)
     }
 
@@ -527,7 +528,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let right = self.lock_vma(rest);
             right.set_flags(rest.flags() | (landing.flags() & VmFlags::STICKY));
             if !rest.anon().is_some() {
-                right.join_within(&mut RmapEdit::new(rest.object(), landing.tree()), landing.family());
+                right.join_within(&mut RmapEdit::new(rest.object(), landing.tree()), landing.anon_vma());
             }
         }
     }

@@ -3,16 +3,16 @@
 use super::{
     AddressSpace,
     parts::{Holes, Parts},
-    reshape::{Change, ReshapeError},
+    split_merge::{Change, SplitMergeError},
 };
 use crate::{PAGE_SIZE, error::MsealError, platform::Platform, vma::flags::VmFlags};
 
-impl From<ReshapeError> for MsealError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MsealError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => MsealError::TooManyVmas,
-            ReshapeError::NoMemory => MsealError::OutOfMemory,
-            ReshapeError::NotSplittable => MsealError::Invalid,
+            SplitMergeError::TooManyVmas => MsealError::TooManyVmas,
+            SplitMergeError::NoMemory => MsealError::OutOfMemory,
+            SplitMergeError::NotSplittable => MsealError::Invalid,
         }
     }
 }
@@ -37,10 +37,10 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let guard = self.write_range(range.clone())?;
-        if !guard.each_part(range.clone(), Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
+        if !guard.for_each_vma_range(range.clone(), Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
             return Err(MsealError::NotMapped);
         }
-        guard.each_part(range, Holes::Stop, |vma, part| {
+        guard.for_each_vma_range(range, Holes::Stop, |vma, part| {
             if !vma.flags().contains(VmFlags::SEALED) {
                 let change = Change { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
                 let _ = guard.modify(vma, part, change)?;

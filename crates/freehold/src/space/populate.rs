@@ -8,7 +8,7 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::PopulateError,
-    fault::{Access, Await, FaultError, Held, Step},
+    fault::{Access, Await, FaultError, FaultOutcome, Held},
     hugetlb::HugePageSize,
     object::File,
     platform::Platform,
@@ -192,12 +192,16 @@ impl<P: Platform> AddressSpace<P> {
             }
             match self.fault_in(vma, page, access, Held::Mmap(guard)) {
                 // Somebody else may have been faster, with less than we need.
-                Step::Done => {}
-                Step::Retry | Step::Climb => return Batch::To(page),
-                Step::Fill(file, index) => return Batch::Fill { page, part_end: part.end, file, index },
-                Step::Wait(what) => return Batch::Wait { page, what },
-                Step::Userfault(fault) => return Batch::Userfault { page, fault },
-                Step::Failed(error) => return Batch::Refused { part_end: part.end, error: error.into() },
+                FaultOutcome::Done => {}
+                FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Batch::To(page),
+                FaultOutcome::Fill(file, index) => {
+                    return Batch::Fill { page, part_end: part.end, file, index };
+                }
+                FaultOutcome::Wait(what) => return Batch::Wait { page, what },
+                FaultOutcome::Userfault(fault) => return Batch::Userfault { page, fault },
+                FaultOutcome::Failed(error) => {
+                    return Batch::Refused { part_end: part.end, error: error.into() };
+                }
             }
         }
         Batch::To(page.max(end).min(part.end))

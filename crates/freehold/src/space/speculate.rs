@@ -18,20 +18,20 @@
 
 use super::{
     AddressSpace,
-    locking::{Climb, Slot, decode},
+    locking::{NeedMmapLock, TreeEntry, decode},
 };
 use crate::{
     platform::Platform,
-    rmap::{home::Home, tree::ByFile},
+    rmap::{root::RmapRoot, tree::IMmap},
     vma::VmaInfo,
 };
 use freehold_range::Lookup;
 
 /// A [`VmaInfo`], and where the file is known that the VMA maps.
-pub(crate) struct Seen<'r, P: Platform> {
+pub(crate) struct VmaSnapshot<'r, P: Platform> {
     pub info: VmaInfo,
     /// As long as the RCU section.
-    pub file: Option<&'r Home<P, ByFile>>,
+    pub file: Option<&'r RmapRoot<P, IMmap>>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -41,23 +41,23 @@ impl<P: Platform> AddressSpace<P> {
         &'r self,
         rcu: &'r P::RcuGuard,
         addr: u64,
-    ) -> Result<Option<Seen<'r, P>>, Climb> {
-        let look = self.mmap_lock.speculate().ok_or(Climb::Busy)?;
+    ) -> Result<Option<VmaSnapshot<'r, P>>, NeedMmapLock> {
+        let look = self.mmap_lock.speculate().ok_or(NeedMmapLock::Busy)?;
         let seen = match self.tree.lookup(rcu, addr) {
             // SAFETY: found within `rcu`, which outlives the look.
             Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
-                Slot::Vma(vma) => Some((VmaInfo::of(vma), vma.file_home())),
-                Slot::Closing(_) => None,
+                TreeEntry::Vma(vma) => Some((VmaInfo::of(vma), vma.file_home())),
+                TreeEntry::Closing(_) => None,
             },
             Lookup::Hole => None,
-            Lookup::Contended => return Err(Climb::Busy),
+            Lookup::Contended => return Err(NeedMmapLock::Busy),
         };
         if !look.valid(&self.mmap_lock) {
-            return Err(Climb::Busy);
+            return Err(NeedMmapLock::Busy);
         }
         // SAFETY: null, or the home of the file that an attached VMA mapped at a moment of this RCU section, by the module's argument;
         // it is freed a grace period after the file has gone.
-        Ok(seen.map(|(info, file)| Seen { info, file: unsafe { file.as_ref() } }))
+        Ok(seen.map(|(info, file)| VmaSnapshot { info, file: unsafe { file.as_ref() } }))
     }
 
     /// What was true of the VMA at `addr` at one moment of this call, for who needs no more than that: whether a futex lies in

@@ -3,7 +3,7 @@
 use super::{AddressSpace, limits::Replaced, locking::WriteGuard};
 use crate::{
     PAGE_SHIFT,
-    fault::{FaultError, Held, SegvCode, Step},
+    fault::{FaultError, FaultOutcome, Held, SegvCode},
     platform::Platform,
     rounds::Rounds,
     vma::{Vma, flags::VmFlags},
@@ -42,8 +42,8 @@ impl<P: Platform> AddressSpace<P> {
             if !vma.flags().contains(VmFlags::GROWSDOWN) || !self.may_begin_at(addr, guard.prev(addr)) {
                 return Err(not_mapped(addr));
             }
-            // Whatever page comes will be anonymous, and choosing its family needs only this lock.
-            if let Err(Step::Failed(error)) = self.prepare_anon(vma, Held::Mmap(&guard)) {
+            // Whatever page comes will be anonymous, and choosing its anon_vma needs only this lock.
+            if let Err(FaultOutcome::Failed(error)) = self.prepare_anon(vma, Held::Mmap(&guard)) {
                 return Err(error);
             }
             drop(guard);

@@ -29,7 +29,7 @@ use super::{
     AddressSpace, TASK_SIZE, Unmap,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
-    reshape::ReshapeError,
+    split_merge::SplitMergeError,
     vma_list::{OwnedList, VmaList},
     zap::{SpaceTlb, Zap},
 };
@@ -53,12 +53,12 @@ const AT_ONCE: u64 = 64 * PAGE_SIZE;
 /// A section where the design names none.
 const SECTION: u64 = 1 << 30;
 
-impl From<ReshapeError> for MunmapError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MunmapError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => MunmapError::TooManyVmas,
-            ReshapeError::NoMemory => MunmapError::OutOfMemory,
-            ReshapeError::NotSplittable => MunmapError::NotSplittable,
+            SplitMergeError::TooManyVmas => MunmapError::TooManyVmas,
+            SplitMergeError::NoMemory => MunmapError::OutOfMemory,
+            SplitMergeError::NotSplittable => MunmapError::NotSplittable,
         }
     }
 }

@@ -70,7 +70,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
             vma.object().close_hook(self.space, vma);
-            vma.end_promises(&self.space.engine);
+            vma.end_reservations(&self.space.engine);
             // SAFETY: as above; nobody else takes it.
             drop(unsafe { self.space.engine.slab.own(vma) });
         }

@@ -11,7 +11,7 @@ use crate::{
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
     ENTRIES, Flush, Gather, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, Tlb,
-    Unmapped, VaRange, VirtAddr, Visitor, Walked,
+    UnmappedFrame, VaRange, VirtAddr, Visitor, Walked,
 };
 
 /// Where the gathers of one address space pay: the platform's TLBs, the frame caches, the memory for tables.
@@ -24,7 +24,7 @@ impl<P: Platform> Tlb for SpaceTlb<'_, P> {
         self.space.platform().flush(&self.space.mmu, what);
     }
 
-    fn release(&self, frames: &[Unmapped]) {
+    fn release(&self, frames: &[UnmappedFrame]) {
         self.space.engine.release(frames);
     }
 
@@ -105,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Whether every entry of `range` is empty.
     pub(crate) fn is_unmapped(&self, range: VaRange) -> bool {
-        matches!(self.table.walk(self.platform(), range, &mut Probe), Ok(Walked::All))
+        matches!(self.table.walk(self.platform(), range, &mut AnyEntry), Ok(Walked::All))
     }
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
@@ -127,9 +127,9 @@ impl<P: Platform> Zapper<'_, '_, '_, P> {
 }
 
 /// Stops at the first entry that is not empty.
-struct Probe;
+struct AnyEntry;
 
-impl<P: Platform> Visitor<P::Format, P> for Probe {
+impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
     const LARGE: Large = Large::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -180,7 +180,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                 return;
             }
             let frame = platform.frame(pfn);
-            let mut what = Unmapped::new(pfn, Level::Pte);
+            let mut what = UnmappedFrame::new(pfn, Level::Pte);
             let marked = zap.keep_wp && flags.contains(PteFlags::UFFD_WP);
             if frame.is_anon() {
                 if zap.file_pages_only {

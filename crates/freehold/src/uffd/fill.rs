@@ -8,7 +8,7 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
-    fault::{Held, Step, vma_pte_flags, written},
+    fault::{FaultOutcome, Held, vma_pte_flags, written},
     object::{File, FillError, Object},
     platform::Platform,
     rounds::Rounds,
@@ -390,32 +390,32 @@ fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     }
 }
 
-/// Makes sure that a VMA has a family.
+/// Makes sure that a VMA has an anon_vma.
 pub(super) fn prepare<P: Platform>(
     space: &AddressSpace<P>,
     guard: &ReadGuard<'_, P>,
     vma: &Vma<P>,
 ) -> Result<(), NoMemory> {
     match space.prepare_anon(vma, Held::Mmap(guard)) {
-        Err(Step::Failed(_)) => Err(NoMemory),
+        Err(FaultOutcome::Failed(_)) => Err(NoMemory),
         _ => Ok(()),
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with a family, if `family` and it can have private pages.
+    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with an anon_vma, if `anon_vma` and it can have private pages.
     ///
     /// # Locks
     ///
-    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the look-up and to choose a family.
+    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the look-up and to choose an anon_vma.
     pub(super) fn lock_for_pager(
         &self,
         at: u64,
-        family: bool,
+        anon_vma: bool,
         fits: impl Fn(&Vma<P>) -> Result<(), UffdError>,
     ) -> Result<VmaRead<'_, P>, UffdError> {
         let lacks_family =
-            |vma: &Vma<P>| family && !vma.flags().contains(VmFlags::SHARED) && !vma.anon().is_some();
+            |vma: &Vma<P>| anon_vma && !vma.flags().contains(VmFlags::SHARED) && !vma.anon().is_some();
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;

@@ -16,7 +16,7 @@
 //! | | either | woken: the context is closed. Gone: a fatal signal |
 //! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, who goes on |
 //!
-//! **A fault waits** as `Step::Userfault`: all locks are dropped. It is queued first; then it looks at VMA and entry
+//! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks at VMA and entry
 //! again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first, and looks at the queue then. Both take the
 //! queue's lock in between, so one comes second: either the filler finds the waiter, or the waiter finds the entry. Closing is the same:
 //! VMAs are cleared first, waiters woken then, and who is queued later finds its VMA cleared. Nobody who was woken is told more than to look
@@ -265,9 +265,9 @@ impl<P: Platform> Userfaultfd<P> {
             let guard = space.write();
             guard.clear_uffd(&self.context);
             // In the same hold: nobody registers with it afterwards.
-            self.context.queue.shut();
+            self.context.queue.close();
         } else {
-            self.context.queue.shut();
+            self.context.queue.close();
         }
         self.context.queue.wake_everybody();
     }
@@ -280,7 +280,7 @@ impl<P: Platform> Userfaultfd<P> {
 
 impl<P: Platform> Drop for Userfaultfd<P> {
     fn drop(&mut self) {
-        if !self.context.queue.is_shut() {
+        if !self.context.queue.is_closed() {
             self.close();
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     counted::Counted,
     error::UffdError,
     fault::{vma_pte_flags, written},
-    frame::cache::home_of,
+    frame::cache::anon_root_of,
     platform::Platform,
     rmap::Moving,
     rounds::Rounds,
@@ -302,7 +302,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {
-            frame.set_home(home_of(target), index);
+            frame.set_home(anon_root_of(target), index);
         } else {
             tables.source.set(from, old);
         }

@@ -50,7 +50,7 @@ struct Woken(u32);
 
 /// Which list a waiter hangs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum WaiterState {
     Nowhere,
     Pending,
     Delivered,
@@ -77,7 +77,7 @@ pub(super) struct Waiter<P: Platform> {
     word: AtomicU32,
     /// Which of the queue's turns its task sleeps on.
     turn: usize,
-    place: Cell<Place>,
+    place: Cell<WaiterState>,
     prev: Cell<*const Waiter<P>>,
     next: Cell<*const Waiter<P>>,
     what: UnsafeCell<What<P>>,
@@ -88,7 +88,7 @@ impl<P: Platform> Waiter<P> {
         Waiter {
             word: AtomicU32::new(ASLEEP),
             turn,
-            place: Cell::new(Place::Nowhere),
+            place: Cell::new(WaiterState::Nowhere),
             prev: Cell::new(null()),
             next: Cell::new(null()),
             what: UnsafeCell::new(what),
@@ -110,7 +110,7 @@ impl<P: Platform> Waiter<P> {
 ///
 /// # Invariants
 ///
-/// Members are alive, and have the list's `Place`.
+/// Members are alive, and have the list's `WaiterState`.
 struct List<P: Platform> {
     first: *const Waiter<P>,
     last: *const Waiter<P>,
@@ -121,7 +121,7 @@ impl<P: Platform> List<P> {
         List { first: null(), last: null() }
     }
 
-    fn push(&mut self, waiter: &Waiter<P>, place: Place) {
+    fn push(&mut self, waiter: &Waiter<P>, place: WaiterState) {
         waiter.place.set(place);
         waiter.prev.set(self.last);
         waiter.next.set(null());
@@ -134,7 +134,7 @@ impl<P: Platform> List<P> {
     }
 
     fn unlink(&mut self, waiter: &Waiter<P>) {
-        waiter.place.set(Place::Nowhere);
+        waiter.place.set(WaiterState::Nowhere);
         // SAFETY: null or members, here and below.
         match unsafe { waiter.prev.get().as_ref() } {
             Some(prev) => prev.next.set(waiter.next.get()),
@@ -149,7 +149,7 @@ impl<P: Platform> List<P> {
 }
 
 struct Lists<P: Platform> {
-    shut: bool,
+    closed: bool,
     /// Readers that sleep, or are about to.
     readers: u32,
     pending: List<P>,
@@ -161,12 +161,12 @@ struct Lists<P: Platform> {
 unsafe impl<P: Platform> Send for Lists<P> {}
 
 impl<P: Platform> Lists<P> {
-    fn list(&mut self, place: Place) -> Option<&mut List<P>> {
+    fn list(&mut self, place: WaiterState) -> Option<&mut List<P>> {
         match place {
-            Place::Nowhere => None,
-            Place::Pending => Some(&mut self.pending),
-            Place::Delivered => Some(&mut self.delivered),
-            Place::Events => Some(&mut self.events),
+            WaiterState::Nowhere => None,
+            WaiterState::Pending => Some(&mut self.pending),
+            WaiterState::Delivered => Some(&mut self.delivered),
+            WaiterState::Events => Some(&mut self.events),
         }
     }
 
@@ -181,7 +181,7 @@ impl<P: Platform> Lists<P> {
     }
 
     /// Releases all in a list whose fault lies in `range`.
-    fn release_in(&mut self, place: Place, range: &Range<u64>, woken: &mut Woken) {
+    fn release_in(&mut self, place: WaiterState, range: &Range<u64>, woken: &mut Woken) {
         let mut at = self.list(place).map_or(null(), |list| list.first);
         // SAFETY: null or a member, whose task waits for the lock before it ends.
         while let Some(waiter) = unsafe { at.as_ref() } {
@@ -202,7 +202,7 @@ impl<P: Platform> Lists<P> {
         // SAFETY: null or a member.
         if let Some(waiter) = unsafe { self.pending.first.as_ref() } {
             self.pending.unlink(waiter);
-            self.delivered.push(waiter, Place::Delivered);
+            self.delivered.push(waiter, WaiterState::Delivered);
             // SAFETY: a member's `what` is the lock's.
             if let What::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
                 return Some(Message::Fault { addr: *addr, reason: *reason, write: *write });
@@ -231,7 +231,7 @@ pub(super) struct Queue<P: Platform> {
 impl<P: Platform> Queue<P> {
     pub fn new() -> Self {
         let lists = Lists {
-            shut: false,
+            closed: false,
             readers: 0,
             pending: List::new(),
             delivered: List::new(),
@@ -251,13 +251,13 @@ impl<P: Platform> Queue<P> {
     /// Hangs a waiter in. `None`: the context is closed, and nobody would ever wake it.
     pub fn enter<'q>(&'q self, waiter: &'q Waiter<P>) -> Option<Queued<'q, P>> {
         let mut lists = self.lock();
-        if lists.shut {
+        if lists.closed {
             return None;
         }
         // SAFETY: it hangs nowhere yet, so it is the caller's alone.
         match unsafe { &*waiter.what.get() } {
-            What::Fault { .. } => lists.pending.push(waiter, Place::Pending),
-            What::Event(_) => lists.events.push(waiter, Place::Events),
+            What::Fault { .. } => lists.pending.push(waiter, WaiterState::Pending),
+            What::Event(_) => lists.events.push(waiter, WaiterState::Events),
         }
         drop(lists);
         Some(Queued { queue: self, waiter })
@@ -322,7 +322,7 @@ impl<P: Platform> Queue<P> {
         lists: &mut Lists<P>,
         woken: &mut Woken,
     ) -> Result<Result<Message<P>, UffdReadError>, u32> {
-        if lists.shut {
+        if lists.closed {
             return Ok(Err(UffdReadError::Closed));
         }
         if let Some(message) = lists.take(woken) {
@@ -335,24 +335,24 @@ impl<P: Platform> Queue<P> {
     /// Wakes those that wait for a page in `range`, read or not.
     pub fn wake(&self, range: &Range<u64>) {
         self.waking(|lists, woken| {
-            lists.release_in(Place::Pending, range, woken);
-            lists.release_in(Place::Delivered, range, woken);
+            lists.release_in(WaiterState::Pending, range, woken);
+            lists.release_in(WaiterState::Delivered, range, woken);
         });
     }
 
     /// Nobody queues any more.
-    pub fn shut(&self) {
-        self.lock().shut = true;
+    pub fn close(&self) {
+        self.lock().closed = true;
     }
 
-    pub fn is_shut(&self) -> bool {
-        self.lock().shut
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
-    /// Wakes everybody; after [`shut`](Self::shut).
+    /// Wakes everybody; after [`close`](Self::close).
     pub fn wake_everybody(&self) {
         self.waking(|lists, woken| {
-            for place in [Place::Pending, Place::Delivered, Place::Events] {
+            for place in [WaiterState::Pending, WaiterState::Delivered, WaiterState::Events] {
                 lists.release_in(place, &(0..u64::MAX), woken);
             }
         });

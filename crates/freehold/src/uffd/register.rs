@@ -6,7 +6,7 @@ use crate::{
     error::UffdRegisterError,
     object::Object,
     platform::Platform,
-    space::{locking::WriteGuard, reshape::ReshapeError},
+    space::{locking::WriteGuard, split_merge::SplitMergeError},
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
@@ -35,12 +35,12 @@ impl RegisterMode {
     }
 }
 
-impl From<ReshapeError> for UffdRegisterError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for UffdRegisterError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas => UffdRegisterError::TooManyVmas,
-            ReshapeError::NoMemory => UffdRegisterError::OutOfMemory,
-            ReshapeError::NotSplittable => UffdRegisterError::Invalid,
+            SplitMergeError::TooManyVmas => UffdRegisterError::TooManyVmas,
+            SplitMergeError::NoMemory => UffdRegisterError::OutOfMemory,
+            SplitMergeError::NotSplittable => UffdRegisterError::Invalid,
         }
     }
 }
@@ -78,7 +78,7 @@ impl<P: Platform> Userfaultfd<P> {
         let range = decode(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
         let guard = space.write_killable()?;
-        if self.context.queue.is_shut() {
+        if self.context.queue.is_closed() {
             return Err(UffdRegisterError::Closed);
         }
         let flags = mode.flags();

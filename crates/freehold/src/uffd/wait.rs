@@ -5,7 +5,7 @@ use crate::{
     VirtAddr,
     counted::Counted,
     error::NoMemory,
-    fault::{Access, FaultError, Step, vma_pte_flags},
+    fault::{Access, FaultError, FaultOutcome, vma_pte_flags},
     object::Object,
     platform::Platform,
     space::{AddressSpace, FaultLock, Rss},
@@ -25,19 +25,19 @@ pub(crate) struct Userfault<P: Platform> {
 impl<P: Platform> AddressSpace<P> {
     /// Hands a fault in a registered VMA to the pager, if it is one for it.
     #[inline(never)]
-    pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<Step<P>> {
+    pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let context = vma.uffd()?;
-        let reason = self.pagers_business(vma, page, access.write)?;
+        let reason = self.fault_reason(vma, page, access.write)?;
         if context.wants(Features::SIGBUS) || (context.config.user_mode_only && !access.user) {
-            return Some(Step::Failed(FaultError::Bus { addr: page }));
+            return Some(FaultOutcome::Failed(FaultError::Bus { addr: page }));
         }
         let context = context.clone();
-        Some(Step::Userfault(Userfault { context, page, write: access.write, reason }))
+        Some(FaultOutcome::Userfault(Userfault { context, page, write: access.write, reason }))
     }
 
     /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept still; entries are
     /// read without their table's lock: who finds less there than there is now has been queued late enough to be woken.
-    fn pagers_business(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
+    fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.table.peek(self.platform(), VirtAddr::new(page));
         let (absent, protected) = match pte.kind(level) {
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
     fn still_waits(&self, fault: &Userfault<P>) -> Result<bool, Killed> {
         let waits = |vma: &Vma<P>| {
             vma.uffd().is_some_and(|context| Counted::same(context, &fault.context))
-                && self.pagers_business(vma, fault.page, fault.write) == Some(fault.reason)
+                && self.fault_reason(vma, fault.page, fault.write) == Some(fault.reason)
         };
         if self.locking.fault == FaultLock::VmaLock
             && let Ok(vma) = self.lock_vma(fault.page)
@@ -85,32 +85,37 @@ impl<P: Platform> AddressSpace<P> {
     /// A fault at the marker of a write-protected page that is not there, and that the pager has no business with: to read. The page
     /// comes, and stays write-protected. `table` is the one for `page`.
     #[inline(never)]
-    pub(crate) fn marked_fault(&self, vma: &Vma<P>, page: u64, table: PteTable<'_, P::Format, P>) -> Step<P> {
+    pub(crate) fn marked_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+    ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()) | PteFlags::UFFD_WP);
         let Object::File(file) = vma.object() else {
             let mut guard = table.lock();
             if is_wp_marker(guard.get(address)) {
                 guard.set(address, Pte::page(self.engine.zero, rights | PteFlags::SPECIAL));
             }
-            return Step::Done;
+            return FaultOutcome::Done;
         };
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
         if index >= mapping.pages() {
-            return Step::Failed(FaultError::Bus { addr: page });
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let mut rss = Rss::default();
         let rcu = P::rcu_read();
-        let Some(pfn) = mapping.lookup(&rcu, index) else { return Step::Fill(file.clone(), index) };
+        let Some(pfn) = mapping.lookup(&rcu, index) else { return FaultOutcome::Fill(file.clone(), index) };
         let mut guard = table.lock();
         if is_wp_marker(guard.get(address)) {
             if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
-                return Step::OUT_OF_MEMORY;
+                return FaultOutcome::OUT_OF_MEMORY;
             }
             guard.set(address, Pte::page(pfn, rights));
         }
         drop(guard);
         self.counters.count_rss(&rss);
-        Step::Done
+        FaultOutcome::Done
     }
 }
 

@@ -3,10 +3,10 @@
 //! ```text
 //!   |---- left ----|---- right ----|      ->      |------------ one ------------|
 //!     same flags (sticky ones joined), same object, offsets that continue, same policy,
-//!     same userfaultfd, families of anonymous pages that agree
+//!     same userfaultfd, anon_vmas of anonymous pages that agree
 //! ```
 
-use super::{AnonId, Family, Vma, flags::VmFlags};
+use super::{AnonId, AnonVma, Vma, flags::VmFlags};
 use crate::{
     PAGE_SHIFT, counted::Counted, hugetlb::reserves::Reserves, object::Object, platform::Platform,
     uffd::Context,
@@ -18,9 +18,9 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub object: &'a Object<P>,
     /// Page offset of the first page.
     pub pgoff: u64,
-    pub anon: Family<'a, P>,
+    pub anon: AnonVma<'a, P>,
     pub policy: u64,
-    /// What promises of huge pages it has a part in; no matter for merges, which huge pages take no part in.
+    /// What reservations of huge pages it has a part in; no matter for merges, which huge pages take no part in.
     pub reserves: Option<&'a Counted<Reserves>>,
     /// With which userfaultfd it is registered.
     pub uffd: Option<&'a Counted<Context<P>>>,
@@ -29,7 +29,7 @@ pub(crate) struct Attrs<'a, P: Platform> {
 impl<'a, P: Platform> Attrs<'a, P> {
     /// Those of a new mapping.
     pub fn new(flags: VmFlags, object: &'a Object<P>, pgoff: u64) -> Self {
-        Attrs { flags, object, pgoff, anon: Family::NONE, policy: 0, reserves: None, uffd: None }
+        Attrs { flags, object, pgoff, anon: AnonVma::NONE, policy: 0, reserves: None, uffd: None }
     }
 }
 
@@ -40,7 +40,7 @@ impl<P: Platform> Clone for Attrs<'_, P> {
 }
 impl<P: Platform> Copy for Attrs<'_, P> {}
 
-/// Whether the families of two ranges can become one: equal, or one side has none and the other was not made by fork
+/// Whether the anon_vmas of two ranges can become one: equal, or one side has none and the other was not made by fork
 /// (a forked VMA also holds its parent's pages, and a merge would extend that to pages that are not).
 pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     match (a.is_some(), b.is_some()) {
@@ -56,7 +56,7 @@ pub(crate) fn anon_compatible(a: AnonId, b: AnonId) -> bool {
     !a.is_some() || !b.is_some() || a.same(b)
 }
 
-/// Everything but families and position.
+/// Everything but anon_vmas and position.
 fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
     let differ = (a.flags ^ b.flags) - VmFlags::STICKY;
     differ.is_empty()

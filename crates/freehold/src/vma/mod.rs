@@ -7,7 +7,7 @@
 
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
-mod family;
+mod anon_vma;
 pub mod flags;
 mod info;
 #[cfg(all(test, loom))]
@@ -16,8 +16,8 @@ pub mod merge;
 pub mod owned;
 pub mod slab;
 
-pub use family::AnonId;
-pub(crate) use family::Family;
+pub use anon_vma::AnonId;
+pub(crate) use anon_vma::AnonVma;
 pub use info::VmaInfo;
 
 use crate::{
@@ -26,18 +26,18 @@ use crate::{
     object::Object,
     platform::Platform,
     rmap::{
-        home::{Home, HomeRef},
-        tree::{ByFile, ByPages},
+        root::{RmapRoot, RmapRootRef},
+        tree::{AnonPages, IMmap},
     },
     space::AddressSpace,
     uffd::Context,
 };
+use anon_vma::AnonVmaWords;
 use core::{
     cell::UnsafeCell,
     ops::Range,
     ptr::{NonNull, null_mut},
 };
-use family::FamilyWords;
 use flags::VmFlags;
 use freehold_range::IntervalLink;
 use freehold_sync::{
@@ -65,7 +65,7 @@ pub struct Vma<P: Platform> {
     pgoff: AtomicU64,
     anon: AtomicU64,
     /// The home of the file that it maps, for who looks without a lock; null: no file. Written with `object`, which owns the file.
-    file_home: AtomicPtr<Home<P, ByFile>>,
+    file_home: AtomicPtr<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
     object: UnsafeCell<Object<P>>,
@@ -84,7 +84,7 @@ pub struct Vma<P: Platform> {
 struct LastLine<P: Platform> {
     count: VmaCount,
     /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page, as `count` is.
-    tree: AtomicPtr<Home<P, ByPages>>,
+    tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
     /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former is whoever's who owns the detached VMA.
@@ -141,9 +141,9 @@ impl<P: Platform> Vma<P> {
         self.pgoff() + ((addr - self.start()) >> crate::PAGE_SHIFT)
     }
 
-    /// Family of anonymous pages.
+    /// AnonVma of anonymous pages.
     pub fn anon(&self) -> AnonId {
-        self.family_words().id()
+        self.anon_vma_words().id()
     }
 
     /// NUMA policy tag; VMAs with different tags do not merge.
@@ -158,7 +158,7 @@ impl<P: Platform> Vma<P> {
         unsafe { &*self.object.get() }
     }
 
-    /// The lock over its tables, and its promises, if it is one of huge pages; and if there was memory for that.
+    /// The lock over its tables, and its reservations, if it is one of huge pages; and if there was memory for that.
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
         // SAFETY: as in `object`.
         unsafe { &*self.hugetlb.get() }.as_ref()
@@ -166,7 +166,7 @@ impl<P: Platform> Vma<P> {
 
     /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is known to have been attached
     /// while it was read.
-    pub(crate) fn file_home(&self) -> *const Home<P, ByFile> {
+    pub(crate) fn file_home(&self) -> *const RmapRoot<P, IMmap> {
         // Acquire pairs with the release in `set_object`: the home is seen as it was made.
         self.file_home.load(Acquire)
     }
@@ -219,19 +219,19 @@ impl<P: Platform> Vma<P> {
     }
 
     /// The tree by which its anonymous pages are found.
-    pub(crate) fn tree(&self) -> Option<&Home<P, ByPages>> {
+    pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
         // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
-        unsafe { self.family_words().tree().as_ref() }
+        unsafe { self.anon_vma_words().tree().as_ref() }
     }
 
-    /// Family and tree. The family first: if there is one, so is the tree.
-    pub(crate) fn family(&self) -> Family<'_, P> {
-        Family { id: self.anon(), tree: self.tree() }
+    /// AnonVma and tree. The anon_vma first: if there is one, so is the tree.
+    pub(crate) fn anon_vma(&self) -> AnonVma<'_, P> {
+        AnonVma { id: self.anon(), tree: self.tree() }
     }
 
-    /// The two words of the family.
-    fn family_words(&self) -> FamilyWords<'_, Home<P, ByPages>> {
-        FamilyWords { id: &self.anon, tree: &self.state.tree }
+    /// The two words of the anon_vma.
+    fn anon_vma_words(&self) -> AnonVmaWords<'_, RmapRoot<P, AnonPages>> {
+        AnonVmaWords { id: &self.anon, tree: &self.state.tree }
     }
 
     /// Whether it is linked in the tree of a file, or in that of its pages, while it is mapped.
@@ -239,20 +239,20 @@ impl<P: Platform> Vma<P> {
         self.object().listed_by().is_some() || self.tree().is_some()
     }
 
-    /// Takes over a family if there is none yet, and links the VMA in its tree; whichever of two faults comes first wins. With
+    /// Takes over an anon_vma if there is none yet, and links the VMA in its tree; whichever of two faults comes first wins. With
     /// the mmap lock held, at least for reading.
     ///
     /// # Locks
     ///
     /// The tree's lock for writing.
-    pub(crate) fn adopt(&self, family: Family<'_, P>) {
-        let Some(tree) = family.tree else { return };
+    pub(crate) fn attach_anon_vma(&self, anon_vma: AnonVma<'_, P>) {
+        let Some(tree) = anon_vma.tree else { return };
         let mut edit = tree.edit();
         let raw = tree.hold().into_raw();
-        if let Err(winner) = self.family_words().adopt(family.id, raw, || edit.insert(self)) {
+        if let Err(winner) = self.anon_vma_words().attach_anon_vma(anon_vma.id, raw, || edit.insert(self)) {
             drop(edit);
             // SAFETY: made above, and given to nobody.
-            drop(unsafe { HomeRef::<P, ByPages>::from_raw(raw) });
+            drop(unsafe { RmapRootRef::<P, AnonPages>::from_raw(raw) });
             // The faster fault holds its tree's lock until all is done.
             // SAFETY: the VMA's own reference, as in `tree`.
             drop(unsafe { NonNull::as_ref(&winner) }.read());
@@ -272,7 +272,7 @@ impl<P: Platform> Vma<P> {
             flags: self.flags(),
             object: self.object(),
             pgoff: self.pgoff(),
-            anon: self.family(),
+            anon: self.anon_vma(),
             policy: self.policy(),
             reserves: self.hugetlb().and_then(|own| own.reserves()),
             uffd: self.uffd(),
@@ -292,11 +292,11 @@ impl<P: Platform> Vma<P> {
     }
 
     /// The VMA is linked in neither the old tree nor the new one.
-    pub(crate) fn set_family(&self, family: Family<'_, P>) {
-        let tree = family.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
-        let old = self.family_words().set(family.id, tree);
+    pub(crate) fn set_anon_vma(&self, anon_vma: AnonVma<'_, P>) {
+        let tree = anon_vma.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
+        let old = self.anon_vma_words().set(anon_vma.id, tree);
         // SAFETY: the reference that the VMA owned.
-        drop(unsafe { HomeRef::<P, ByPages>::from_raw(old) });
+        drop(unsafe { RmapRootRef::<P, AnonPages>::from_raw(old) });
     }
 
     /// Registers the VMA with a userfaultfd, or with none. The caller keeps nothing that [`uffd`](Self::uffd) has returned.

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "hands out references to objects of the slab")]
 
 use super::{
-    Family, LastLine, Vma,
+    AnonVma, LastLine, Vma,
     flags::VmFlags,
     slab::{Item, Links, Slab},
 };
@@ -45,7 +45,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub range: Range<u64>,
     pub pgoff: u64,
     pub flags: VmFlags,
-    pub anon: Family<'a, P>,
+    pub anon: AnonVma<'a, P>,
     pub policy: u64,
     pub object: &'a Object<P>,
     pub hugetlb: Option<Counted<HugetlbVma<P>>>,
@@ -63,7 +63,7 @@ impl<P: Platform> VmaSlab<P> {
         let vma = unsafe { vma.as_ref() };
         vma.set_bounds(init.range, init.pgoff);
         vma.set_flags(init.flags);
-        vma.set_family(init.anon);
+        vma.set_anon_vma(init.anon);
         vma.set_policy(init.policy);
         vma.set_uffd(init.uffd.cloned());
         vma.owner.store(init.owner, Relaxed);
@@ -109,7 +109,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         self.vma.object().closed(self.vma.flags());
         // SAFETY: detached and owned: nobody reads the object.
         unsafe { self.vma.set_object(Object::Anonymous, None) };
-        self.vma.set_family(Family::NONE);
+        self.vma.set_anon_vma(AnonVma::NONE);
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
             // Whoever goes on using it finds an empty VMA instead of what it was.

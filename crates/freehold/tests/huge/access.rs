@@ -1,15 +1,15 @@
 //! Huge pages looked into by others: process_vm_readv and the like, and debuggers.
 
 use super::*;
-use freehold::access::Manner;
+use freehold::access::AccessMode;
 
-fn look(process: &Process, addr: u64, manner: Manner) -> u64 {
+fn look(process: &Process, addr: u64, manner: AccessMode) -> u64 {
     let mut word = [0; 8];
     assert_eq!(process.read_memory(addr, &mut word, manner), Ok(8));
     u64::from_le_bytes(word)
 }
 
-fn put(process: &Process, addr: u64, value: u64, manner: Manner) {
+fn put(process: &Process, addr: u64, value: u64, manner: AccessMode) {
     assert_eq!(process.write_memory(addr, &value.to_le_bytes(), manner), Ok(8));
 }
 
@@ -19,21 +19,21 @@ fn others_read_and_write_them() {
         map(process, BASE, 3);
         write_sample(process, cpu, BASE, 1);
         for page in SAMPLE {
-            assert_eq!(look(process, BASE + page * PAGE, Manner::Plain), value(1, page));
-            put(process, BASE + page * PAGE, value(2, page), Manner::Plain);
+            assert_eq!(look(process, BASE + page * PAGE, AccessMode::Plain), value(1, page));
+            put(process, BASE + page * PAGE, value(2, page), AccessMode::Plain);
         }
         assert_sample(process, cpu, BASE, 2, all);
         // What is not there: zeroes are read, and written memory takes their place.
-        assert_eq!(look(process, BASE + HUGE + 5, Manner::Plain), 0);
+        assert_eq!(look(process, BASE + HUGE + 5, AccessMode::Plain), 0);
         assert_eq!(present(process, BASE + HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
-        put(process, BASE + HUGE, 3, Manner::Plain);
-        put(process, BASE + 2 * HUGE, 4, Manner::Plain);
+        put(process, BASE + HUGE, 3, AccessMode::Plain);
+        put(process, BASE + 2 * HUGE, 4, AccessMode::Plain);
         for huge in 0..3 {
             assert_eq!(present(process, BASE + huge * HUGE, 1), ONE);
         }
         // From one into the next.
         let bytes: Vec<u8> = (0..100).collect();
-        assert_eq!(process.write_memory(BASE + HUGE - 50, &bytes, Manner::Plain), Ok(100));
+        assert_eq!(process.write_memory(BASE + HUGE - 50, &bytes, AccessMode::Plain), Ok(100));
         let mut found = [0; 100];
         process.read(cpu, BASE + HUGE - 50, &mut found).unwrap();
         assert_eq!(found.as_slice(), bytes);
@@ -46,7 +46,7 @@ fn others_write_what_is_shared() {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
         let child = Process::of(process.fork().unwrap());
-        put(&child, BASE + 100 * PAGE, 7, Manner::Plain);
+        put(&child, BASE + 100 * PAGE, 7, AccessMode::Plain);
         assert_sample(process, cpu, BASE, 1, all);
         assert_eq!(present(process, BASE, 1), ONE);
         assert_eq!(child.load(cpu, BASE + 100 * PAGE), Ok(7u64));
@@ -65,13 +65,13 @@ fn a_debugger_writes_what_is_read_only() {
             assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
             process.mprotect(BASE, 3 * HUGE, prot).unwrap();
             for at in [BASE, BASE + HUGE, BASE + 2 * HUGE] {
-                put(process, at + 100 * PAGE, 7, Manner::Forced);
-                assert_eq!(look(process, at + 100 * PAGE, Manner::Forced), 7);
+                put(process, at + 100 * PAGE, 7, AccessMode::Forced);
+                assert_eq!(look(process, at + 100 * PAGE, AccessMode::Forced), 7);
                 // Nobody else may.
                 assert!(process.store(cpu, at + 100 * PAGE, 8u64).is_err());
                 assert!(process.store(cpu, at + 101 * PAGE, 8u64).is_err());
                 assert_eq!(
-                    look(process, at + 101 * PAGE, Manner::Forced),
+                    look(process, at + 101 * PAGE, AccessMode::Forced),
                     if at == BASE { value(1, 101) } else { 0 }
                 );
                 process.check();

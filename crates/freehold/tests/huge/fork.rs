@@ -3,7 +3,7 @@
 use super::*;
 
 /// A parent and a child that share a written huge page, one of zeroes, and one that is not there.
-fn family(process: &Process, cpu: &mut Vcpu) -> Process {
+fn anon_vma(process: &Process, cpu: &mut Vcpu) -> Process {
     map(process, BASE, 3);
     write_sample(process, cpu, BASE, 1);
     assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
@@ -14,7 +14,7 @@ fn family(process: &Process, cpu: &mut Vcpu) -> Process {
 fn a_child_shares_them_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
         let before = world.machine.accounting().frames;
-        let child = family(process, cpu);
+        let child = anon_vma(process, cpu);
         let expected = [(0, PAGES, PageKind::Anon, true), (PAGES, PAGES, PageKind::Zero, true)];
         assert_eq!(
             (present(process, BASE, 3), present(&child, BASE, 3)),
@@ -38,7 +38,7 @@ fn either_side_copies_what_it_writes() {
     for child_first in [false, true] {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
-            let child = family(process, cpu);
+            let child = anon_vma(process, cpu);
             assert_sample(&child, &mut other, BASE, 1, all);
             let (writer, reader) = if child_first { (&child, process) } else { (process, &child) };
             writer.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
@@ -70,7 +70,7 @@ fn either_side_copies_what_it_writes() {
 #[test]
 fn the_last_one_keeps_it_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
-        let child = family(process, cpu);
+        let child = anon_vma(process, cpu);
         child.store(cpu, BASE + HUGE, 1u64).unwrap();
         drop(child);
         // All frames are its own again: nothing is copied or split.
@@ -98,7 +98,7 @@ fn the_last_one_keeps_it_whole() {
 #[test]
 fn rights_do_not_come_back_to_what_is_shared() {
     each_way(HugePages::Always, |_, process, cpu| {
-        let child = family(process, cpu);
+        let child = anon_vma(process, cpu);
         for part in [HUGE, 100 * PAGE] {
             process.mprotect(BASE, part, R).unwrap();
             process.mprotect(BASE, part, RW).unwrap();
@@ -113,7 +113,7 @@ fn rights_do_not_come_back_to_what_is_shared() {
 fn one_side_splits() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
-        let child = family(process, cpu);
+        let child = anon_vma(process, cpu);
         assert_sample(&child, &mut other, BASE, 1, all);
         process.munmap(BASE + 100 * PAGE, 156 * PAGE).unwrap();
         child.madvise(BASE + 256 * PAGE, 155 * PAGE, Advice::DontNeed).unwrap();
@@ -139,7 +139,7 @@ fn a_part_is_its_own() {
     // Whatever the part, a store elsewhere in the huge page copies.
     for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
         each_way(HugePages::Always, |_, process, cpu| {
-            let child = family(process, cpu);
+            let child = anon_vma(process, cpu);
             child.madvise(BASE + own * PAGE, PAGE, Advice::DontNeed).unwrap();
             process.store(cpu, BASE + shared * PAGE, 9u64).unwrap();
             process.store(cpu, BASE + own * PAGE, 8u64).unwrap();
@@ -177,7 +177,7 @@ fn frames_that_cannot_be_copied_are_not_lost() {
         let world = World::with(6 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
-        let child = family(&process, &mut cpu);
+        let child = anon_vma(&process, &mut cpu);
         let written = (0..PAGES).take_while(|page| child.store(&mut cpu, BASE + page * PAGE, 2u64).is_ok());
         assert!((1..PAGES).contains(&(written.count() as u64)));
         assert_sample(&process, &mut cpu, BASE, 1, all);

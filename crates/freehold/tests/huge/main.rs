@@ -6,7 +6,7 @@ mod blocks;
 mod collapse;
 mod fill;
 mod fork;
-mod memory_ends;
+mod oom;
 mod random;
 mod split;
 mod storm;

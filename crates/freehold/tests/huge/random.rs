@@ -6,7 +6,7 @@
 mod known;
 
 use super::*;
-use freehold::{access::Manner, space::RemapFlags};
+use freehold::{access::AccessMode, space::RemapFlags};
 use known::{Known, Page, at, compare, note};
 use std::{env, ops::Range};
 
@@ -183,7 +183,7 @@ impl Run {
         let (process, known, _, dice) = self.now();
         let (addr, mark) = (at(range.start) + dice.roll(PAGE), dice.roll(256) as u8);
         let data = [mark; 100];
-        let wrote = process.write_memory(addr, &data, Manner::Forced).unwrap_or(0);
+        let wrote = process.write_memory(addr, &data, AccessMode::Forced).unwrap_or(0);
         let fits = note(known, addr, &data, |page| !page.guard);
         assert_eq!(wrote, fits, "a debugger's write at {addr:#x}");
     }

@@ -1,11 +1,11 @@
 //! Somebody looks at a page just when its owner needs it: neither the page nor the promise of it is lost, and nobody gets SIGBUS for it.
 
-#[path = "../disasters/gate.rs"]
+#[path = "../hazards/gate.rs"]
 mod gate;
 
 use super::*;
 use freehold::{
-    access::{Manner, PinFlags},
+    access::{AccessMode, PinFlags},
     fault::Access,
     space::AddressSpace,
 };
@@ -79,7 +79,7 @@ fn a_reader_does_not_cost_the_owner_its_page() {
             thread::sleep(Duration::from_millis(5));
             tell.send((store.is_finished(), store)).unwrap();
         });
-        assert_eq!(child.read_memory(BASE, &mut [0; 8], Manner::Plain), Ok(8));
+        assert_eq!(child.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
         let (finished, store) = hear.recv().unwrap();
         assert_eq!(store.join().unwrap(), Ok(()), "{locking:?}");
         assert!(!finished, "{locking:?}: what the reader has is written to");
@@ -102,7 +102,7 @@ fn a_promise_outlives_a_reader() {
             let fault = killed_in(|| inside.handle_fault(BASE, Access::WRITE));
             assert_eq!(fault, Err(FaultError::Killed), "it waits for the reader");
         });
-        assert_eq!(gates.space.read_memory(BASE, &mut [0; 8], Manner::Plain), Ok(8));
+        assert_eq!(gates.space.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
         assert_eq!(gates.counts(), (1, 1), "{locking:?}");
         gates.space.handle_fault(BASE, Access::WRITE).unwrap();
         assert_eq!(gates.counts(), (0, 0), "{locking:?}");

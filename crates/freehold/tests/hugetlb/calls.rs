@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     object::Segment,
     space::{RemapFlags, ShmFlags},
 };
@@ -141,16 +141,16 @@ fn reports() {
         let pages: Vec<u8> = resident.chunks(512).map(|page| page[17]).collect();
         assert_eq!(pages, [0, 1, 0]);
         // Others read and write it, and debuggers.
-        assert_eq!(process.write_memory(BASE + HUGE + 4090, &[1; 12], Manner::Plain), Ok(12));
+        assert_eq!(process.write_memory(BASE + HUGE + 4090, &[1; 12], AccessMode::Plain), Ok(12));
         let mut bytes = [0; 12];
-        assert_eq!(other.read_memory(BASE + HUGE + 4090, &mut bytes, Manner::Forced), Ok(12));
+        assert_eq!(other.read_memory(BASE + HUGE + 4090, &mut bytes, AccessMode::Forced), Ok(12));
         assert_eq!(bytes, [1; 12]);
         assert_eq!(file.mapping().read_at(HUGE + 4090, &mut bytes), Ok(12));
         assert_eq!(bytes, [1; 12]);
         assert!(file.mapping().write_at(0, &bytes).is_err());
         // No copies for debuggers.
         let private = process.mmap(0, HUGE, R, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
-        assert!(process.write_memory(private, &bytes, Manner::Forced).is_err());
+        assert!(process.write_memory(private, &bytes, AccessMode::Forced).is_err());
         process.munmap(private, HUGE).unwrap();
         process.mlock(BASE, HUGE).unwrap();
         process.madvise(BASE, 2 * HUGE, Advice::PopulateWrite).unwrap();

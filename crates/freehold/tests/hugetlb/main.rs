@@ -3,7 +3,7 @@
 
 mod borrowed;
 mod calls;
-mod memory_ends;
+mod oom;
 mod pools;
 mod private;
 mod refused;

@@ -1,6 +1,6 @@
 use super::*;
 use freehold::{
-    access::{IoVec, Manner},
+    access::{AccessMode, IoVec},
     error::AccessError,
     space::Advice,
 };
@@ -19,10 +19,10 @@ fn what_was_written_is_read() {
         anon(process, BASE, 4);
         process.store(cpu, BASE + PAGE, 5u64).unwrap();
         let mut out = vec![0; 3 * PAGE as usize];
-        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Ok(out.len()));
+        assert_eq!(process.read_memory(BASE, &mut out, AccessMode::Plain), Ok(out.len()));
         assert_eq!(word(&out[PAGE as usize..]), 5);
         let data: Vec<u8> = (0..2 * PAGE as usize).map(|n| n as u8).collect();
-        assert_eq!(process.write_memory(BASE + PAGE - 3, &data, Manner::Plain), Ok(data.len()));
+        assert_eq!(process.write_memory(BASE + PAGE - 3, &data, AccessMode::Plain), Ok(data.len()));
         let mut back = vec![0; data.len()];
         process.read(cpu, BASE + PAGE - 3, &mut back).unwrap();
         assert_eq!(back, data);
@@ -36,18 +36,24 @@ fn what_cannot_be_reached_ends_it() {
         process.mmap(BASE + 2 * PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
         let mut out = vec![0; 6 * PAGE as usize];
         // Partly, page by page; an error only if there is nothing at all.
-        assert_eq!(process.read_memory(BASE + PAGE, &mut out, Manner::Plain), Ok(2 * PAGE as usize));
-        assert_eq!(process.write_memory(BASE + PAGE + 8, &out, Manner::Plain), Ok(PAGE as usize - 8));
+        assert_eq!(process.read_memory(BASE + PAGE, &mut out, AccessMode::Plain), Ok(2 * PAGE as usize));
+        assert_eq!(process.write_memory(BASE + PAGE + 8, &out, AccessMode::Plain), Ok(PAGE as usize - 8));
         assert_eq!(
-            process.read_memory(BASE + 3 * PAGE, &mut out, Manner::Plain),
+            process.read_memory(BASE + 3 * PAGE, &mut out, AccessMode::Plain),
             Err(AccessError::BadAddress)
         );
-        assert_eq!(process.write_memory(BASE + 2 * PAGE, &out, Manner::Plain), Err(AccessError::BadAddress));
-        assert_eq!(process.read_memory(u64::MAX - 4, &mut out, Manner::Forced), Err(AccessError::BadAddress));
-        assert_eq!(process.read_memory(BASE, &mut [], Manner::Plain), Ok(0));
+        assert_eq!(
+            process.write_memory(BASE + 2 * PAGE, &out, AccessMode::Plain),
+            Err(AccessError::BadAddress)
+        );
+        assert_eq!(
+            process.read_memory(u64::MAX - 4, &mut out, AccessMode::Forced),
+            Err(AccessError::BadAddress)
+        );
+        assert_eq!(process.read_memory(BASE, &mut [], AccessMode::Plain), Ok(0));
         process.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap();
-        assert_eq!(process.read_memory(BASE, &mut out, Manner::Forced), Ok(PAGE as usize));
-        assert_eq!(process.write_memory(BASE + PAGE, &out, Manner::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(BASE, &mut out, AccessMode::Forced), Ok(PAGE as usize));
+        assert_eq!(process.write_memory(BASE + PAGE, &out, AccessMode::Forced), Err(AccessError::BadAddress));
     });
 }
 
@@ -76,11 +82,11 @@ fn a_debugger_writes_copies_and_reads_everything() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         process.mmap(BASE, 4 * PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
-        assert_eq!(process.write_memory(BASE, &[1; 8], Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE, &[1; 8], AccessMode::Plain), Err(AccessError::BadAddress));
         // With the page of the file mapped, and without.
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(Disk::number(0)));
         for page in [0, 2] {
-            assert_eq!(process.write_memory(BASE + page * PAGE, &[1; 8], Manner::Forced), Ok(8));
+            assert_eq!(process.write_memory(BASE + page * PAGE, &[1; 8], AccessMode::Forced), Ok(8));
             assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(u64::from_le_bytes([1; 8])));
             let mut on_file = [0; 8];
             file.mapping().read_at(page * PAGE, &mut on_file).unwrap();
@@ -91,23 +97,23 @@ fn a_debugger_writes_copies_and_reads_everything() {
         // A shared mapping without the right to write is refused.
         process.mmap(BASE + 8 * PAGE, PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
         assert_eq!(
-            process.write_memory(BASE + 8 * PAGE, &[1; 8], Manner::Forced),
+            process.write_memory(BASE + 8 * PAGE, &[1; 8], AccessMode::Forced),
             Err(AccessError::BadAddress)
         );
         // No rights at all.
         process.mmap(BASE + 10 * PAGE, PAGE, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
         let mut out = [0; 8];
         assert_eq!(
-            process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Plain),
+            process.read_memory(BASE + 10 * PAGE, &mut out, AccessMode::Plain),
             Err(AccessError::BadAddress)
         );
-        assert_eq!(process.write_memory(BASE + 10 * PAGE, &[6; 8], Manner::Forced), Ok(8));
-        assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, Manner::Forced), Ok(8));
+        assert_eq!(process.write_memory(BASE + 10 * PAGE, &[6; 8], AccessMode::Forced), Ok(8));
+        assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, AccessMode::Forced), Ok(8));
         assert_eq!(out, [6; 8]);
         assert!(process.load::<u64>(cpu, BASE + 10 * PAGE).is_err());
         // A child has its own copy of what the debugger wrote.
         let child = Process::of(process.fork().unwrap());
-        process.write_memory(BASE, &[2; 8], Manner::Forced).unwrap();
+        process.write_memory(BASE, &[2; 8], AccessMode::Forced).unwrap();
         assert_eq!(child.load::<u64>(cpu, BASE), Ok(u64::from_le_bytes([1; 8])));
     });
 }
@@ -133,7 +139,7 @@ fn a_forced_write_never_reaches_the_file() {
             }
         });
         for _ in 0..2000 {
-            assert_eq!(process.write_memory(BASE, &[0xee; 8], Manner::Forced), Ok(8));
+            assert_eq!(process.write_memory(BASE, &[0xee; 8], AccessMode::Forced), Ok(8));
             let mut on_file = [0; 8];
             file.mapping().read_at(0, &mut on_file).unwrap();
             assert_eq!(word(&on_file), Disk::number(0));

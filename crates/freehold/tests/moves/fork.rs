@@ -127,7 +127,7 @@ fn merging_after_fork() {
         fill(process, cpu, BASE, 4, 1);
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
         let child = fork(process, cpu);
-        // The parent's parts are still of one family; the child's are of two, which may not be one VMA again.
+        // The parent's parts are still of one anon_vma; the child's are of two, which may not be one VMA again.
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 4)]);

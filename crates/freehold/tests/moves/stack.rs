@@ -114,7 +114,7 @@ fn what_is_special_goes_along() {
 
 /// Without memory at any point nothing has moved.
 #[test]
-fn memory_ends() {
+fn oom() {
     let mut failures = 0;
     for failure in Failure::ALL {
         for spare in 0..2 {

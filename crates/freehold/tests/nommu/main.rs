@@ -4,7 +4,7 @@
 
 mod anonymous;
 mod files;
-mod memory_ends;
+mod oom;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;

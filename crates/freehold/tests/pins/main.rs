@@ -6,7 +6,7 @@ mod crowded;
 mod files;
 mod fork;
 mod kept;
-mod memory_ends;
+mod oom;
 #[path = "../support/mod.rs"]
 mod support;
 mod taken;

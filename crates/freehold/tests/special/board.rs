@@ -18,7 +18,7 @@ use std::{
 
 /// What the driver does.
 #[derive(Clone, Default)]
-pub struct Manner {
+pub struct AccessMode {
     /// Maps every page at once, but fails before this one.
     pub whole: Option<u64>,
     /// Flags to set.
@@ -59,7 +59,7 @@ pub struct Board {
     machine: Machine,
     frames: Vec<Pfn>,
     pub counts: Counts,
-    manner: Mutex<Manner>,
+    manner: Mutex<AccessMode>,
     /// Runs once, inside the next hook of this name.
     inside: Mutex<Option<(&'static str, Hook)>>,
     shared: Mutex<Option<Counted<Special<Machine>>>>,
@@ -115,7 +115,7 @@ impl Board {
         File::with_driver(&mapping, OpenBoard(self.clone()), access, "/dev/board").unwrap()
     }
 
-    pub fn manner(&self) -> MutexGuard<'_, Manner> {
+    pub fn manner(&self) -> MutexGuard<'_, AccessMode> {
         self.manner.lock().unwrap()
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>)) {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        *board.manner() = Manner { splits: true, notified: true, ..Manner::default() };
+        *board.manner() = AccessMode { splits: true, notified: true, ..AccessMode::default() };
         let file = board.open(world);
         let own = process.clone();
         board.inside(hook, move || own.munmap(BASE, PAGE).unwrap());
@@ -80,7 +80,7 @@ fn a_close_hook_may_unmap() {
 fn opens_and_closes_are_told_in_pairs() {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        *board.manner() = Manner { splits: true, ..Manner::default() };
+        *board.manner() = AccessMode { splits: true, ..AccessMode::default() };
         let file = board.open(world);
         process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         assert_eq!(board.open_vmas(), 1);
@@ -111,7 +111,7 @@ fn opens_and_closes_are_told_in_pairs() {
 fn private_data_goes_once() {
     everywhere(|world, process, _| {
         let board = Board::new(&world.machine);
-        *board.manner() = Manner { splits: true, whole: Some(u64::MAX), ..Manner::default() };
+        *board.manner() = AccessMode { splits: true, whole: Some(u64::MAX), ..AccessMode::default() };
         let file = board.open(world);
         process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         drop(file);

@@ -4,7 +4,7 @@
 mod board;
 mod hooks;
 mod mapping;
-mod memory_ends;
+mod oom;
 mod random;
 mod revoke;
 #[path = "../support/mod.rs"]

@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    access::Manner as As,
+    access::AccessMode as As,
     error::{AccessError, MadviseError, MmapError, MremapError},
     fault::FaultError,
     space::{Advice, LockAllFlags, RemapFlags},
@@ -18,7 +18,7 @@ fn bus<T>(addr: u64) -> Result<T, FaultError> {
 
 /// A board with a manner, in a process of every design.
 fn on_board(
-    manner: Manner,
+    manner: AccessMode,
     scenario: impl Fn(&World, &Process, &mut Vcpu, &Arc<Board>, &Counted<File<Machine>>),
 ) {
     everywhere(|world, process, cpu| {
@@ -33,12 +33,12 @@ fn on_board(
     });
 }
 
-fn whole() -> Manner {
-    Manner { whole: WHOLE, splits: true, ..Manner::default() }
+fn whole() -> AccessMode {
+    AccessMode { whole: WHOLE, splits: true, ..AccessMode::default() }
 }
 
-fn by_faults() -> Manner {
-    Manner { splits: true, ..Manner::default() }
+fn by_faults() -> AccessMode {
+    AccessMode { splits: true, ..AccessMode::default() }
 }
 
 fn flags_at(process: &Process, at: u64) -> VmFlags {
@@ -108,7 +108,7 @@ fn private_stores_are_copies() {
 #[test]
 fn a_driver_may_take_rights_away_and_mark_its_vmas() {
     let manner =
-        Manner { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
+        AccessMode { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
     on_board(manner, |_, process, cpu, board, file| {
         process.mmap(BASE, 2 * PAGE, R, SHARED, Some(file), 0).unwrap();
         assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
@@ -121,7 +121,7 @@ fn a_driver_may_take_rights_away_and_mark_its_vmas() {
         assert_eq!(layout(process), [(0, 2)]);
     });
     for wrong in [VmFlags::LOCKED, VmFlags::GROWSDOWN, VmFlags::SEALED, VmFlags::EXEC, VmFlags::HUGETLB] {
-        on_board(Manner { add: wrong, ..by_faults() }, |_, process, _, board, file| {
+        on_board(AccessMode { add: wrong, ..by_faults() }, |_, process, _, board, file| {
             assert_eq!(process.mmap(BASE, PAGE, R, SHARED, Some(file), 0), Err(MmapError::Invalid));
             assert_eq!((process.counts().map_count, board.counts.opened.load(SeqCst)), (0, 0));
         });
@@ -137,7 +137,7 @@ fn neighbours_merge_by_their_private_data() {
         (false, VmFlags::empty(), vec![(0, 2), (2, 4)]),
         (true, VmFlags::MIXEDMAP, vec![(0, 2), (2, 4)]),
     ] {
-        on_board(Manner { one_for_all, add, ..by_faults() }, |_, process, cpu, board, file| {
+        on_board(AccessMode { one_for_all, add, ..by_faults() }, |_, process, cpu, board, file| {
             process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(file), 0).unwrap();
             process.mmap(BASE + 2 * PAGE, 2 * PAGE, RW, SHARED, Some(file), 2 * PAGE).unwrap();
             assert_eq!(layout(process), expected);
@@ -161,7 +161,7 @@ fn neighbours_merge_by_their_private_data() {
 #[test]
 fn a_driver_hears_of_first_stores() {
     for manner in [whole(), by_faults()] {
-        on_board(Manner { notified: true, ..manner }, |_, process, cpu, board, file| {
+        on_board(AccessMode { notified: true, ..manner }, |_, process, cpu, board, file| {
             process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
             let writes = || board.counts.writes.load(SeqCst);
             assert_eq!((process.load(cpu, BASE), writes()), (Ok(Board::number(0)), 0));
@@ -257,7 +257,7 @@ fn advice_locks_and_transfers() {
 /// C-30: every call that would cut a VMA whose hook does not want that.
 #[test]
 fn what_must_not_be_cut_is_not() {
-    on_board(Manner { splits: false, ..whole() }, |_, process, cpu, board, file| {
+    on_board(AccessMode { splits: false, ..whole() }, |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         for (first, pages) in [(0, 1), (1, 2), (3, 1)] {
             let (at, len) = (BASE + first * PAGE, pages * PAGE);

@@ -22,7 +22,7 @@ fn frames_go_from_everybody() {
         for copies in [false, true] {
             everywhere(|world, process, cpu| {
                 let board = Board::new(&world.machine);
-                *board.manner() = Manner { whole, splits: true, ..Manner::default() };
+                *board.manner() = AccessMode { whole, splits: true, ..AccessMode::default() };
                 let file = board.open(world);
                 process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
                 let private = BASE + 16 * PAGE;
@@ -69,7 +69,7 @@ fn an_answer_that_is_old_is_not_used() {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
             let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
-            *board.manner() = Manner { whole, splits: true, notified: true, ..Manner::default() };
+            *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
             let file = board.open(world);
             // Something in the way must not come back, nor keep the second try from its place.
             anon(process, BASE, 4);
@@ -97,7 +97,7 @@ fn answers_that_are_always_old_end_with_a_signal() {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
             let whole = (hook == "mmap").then_some(u64::MAX);
-            *board.manner() = Manner { whole, splits: true, notified: true, ..Manner::default() };
+            *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
             let file = board.open(world);
             let map = || process.mmap(BASE, 4 * PAGE, RW, SHARED | MapFlags::FIXED, Some(&file), 0);
             if hook != "mmap" {
@@ -140,7 +140,7 @@ fn nobody_sees_a_frame_that_is_gone() {
     for whole in [Some(u64::MAX), None] {
         everywhere(|world, process, _| {
             let board = Board::new(&world.machine);
-            *board.manner() = Manner { whole, splits: true, ..Manner::default() };
+            *board.manner() = AccessMode { whole, splits: true, ..AccessMode::default() };
             let file = board.open(world);
             let (over, loads) = (AtomicBool::new(false), AtomicU64::new(0));
             std::thread::scope(|scope| {

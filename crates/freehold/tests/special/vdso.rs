@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    access::Manner as As,
+    access::AccessMode as As,
     error::{MmapError, MremapError, MunmapError},
     object::{Frames, HookFault, Special, VmOps, VmaInfo},
     space::{Advice, Limits, RemapFlags, SpecialPart},

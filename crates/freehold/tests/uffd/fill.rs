@@ -181,7 +181,7 @@ fn minor_faults() {
 /// C-52: what is mapped by CONTINUE, and may not be written, is never written for a debugger.
 #[test]
 fn c52_a_forced_write_goes_to_a_copy() {
-    use freehold::access::Manner;
+    use freehold::access::AccessMode;
     everywhere(|world, process, cpu| {
         let file = shmem(world, 1);
         map_shmem(process, BASE, 1, MapFlags::PRIVATE, &file);
@@ -191,7 +191,7 @@ fn c52_a_forced_write_goes_to_a_copy() {
         process.store(cpu, page(8), 5u64).unwrap();
         assert_eq!(uffd.continue_with(BASE, PAGE, WAKE), Ok(PAGE));
         process.mprotect(BASE, PAGE, R).unwrap();
-        assert_eq!(process.write_memory(BASE, &6u64.to_le_bytes(), Manner::Forced), Ok(8));
+        assert_eq!(process.write_memory(BASE, &6u64.to_le_bytes(), AccessMode::Forced), Ok(8));
         assert_eq!((process.load(cpu, BASE), process.load(cpu, page(8))), (Ok(6u64), Ok(5u64)));
     });
 }
@@ -235,21 +235,21 @@ fn a_bus_error_instead_of_a_pager() {
 
 #[test]
 fn only_the_program_itself_waits() {
-    use freehold::{access::Manner, error::AccessError};
+    use freehold::{access::AccessMode, error::AccessError};
     everywhere(|world, process, _| {
         anon(process, BASE, 2);
         let config = UffdConfig { features: Features::empty(), user_mode_only: true };
         let uffd = Userfaultfd::new(process.space(), config).unwrap();
         uffd.register(BASE, 2 * PAGE, MISSING).unwrap();
         let mut out = [0; 8];
-        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(BASE, &mut out, AccessMode::Plain), Err(AccessError::BadAddress));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, BASE).unwrap();
         let (read, ()) = beside(world, program, || {
             assert_fault(&uffd, BASE, FaultReason::Missing, false);
             assert_eq!(uffd.copy(BASE, &bytes(4), WAKE), Ok(PAGE));
         });
         assert_eq!(read, 4);
-        assert_eq!(process.read_memory(BASE, &mut out, Manner::Plain), Ok(8));
+        assert_eq!(process.read_memory(BASE, &mut out, AccessMode::Plain), Ok(8));
     });
 }
 

@@ -1,6 +1,6 @@
 //! A change that begins in the middle of a fill: what is put after it began would be put where the pager has not heard of the change.
 
-#[path = "../disasters/gate.rs"]
+#[path = "../hazards/gate.rs"]
 mod gate;
 
 use super::*;

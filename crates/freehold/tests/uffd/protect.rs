@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     space::{Advice, RemapFlags},
     uffd::ProtectMode,
 };
@@ -33,7 +33,7 @@ fn a_store_waits() {
         // Nothing was there, so nothing is protected.
         process.store(cpu, page(2), 1u64).unwrap();
         // Others may not go around it.
-        let debugger = |_: &mut Vcpu| process.write_memory(page(0), &31u64.to_le_bytes(), Manner::Forced);
+        let debugger = |_: &mut Vcpu| process.write_memory(page(0), &31u64.to_le_bytes(), AccessMode::Forced);
         let (written, ()) = beside(world, debugger, || {
             assert_fault(&uffd, page(0), FaultReason::WriteProtect, true);
             uffd.write_protect(page(0), PAGE, OFF).unwrap();

@@ -1,7 +1,7 @@
 //! C-54: closing a context wakes everybody who sleeps for its sake. C-25: what they slept for may be gone.
 
 use super::*;
-use freehold::{access::Manner, space::Advice};
+use freehold::{access::AccessMode, space::Advice};
 use freehold_machine::Task;
 
 #[test]
@@ -24,7 +24,7 @@ fn c54_close_wakes_every_kind() {
             run(2, Box::new(|cpu| process.store(cpu, page(2), 2u64).unwrap()));
             run(3, Box::new(|cpu| process.store(cpu, page(0), 3u64).unwrap()));
             run(4, Box::new(|cpu| assert_eq!(process.load(cpu, page(40)), Ok(1u64))));
-            let debugger = || assert_eq!(process.read_memory(page(3), &mut [0; 8], Manner::Plain), Ok(8));
+            let debugger = || assert_eq!(process.read_memory(page(3), &mut [0; 8], AccessMode::Plain), Ok(8));
             run(5, Box::new(move |_| debugger()));
             run(6, Box::new(|_| process.madvise(page(4), PAGE, Advice::PopulateWrite).unwrap()));
             let mut faults = 0;

@@ -5,7 +5,7 @@ use super::{
         AddressSpace,
         ksm::may_merge,
         parts::{Holes, Parts},
-        reshape::Change,
+        split_merge::Change,
     },
     Advice, check_seal, whole,
 };
@@ -20,7 +20,7 @@ use core::ops::Range;
 impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
         let guard = self.write_range(range.clone())?;
-        whole(guard.each_part(range, Holes::Skip, |vma, part| {
+        whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;
             if flags != vma.flags() {

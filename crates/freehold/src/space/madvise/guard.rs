@@ -10,7 +10,7 @@ use crate::{
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
     Absent, ENTRIES, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, OutOfTables,
-    PAGE_SIZE, Pte, PteFlags, PteGuard, TableMemory, Unmapped, VaRange, VirtAddr, Visitor, Walked,
+    PAGE_SIZE, Pte, PteFlags, PteGuard, TableMemory, UnmappedFrame, VaRange, VirtAddr, Visitor, Walked,
 };
 
 impl From<OutOfTables> for MadviseError {
@@ -85,7 +85,7 @@ impl<P: Platform> Installer<'_, '_, '_, P> {
             Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MOVING, -1),
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
         };
-        let (frame, mut what) = (self.platform.frame(pfn), Unmapped::new(pfn, Level::Pte));
+        let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
         if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
             // As in a zap: before the flush for who writes the page back, and after it again.
             frame.set_dirty();

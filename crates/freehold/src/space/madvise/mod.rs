@@ -20,7 +20,7 @@ mod guard;
 mod pages;
 mod several;
 
-use super::{AddressSpace, reshape::ReshapeError};
+use super::{AddressSpace, split_merge::SplitMergeError};
 use crate::{
     PAGE_SIZE,
     error::{MadviseError, PopulateError},
@@ -113,11 +113,11 @@ advice! {
     GuardRemove = 103,
 }
 
-impl From<ReshapeError> for MadviseError {
-    fn from(error: ReshapeError) -> Self {
+impl From<SplitMergeError> for MadviseError {
+    fn from(error: SplitMergeError) -> Self {
         match error {
-            ReshapeError::TooManyVmas | ReshapeError::NoMemory => MadviseError::NotCut,
-            ReshapeError::NotSplittable => MadviseError::Invalid,
+            SplitMergeError::TooManyVmas | SplitMergeError::NoMemory => MadviseError::NotCut,
+            SplitMergeError::NotSplittable => MadviseError::Invalid,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::MadviseError,
-    fault::{Held, Step},
+    fault::{FaultOutcome, Held},
     hugetlb::HugePageSize,
     platform::Platform,
     uffd::event::Notice,
@@ -41,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 Ok(self.advise_part(vma, part, advice, Held::Mmap(&guard))?)
             };
-            match guard.each_part(rest.clone(), Holes::Skip, advise) {
+            match guard.for_each_vma_range(rest.clone(), Holes::Skip, advise) {
                 Ok(whole) => {
                     no_holes &= whole;
                     break;
@@ -81,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
                 if lacks_family(vma)
-                    && let Err(Step::Failed(_)) = self.prepare_anon(vma, held)
+                    && let Err(FaultOutcome::Failed(_)) = self.prepare_anon(vma, held)
                 {
                     return Err(MadviseError::OutOfMemory);
                 }
@@ -140,7 +140,7 @@ fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseEr
     Ok(())
 }
 
-/// Private anonymous memory that guards would be the first thing in: it gets a family before, as for a page, which later
+/// Private anonymous memory that guards would be the first thing in: it gets an anon_vma before, as for a page, which later
 /// merges depend on, and choosing one needs the mmap lock.
 fn lacks_family<P: Platform>(vma: &Vma<P>) -> bool {
     vma.is_anonymous() && !vma.anon().is_some()

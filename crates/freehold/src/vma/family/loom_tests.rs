@@ -1,6 +1,6 @@
-//! Faults that adopt a family for one VMA, and a walk over the pages that they made.
+//! Faults that adopt an anon_vma for one VMA, and a walk over the pages that they made.
 
-use super::{AnonId, FamilyWords};
+use super::{AnonId, AnonVmaWords};
 use core::ptr::null_mut;
 use freehold_sync::{
     atomic::{
@@ -39,8 +39,8 @@ impl World {
         })
     }
 
-    fn words(&self) -> FamilyWords<'_, Tree> {
-        FamilyWords { id: &self.id, tree: &self.tree }
+    fn words(&self) -> AnonVmaWords<'_, Tree> {
+        AnonVmaWords { id: &self.id, tree: &self.tree }
     }
 
     /// One of the trees, by its address. Not by reference: a missing order is to show as a failed test.
@@ -55,23 +55,23 @@ impl World {
         tree
     }
 
-    /// As `Vma::adopt`, with a tree that this fault has made.
-    fn adopt(&self, own: usize) {
+    /// As `Vma::attach_anon_vma`, with a tree that this fault has made.
+    fn attach_anon_vma(&self, own: usize) {
         let tree = &self.trees[own];
         tree.made.store(true, Relaxed);
         let mut edit = tree.linked.write().unwrap();
         let raw = core::ptr::from_ref(tree).cast_mut();
         let link = || *edit = true;
-        if let Err(winner) = self.words().adopt(AnonId::new(1), raw, link) {
+        if let Err(winner) = self.words().attach_anon_vma(AnonId::new(1), raw, link) {
             drop(edit);
             drop(self.made(winner.as_ptr()).linked.read().unwrap());
         }
     }
 
-    /// The first write of a page: a family if there is none, then a page, at home in the tree. Returns that tree.
+    /// The first write of a page: an anon_vma if there is none, then a page, at home in the tree. Returns that tree.
     fn fault(&self, own: usize) -> *mut Tree {
         if !self.words().id().is_some() {
-            self.adopt(own);
+            self.attach_anon_vma(own);
         }
         let home = self.words().tree();
         self.made(home);
@@ -114,13 +114,13 @@ fn a_walk_finds_the_vma_of_every_page() {
         let world = World::new();
         let adopter = thread::spawn({
             let world = world.clone();
-            move || world.adopt(1)
+            move || world.attach_anon_vma(1)
         });
         let walker = thread::spawn({
             let world = world.clone();
             move || world.walk()
         });
-        // Finds the family that the other adopts, or none, and then makes no page.
+        // Finds the anon_vma that the other adopts, or none, and then makes no page.
         if world.words().id().is_some() {
             world.fault(0);
         }

@@ -3,7 +3,7 @@
 use super::{Left, Op, done, made, op, signal, told};
 use crate::{scene::Scene, stage::HOG, *};
 use freehold::{
-    access::{IoVec, Manner, PinFlags},
+    access::{AccessMode, IoVec, PinFlags},
     error::Errno,
     fault::Access,
     platform::PkeyRights,
@@ -220,16 +220,16 @@ pub const OPS: &[Op] = &[
     })
     .leaves(Left::Layout),
     op("AddressSpace::read_memory", "read_memory", |s| {
-        transferred(s.process.read_memory(s.at(5), &mut [0; 16], Manner::Plain), 16)
+        transferred(s.process.read_memory(s.at(5), &mut [0; 16], AccessMode::Plain), 16)
     }),
     op("AddressSpace::read_memory", "read_memory, forced", |s| {
-        transferred(s.process.read_memory(s.at(7) - 8, &mut [0; 16], Manner::Forced), 16)
+        transferred(s.process.read_memory(s.at(7) - 8, &mut [0; 16], AccessMode::Forced), 16)
     }),
     op("AddressSpace::write_memory", "write_memory", |s| {
-        transferred(s.process.write_memory(s.at(5), &[3; 16], Manner::Plain), 16)
+        transferred(s.process.write_memory(s.at(5), &[3; 16], AccessMode::Plain), 16)
     }),
     op("AddressSpace::write_memory", "write_memory, forced", |s| {
-        transferred(s.process.write_memory(s.at(3), &[3; 16], Manner::Forced), 16)
+        transferred(s.process.write_memory(s.at(3), &[3; 16], AccessMode::Forced), 16)
     }),
     op("AddressSpace::read_vectored", "read_vectored", |s| {
         transferred(s.process.read_vectored(&parts(s), &mut [0; 32]), 32)

@@ -4,7 +4,7 @@ use super::unmap::Unmapped;
 use crate::{platform::Platform, uffd::event::Notice};
 
 /// What goes once the lock is gone.
-pub(crate) struct Leftovers<'s, P: Platform> {
+pub(crate) struct DeferredRetire<'s, P: Platform> {
     /// Unmapped to make room.
     before: Option<Unmapped<'s, P>>,
     /// A userfaultfd is to hear of a move.
@@ -13,10 +13,10 @@ pub(crate) struct Leftovers<'s, P: Platform> {
     after: Option<Unmapped<'s, P>>,
 }
 
-impl<'s, P: Platform> Leftovers<'s, P> {
+impl<'s, P: Platform> DeferredRetire<'s, P> {
     /// Nothing yet.
     pub fn new() -> Self {
-        Leftovers { before: None, moved: None, after: None }
+        DeferredRetire { before: None, moved: None, after: None }
     }
 
     /// This, too.
@@ -41,7 +41,7 @@ impl<'s, P: Platform> Leftovers<'s, P> {
     pub fn retire(self) {
         // Nearly always there is nothing, and so nothing to drop.
         match &self {
-            Leftovers { before: None, moved: None, after: None } => core::mem::forget(self),
+            DeferredRetire { before: None, moved: None, after: None } => core::mem::forget(self),
             _ => self.retire_all(),
         }
     }

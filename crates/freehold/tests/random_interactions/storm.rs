@@ -29,7 +29,7 @@ fn a_storm_where_parts_meet() {
                 // Only now: walks from pages come to every process.
                 left.iter().for_each(|process| process.check());
                 drop(left);
-                run.family[0].0.check();
+                run.anon_vma[0].0.check();
                 run.failed = run.world.engine().failed_frames();
                 run.end();
             }
@@ -59,7 +59,7 @@ impl Storm<'_> {
         let (len, to, value) = ((1 + self.pick(4)) * PAGE, BASE + self.pick(WINDOW) * PAGE, self.pick(100));
         let (which, index) = (self.pick(5) as usize, self.pick(PAGES));
         let run = self.run;
-        let process = if who == 0 { &run.family[0].0 } else { &self.children[who - 1] };
+        let process = if who == 0 { &run.anon_vma[0].0 } else { &self.children[who - 1] };
         let mapping = run.files[which.min(3)].file.mapping();
         let engine = run.world.engine();
         let frame = process.frame_at(at);
@@ -74,7 +74,7 @@ impl Storm<'_> {
             2 => drop(process.mmap(HUGE, HUGE_PAGES * PAGE, RW, ANON | MapFlags::FIXED, None, 0)),
             3..6 => drop(process.store(&mut self.cpu, at, value)),
             6 | 7 => drop(process.load::<u64>(&mut self.cpu, at)),
-            8 => drop(process.write_memory(at, &[1; 8], Manner::Forced)),
+            8 => drop(process.write_memory(at, &[1; 8], AccessMode::Forced)),
             9 if self.children.len() < 2 => {
                 let child = Process::of(process.fork().unwrap());
                 self.children.push(child);

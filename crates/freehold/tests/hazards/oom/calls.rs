@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     fault::FaultError,
     space::{Advice, LockAllFlags, LockFlags, RemapFlags},
     vma::flags::VmFlags,
@@ -205,7 +205,7 @@ pub const CALLS: &[Call] = &[
     call("a store that grows a stack", |s| store(s, 2997, 5)).changes(Extent::Layout),
     call("a store to a page that a child has too", |s| store(s, 3, 5)).forked(),
     call("a debugger's write", |s| {
-        let wrote = s.process.write_memory(at(9), &[1; 8], Manner::Forced);
+        let wrote = s.process.write_memory(at(9), &[1; 8], AccessMode::Forced);
         wrote.map(drop).map_err(|error| error.errno())
     })
     .forked(),

@@ -11,7 +11,7 @@ use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, VaRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives `child` copies of the pages of its VMA that this space has pinned: now, among the pages that have a family, those that
+    /// Gives `child` copies of the pages of its VMA that this space has pinned: now, among the pages that have an anon_vma, those that
     /// are exclusive still. No processor can store to them.
     pub(super) fn copy_kept(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
         let mut at = vma.start();

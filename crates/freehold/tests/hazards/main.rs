@@ -8,7 +8,7 @@ mod hooks;
 mod killed;
 mod leftovers;
 mod listed;
-mod memory_ends;
+mod oom;
 mod places;
 mod refused;
 mod remembered;

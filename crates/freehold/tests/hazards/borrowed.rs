@@ -7,7 +7,7 @@
 
 use super::{gate::Gated, *};
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::UffdError,
     space::AddressSpace,
     uffd::{Features, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
@@ -61,7 +61,7 @@ where
         keep.send(std::thread::spawn(move || meanwhile(&inside, &mut cpu)).join().unwrap()).unwrap();
     });
     let mut word = [0; 8];
-    assert_eq!(read.read_memory(BASE, &mut word, Manner::Plain), Ok(8));
+    assert_eq!(read.read_memory(BASE, &mut word, AccessMode::Plain), Ok(8));
     assert!(!gated.read.is_waiting(), "the reader read nothing");
     drop(kept.recv());
     read.check();

@@ -6,7 +6,7 @@
 
 use super::*;
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::{AccessError, MmapError},
     fault::{FaultError, SegvCode},
     space::{Limits, RemapFlags, TASK_SIZE},
@@ -110,7 +110,10 @@ fn a_stack_keeps_its_distance() {
             if gap > 0 {
                 let addr = lowest - PAGE;
                 assert_eq!(process.store(cpu, addr, 1u64), hole(addr));
-                assert_eq!(process.write_memory(addr, &[1], Manner::Forced), Err(AccessError::BadAddress));
+                assert_eq!(
+                    process.write_memory(addr, &[1], AccessMode::Forced),
+                    Err(AccessError::BadAddress)
+                );
                 // Jumping over the gap finds what is there, or nothing.
                 assert_eq!(process.load::<u64>(cpu, BASE + PAGE), hole(BASE + PAGE));
             }
@@ -179,7 +182,7 @@ fn no_stack_grows_below_the_minimum() {
         place(process, minimum + 4 * PAGE, PAGE, STACK);
         for addr in [minimum - 1, minimum - PAGE, 0] {
             assert_eq!(process.load::<u8>(cpu, addr), hole(addr));
-            for manner in [Manner::Plain, Manner::Forced, Manner::Report] {
+            for manner in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
                 assert_eq!(process.write_memory(addr, &[1], manner), Err(AccessError::BadAddress));
             }
         }

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use freehold::{
-    access::Manner,
+    access::AccessMode,
     error::Errno,
     fault::FaultError,
     space::{LockFlags, RemapFlags, Unmap},
@@ -167,7 +167,7 @@ const CALLS: &[Call] = &[
     call("a store to zeroes that a child has", |s| store(s, 612)).forked(),
     call("a store to what a child has", |s| store(s, 100)).forked(),
     call("a debugger's write", |s| {
-        let wrote = s.process.write_memory(BASE + 100 * PAGE, &[1; 8], Manner::Forced);
+        let wrote = s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced);
         wrote.map(drop).map_err(|error| error.errno())
     })
     .forked(),

@@ -6,14 +6,14 @@
 
 use super::{
     gate::Gated,
-    memory_ends::{
+    oom::{
         calls::{CALLS, Call},
         scene::Scene,
     },
     *,
 };
 use freehold::{
-    access::{Manner, PinFlags},
+    access::{AccessMode, PinFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
     object::FillError,
@@ -40,7 +40,7 @@ const LOOKS: &[&str] = &["DONTNEED", "guards", "POPULATE_WRITE", "POPULATE_READ"
 /// Calls inside one VMA, for which its own lock will do under every design.
 const IN_ONE_VMA: &[&str] = &["guards where there are pages", "guards taken away"];
 
-/// Faults in VMAs that have a family or need none, for which the VMA's lock will do if the design says so.
+/// Faults in VMAs that have an anon_vma or need none, for which the VMA's lock will do if the design says so.
 const FAULTS: &[&str] = &[
     "a store to fresh memory",
     "a load of fresh memory",
@@ -106,7 +106,7 @@ fn while_it_waits_for_the_address_space() {
     }
 }
 
-/// A fault that needs the lock to choose a family, or to see a hole, waits for a writer, and dies with it.
+/// A fault that needs the lock to choose an anon_vma, or to see a hole, waits for a writer, and dies with it.
 #[test]
 fn while_a_fault_waits_for_a_writer() {
     everywhere(|world, process, cpu| {
@@ -286,11 +286,11 @@ const LOOKING: &[Needing] = &[
         _ => Err(Errno::EFAULT),
     }),
     ("a reader", |s| {
-        let read = s.read_memory(BASE, &mut [0; 8], Manner::Plain);
+        let read = s.read_memory(BASE, &mut [0; 8], AccessMode::Plain);
         read.map(drop).map_err(|error| error.errno())
     }),
     ("a debugger", |s| {
-        let written = s.write_memory(BASE, &[1; 8], Manner::Forced);
+        let written = s.write_memory(BASE, &[1; 8], AccessMode::Forced);
         written.map(drop).map_err(|error| error.errno())
     }),
     ("populate", |s| s.madvise(BASE, PAGE, Advice::PopulateRead).map_err(|error| error.errno())),

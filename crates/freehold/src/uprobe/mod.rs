@@ -39,7 +39,7 @@ use crate::{
     error::{NoMemory, ProbeError},
     object::{FillError, Mapping, grace_period},
     platform::Platform,
-    rmap::{home::Home, tree::ByFile},
+    rmap::{root::RmapRoot, tree::IMmap},
     space::{AddressSpace, VmaInfo},
     vma::flags::VmFlags,
 };
@@ -109,7 +109,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-fn hit<P: Platform>(home: &Home<P, ByFile>, offset: u64, rcu: &P::RcuGuard) -> Option<Hit> {
+fn hit<P: Platform>(home: &RmapRoot<P, IMmap>, offset: u64, rcu: &P::RcuGuard) -> Option<Hit> {
     let probe = home.probes.read::<P>(rcu)?.at(offset)?;
     Some(Hit { file: core::ptr::from_ref(home).addr(), offset, original: probe.original.clone() })
 }

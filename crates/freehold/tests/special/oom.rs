@@ -126,7 +126,7 @@ fn failing(call: &Call, locking: Locking, failure: Failure, nth: u64) -> u64 {
 }
 
 #[test]
-fn memory_ends() {
+fn oom() {
     let mut met = 0;
     for call in &CALLS {
         for locking in [Locking::ALL[0], Locking::default()] {

@@ -14,8 +14,8 @@
 //! after a grace period: who finds the address in the record of such a frame, within a read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
-use super::tree::{FileRmap, Lookups, VmaTree, Which};
-use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform, probe::Registry};
+use super::tree::{FileRmap, RmapReadGuard, VmaTree, Which};
+use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform, uprobe::Registry};
 use allocator_api2::boxed::Box;
 use core::{
     mem::offset_of,
@@ -33,7 +33,7 @@ use freehold_sync::{
 };
 
 /// See the module.
-pub(crate) struct Home<P: Platform, W: Which> {
+pub(crate) struct RmapRoot<P: Platform, W: Which> {
     /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has words.
     refs: AtomicUsize,
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
@@ -49,14 +49,14 @@ pub(crate) struct Home<P: Platform, W: Which> {
 /// # Invariants
 ///
 /// The tree is alive, and its count includes this reference.
-pub(crate) struct HomeRef<P: Platform, W: Which>(NonNull<Home<P, W>>);
+pub(crate) struct RmapRootRef<P: Platform, W: Which>(NonNull<RmapRoot<P, W>>);
 
 // SAFETY: a tree may be used by any thread, and be freed by any.
-unsafe impl<P: Platform, W: Which> Send for HomeRef<P, W> {}
+unsafe impl<P: Platform, W: Which> Send for RmapRootRef<P, W> {}
 // SAFETY: as above.
-unsafe impl<P: Platform, W: Which> Sync for HomeRef<P, W> {}
+unsafe impl<P: Platform, W: Which> Sync for RmapRootRef<P, W> {}
 
-impl<P: Platform, W: Which> Home<P, W> {
+impl<P: Platform, W: Which> RmapRoot<P, W> {
     /// For a VMA that is to have its first anonymous page, or for a file.
     ///
     /// # Errors
@@ -65,22 +65,22 @@ impl<P: Platform, W: Which> Home<P, W> {
     pub fn try_new(
         readers: FileRmap,
         stats: Option<Counted<LockStats<P>>>,
-    ) -> Result<HomeRef<P, W>, NoMemory> {
-        let home = Home {
+    ) -> Result<RmapRootRef<P, W>, NoMemory> {
+        let home = RmapRoot {
             refs: AtomicUsize::new(1),
             mapping: AtomicPtr::new(null_mut()),
             vmas: VmaTree::new(readers, stats),
             probes: Registry::new(),
             head: RcuHead::new(),
         };
-        Ok(HomeRef(NonNull::from(Box::leak(Box::try_new(home)?))))
+        Ok(RmapRootRef(NonNull::from(Box::leak(Box::try_new(home)?))))
     }
 
     /// One reference more, for who has access by another that stays meanwhile.
-    pub fn hold(&self) -> HomeRef<P, W> {
+    pub fn hold(&self) -> RmapRootRef<P, W> {
         // Relaxed: the count cannot reach zero beside this.
         self.refs.fetch_add(1, Relaxed);
-        HomeRef(NonNull::from(self))
+        RmapRootRef(NonNull::from(self))
     }
 
     /// The pages of this home are a file's.
@@ -97,7 +97,7 @@ impl<P: Platform, W: Which> Home<P, W> {
     }
 
     /// The file whose pages they are, kept as long as the lock.
-    pub fn mapping<'l>(&'l self, _lookups: &'l Lookups<'_, P, W>) -> Option<&'l Mapping<P>> {
+    pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l Mapping<P>> {
         // SAFETY: the file clears the pointer, under the lock for writing, before it goes.
         unsafe { self.mapping.load(Acquire).as_ref() }
     }
@@ -120,14 +120,14 @@ impl<P: Platform, W: Which> Home<P, W> {
     /// # Safety
     ///
     /// Within `_rcu`, such a frame's record named `tree`.
-    pub unsafe fn find(_rcu: &P::RcuGuard, tree: NonNull<Self>) -> Option<HomeRef<P, W>> {
+    pub unsafe fn find(_rcu: &P::RcuGuard, tree: NonNull<Self>) -> Option<RmapRootRef<P, W>> {
         // SAFETY: a VMA or a file kept it when the read section had begun, so the memory stays for as long as it lasts.
         let refs = unsafe { &tree.as_ref().refs };
         let mut seen = refs.load(Relaxed);
         while seen != 0 {
             // Relaxed: what it holds is read under its lock.
             match refs.compare_exchange_weak(seen, seen + 1, Relaxed, Relaxed) {
-                Ok(_) => return Some(HomeRef(tree)),
+                Ok(_) => return Some(RmapRootRef(tree)),
                 Err(now) => seen = now,
             }
         }
@@ -135,16 +135,16 @@ impl<P: Platform, W: Which> Home<P, W> {
     }
 }
 
-impl<P: Platform, W: Which> Deref for Home<P, W> {
+impl<P: Platform, W: Which> Deref for RmapRoot<P, W> {
     type Target = VmaTree<P, W>;
     fn deref(&self) -> &Self::Target {
         &self.vmas
     }
 }
 
-impl<P: Platform, W: Which> HomeRef<P, W> {
+impl<P: Platform, W: Which> RmapRootRef<P, W> {
     /// Hands the reference over to a word.
-    pub fn into_raw(self) -> *mut Home<P, W> {
+    pub fn into_raw(self) -> *mut RmapRoot<P, W> {
         let tree = self.0.as_ptr();
         core::mem::forget(self);
         tree
@@ -155,27 +155,27 @@ impl<P: Platform, W: Which> HomeRef<P, W> {
     /// # Safety
     ///
     /// The pointer came from [`into_raw`](Self::into_raw), or is null, and is not used again.
-    pub unsafe fn from_raw(tree: *mut Home<P, W>) -> Option<Self> {
-        NonNull::new(tree).map(HomeRef)
+    pub unsafe fn from_raw(tree: *mut RmapRoot<P, W>) -> Option<Self> {
+        NonNull::new(tree).map(RmapRootRef)
     }
 }
 
-impl<P: Platform, W: Which> Deref for HomeRef<P, W> {
-    type Target = Home<P, W>;
-    fn deref(&self) -> &Home<P, W> {
+impl<P: Platform, W: Which> Deref for RmapRootRef<P, W> {
+    type Target = RmapRoot<P, W>;
+    fn deref(&self) -> &RmapRoot<P, W> {
         // SAFETY: the type's invariant.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl<P: Platform, W: Which> Drop for HomeRef<P, W> {
+impl<P: Platform, W: Which> Drop for RmapRootRef<P, W> {
     fn drop(&mut self) {
         // Release pairs with the fence: every use of the tree happens before its end.
         if self.refs.fetch_sub(1, Release) == 1 {
             fence(Acquire);
             // SAFETY: the last reference is gone, so nobody uses the head.
             unsafe {
-                let head = self.0.byte_add(offset_of!(Home<P, W>, head)).cast();
+                let head = self.0.byte_add(offset_of!(RmapRoot<P, W>, head)).cast();
                 P::rcu_defer(head, free::<P, W>);
             }
         }
@@ -189,5 +189,7 @@ impl<P: Platform, W: Which> Drop for HomeRef<P, W> {
 /// The head is that of a tree that nobody can find any more.
 unsafe fn free<P: Platform, W: Which>(head: NonNull<RcuHead>) {
     // SAFETY: the caller's promise; the tree came from `Box::leak`.
-    unsafe { drop(Box::from_raw(head.byte_sub(offset_of!(Home<P, W>, head)).cast::<Home<P, W>>().as_ptr())) };
+    unsafe {
+        drop(Box::from_raw(head.byte_sub(offset_of!(RmapRoot<P, W>, head)).cast::<RmapRoot<P, W>>().as_ptr()))
+    };
 }

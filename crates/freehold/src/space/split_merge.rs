@@ -13,7 +13,7 @@
 //! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds change only
 //! under the VMA's write lock, so that a reader which still finds an old entry cannot lock the VMA and looks again.
 
-use super::locking::{Slot, WriteGuard, entry, entry_at};
+use super::locking::{TreeEntry, WriteGuard, entry, entry_at};
 use crate::{
     counted::Counted,
     error::NoMemory,
@@ -33,7 +33,7 @@ use core::ops::Range;
 
 /// Why the set of VMAs could not be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReshapeError {
+pub(crate) enum SplitMergeError {
     /// The limit on VMAs.
     TooManyVmas,
     /// No memory for records.
@@ -42,9 +42,9 @@ pub(crate) enum ReshapeError {
     NotSplittable,
 }
 
-impl From<NoMemory> for ReshapeError {
+impl From<NoMemory> for SplitMergeError {
     fn from(_: NoMemory) -> Self {
-        ReshapeError::NoMemory
+        SplitMergeError::NoMemory
     }
 }
 
@@ -72,7 +72,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
     fn neighbours(&self, range: &Range<u64>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (prev, next) = self.around(range);
-        let (prev, next) = (prev.and_then(Slot::vma), next.and_then(Slot::vma));
+        let (prev, next) = (prev.and_then(TreeEntry::vma), next.and_then(TreeEntry::vma));
         (prev.filter(|vma| vma.end() == range.start), next.filter(|vma| vma.start() == range.end))
     }
 
@@ -177,17 +177,17 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> &'g Vma<P> {
         let right = self.lock_vma(survivor);
         let mut flags = survivor.flags() | (attrs.flags & VmFlags::STICKY);
-        let mut family = survivor.family().or(attrs.anon);
+        let mut anon_vma = survivor.anon_vma().or(attrs.anon);
         for vma in gone {
             let _ = self.lock_vma(vma);
             flags |= vma.flags() & VmFlags::STICKY;
-            family = family.or(vma.family());
+            anon_vma = anon_vma.or(vma.anon_vma());
         }
         right.set_flags(flags);
         // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to another.
-        let mut edit = RmapEdit::new(survivor.object(), family.tree);
+        let mut edit = RmapEdit::new(survivor.object(), anon_vma.tree);
         if !survivor.anon().is_some() {
-            right.join_within(&mut edit, family);
+            right.join_within(&mut edit, anon_vma);
         }
         for vma in gone {
             edit.remove(vma);
@@ -224,18 +224,18 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
-    pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, ReshapeError> {
+    pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, SplitMergeError> {
         self.cut(vma, at..vma.end())
     }
 
     /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
-    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: Range<u64>) -> Result<&'g Vma<P>, ReshapeError> {
+    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: Range<u64>) -> Result<&'g Vma<P>, SplitMergeError> {
         // Readers out before the flags are copied: they may add MAYBE_GUARD.
         let right = self.lock_vma(vma);
         let whole = vma.range();
         let attrs = vma.attrs();
         if !vma.object().may_split(vma, part.start) || !vma.object().may_split(vma, part.end) {
-            return Err(ReshapeError::NotSplittable);
+            return Err(SplitMergeError::NotSplittable);
         }
         self.split_huge_at(vma, &part)?;
         let at = |range: &Range<u64>| Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
@@ -286,7 +286,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma: &'g Vma<P>,
         range: Range<u64>,
         change: Change,
-    ) -> Result<&'g Vma<P>, ReshapeError> {
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
         let attrs = Attrs { flags: change.flags, policy: change.policy, ..vma.attrs() };
         self.modify_attrs(vma, range, attrs)
     }
@@ -298,7 +298,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: Range<u64>,
         flags: VmFlags,
         uffd: Option<&Counted<Context<P>>>,
-    ) -> Result<&'g Vma<P>, ReshapeError> {
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
         let result = self.modify_attrs(vma, range, Attrs { flags, uffd, ..vma.attrs() })?;
         self.lock_vma(result).set_uffd(uffd.cloned());
         Ok(result)
@@ -309,12 +309,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma: &'g Vma<P>,
         range: Range<u64>,
         attrs: Attrs<'_, P>,
-    ) -> Result<&'g Vma<P>, ReshapeError> {
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
         let attrs = Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let prev =
-            if range.start == vma.start() { self.prev_slot(range.start).and_then(Slot::vma) } else { None };
-        let next = if range.end == vma.end() { self.next_slot(range.end).and_then(Slot::vma) } else { None };
+        let prev = if range.start == vma.start() {
+            self.prev_slot(range.start).and_then(TreeEntry::vma)
+        } else {
+            None
+        };
+        let next =
+            if range.end == vma.end() { self.next_slot(range.end).and_then(TreeEntry::vma) } else { None };
         let sides =
             (prev.filter(|prev| prev.end() == range.start), next.filter(|next| next.start() == range.end));
         // Where the whole VMA would go, it must be allowed to.
@@ -334,14 +338,14 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Cuts `range` out of `vma`, within the limit on VMAs.
-    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: Range<u64>) -> Result<&'g Vma<P>, ReshapeError> {
+    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: Range<u64>) -> Result<&'g Vma<P>, SplitMergeError> {
         let cuts = u64::from(range.start > vma.start()) + u64::from(range.end < vma.end());
         if cuts == 0 {
             return Ok(vma);
         }
         let counts = self.space.counters.counts();
         if counts.map_count + cuts > self.space.engine.config().max_map_count {
-            return Err(ReshapeError::TooManyVmas);
+            return Err(SplitMergeError::TooManyVmas);
         }
         self.cut(vma, range)
     }
@@ -353,7 +357,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: &Range<u64>,
         attrs: &Attrs<'_, P>,
         sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
-    ) -> Result<Option<&'g Vma<P>>, ReshapeError> {
+    ) -> Result<Option<&'g Vma<P>>, SplitMergeError> {
         let whole = vma.range();
         self.reserve(1)?;
         let _ = self.lock_vma(vma);
@@ -399,10 +403,10 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> &'g Vma<P> {
         let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
         right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
-        let family = winner.family().or(loser.family());
-        let mut edit = RmapEdit::new(winner.object(), family.tree);
+        let anon_vma = winner.anon_vma().or(loser.anon_vma());
+        let mut edit = RmapEdit::new(winner.object(), anon_vma.tree);
         if !winner.anon().is_some() {
-            right.join_within(&mut edit, family);
+            right.join_within(&mut edit, anon_vma);
         }
         other.set_bounds_within(&mut edit, loser_range.clone(), loser_pgoff);
         right.set_bounds_within(&mut edit, winner_range.clone(), winner_pgoff);
