@@ -18,7 +18,7 @@
 //!
 //! # The protocol
 //!
-//! Four things are done to tables. What each needs:
+//! What is done to tables, and what each needs:
 //!
 //! | | locks of the caller | locks taken here | what it may meet |
 //! | --- | --- | --- | --- |

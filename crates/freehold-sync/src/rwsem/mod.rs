@@ -58,7 +58,7 @@
 //! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is read-modify-writes,
 //!   so an acquire of any later value pairs with it: in the reader's addition (fast path), in the load that settles a
 //!   doubt (empty queue), in the load that sees the phase flipped (queued, woken), in the exchange of one that admits
-//!   itself, in `try_read`, and in a writer's exchange.
+//!   itself, in `try_read`, and in a writer's exchange (hazard C-5).
 //! - `unlock_read` subtracts with release; the writer's exchange acquires. Where the lock is granted, the granter
 //!   acquires from the word, and passes on through the token: release in `hand_over`, acquire in `take_token`.
 

@@ -24,9 +24,20 @@
 //!
 //! # Locks
 //!
-//! Outermost first: the file's content and invalidate locks; the space's lock, which stands where the mmap lock stands; the
-//! lock of all regions (nommu_region_sem); the file's i_mmap lock. mmap has its region before it locks the space, so no file is
-//! read with a lock of an address space held. More in `docs/locking.md`.
+//! Outermost first: the file's content and invalidate locks; the space's lock, which stands where the mmap lock
+//! stands; the lock of all regions (nommu_region_sem); the file's i_mmap lock. The whole order is in
+//! `docs/locking.md`, what each operation takes in `docs/operations.md`.
+//!
+//! 1. **A region ends under the regions' lock, held for writing**, when its last user has gone, and is found under
+//!    that lock. So a text that is found in the file's tree is alive, and its count cannot reach zero meanwhile. The
+//!    copy itself is made without that lock, since the file may have to be read; whoever comes second takes what is
+//!    there and drops the other copy.
+//! 2. **Pages in place are looked for and linked in one hold of the invalidate lock for reading.** Truncation and
+//!    punching ask for them with it held for writing, before anything is changed. So a mapping is in the tree when
+//!    they ask, and they are refused, or it finds the pages gone. The walk changes nothing in the tree, so it holds
+//!    the i_mmap lock for reading: walks of one file do not wait for each other.
+//! 3. **A region exists before the space is locked**, and ends after that was unlocked: nothing is read, zeroed or
+//!    copied with a lock of an address space held.
 //!
 //! # Example
 //!

@@ -1,4 +1,17 @@
 //! One region: frames that follow each other, what they hold, and how many mappings use them.
+//!
+//! | region | in the file's tree | users | the file may lose its pages |
+//! | --- | --- | --- | --- |
+//! | *single*: anonymous memory, a copy that is written, pages in place that are only read | no | one | yes: the frames stay until the mapping goes |
+//! | *text*: a copy that is only read | yes | all who map some of its pages so | yes: it is a copy |
+//! | *shared*: a file's own pages | yes | one; the frames are what is shared | no: ETXTBSY |
+//!
+//! | field | written under | read under |
+//! | --- | --- | --- |
+//! | `by_address`, `users` | the regions' lock W | `by_address`: the same lock R; `users`: W |
+//! | `by_page` | the file's i_mmap lock W, inside the regions' lock W | i_mmap R |
+//! | `run` | regions W and the space's lock W, by the only user of a single region | regions R, or the space's lock R of a user |
+//! | `source`, `regions` | never | freely |
 #![expect(unsafe_code, reason = "regions are linked by pointers, and go with their last user")]
 
 use super::regions::Regions;

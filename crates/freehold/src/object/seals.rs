@@ -8,6 +8,9 @@
 //! | n ≥ 0 | so many can write | n + 1, n - 1 |
 //! | `DENIED` | nobody can, or ever will | 0, if the seal was not put on after all |
 //!
+//! A mapping that is about to write counts itself first, and reads the seals then. Sealing denies new ones first, and looks
+//! at the pages then, for references by which somebody may write.
+//!
 //! Only files that can be sealed count. Seals are added under the content lock held for writing, so whoever holds it
 //! finds them stand still.
 

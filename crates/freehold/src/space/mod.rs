@@ -116,7 +116,7 @@ impl Unmap {
         }
     }
 
-    /// Seed 000's section: what one PUD entry spans.
+    /// The section of step 0 (`docs/designs.md`): what one PUD entry spans.
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 

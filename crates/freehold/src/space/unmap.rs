@@ -548,7 +548,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let gathered = guard.gather(range)?;
         if gathered.totals.special && self.locking.unmap != Unmap::Exclusive {
-            // Seed 001's fallback for what must be zapped under the write lock. What was gathered is in place still.
+            // Step 0 (docs/designs.md) for what must be zapped under the write lock. What was gathered is in place still.
             drop(gathered);
             return self.unmap_sections(guard, range, SECTION);
         }
@@ -557,7 +557,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Seed 000: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
+    /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
     /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
     ///
     /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there only if others take

@@ -4,6 +4,19 @@
 //! reader that lost a race may still touch it there and find out. What a VMA *means* is kept still only by the guards of
 //! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
 //! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.
+//!
+//! The slab hands a freed VMA out again at once, perhaps to another address space. A reader that found the address in a
+//! read section cannot lock a free VMA (its count is 0). It may lock the VMA's next life, and then sees that the owner,
+//! the sequence number or the bounds do not fit, in this order, before it reads anything else (hazard C-22).
+//!
+//! | who has a VMA's address | as long as | keeps the memory by |
+//! | --- | --- | --- |
+//! | a lookup, a look without a lock | `lock_vma`, `speculate` | a read section |
+//! | a reader of the VMA | until its decrement | its count: the VMA is attached. If somebody waits for it, until its wake-up: a read section |
+//! | a holder of the mmap lock | the guard | the lock: to end a VMA of the space takes it for writing. Who ends one (a merge) does not use it afterwards |
+//! | a walker of the reverse map | `Lookups`, `Edit` | the lock: a VMA is unlinked before it goes back |
+//! | a munmap's list, `OwnedVma` | until retired | they own it |
+//! | a slot of readers | | nothing: what stands there is a number, compared and never followed |
 
 #![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
 
