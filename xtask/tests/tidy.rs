@@ -266,7 +266,7 @@ fn the_readme_shows_the_engines_example() {
     );
 }
 
-/// docs/locking.md lists the ranks in the order of the code.
+/// docs/locking.md lists the ranks in the order of the code, and says from where on they are spin locks.
 #[test]
 fn the_locking_document_has_the_order() {
     let code = fs::read_to_string(root().join("crates/freehold-sync/src/rank.rs")).expect("the ranks");
@@ -279,15 +279,125 @@ fn the_locking_document_has_the_order() {
         .filter(|line| !line.starts_with('/'))
         .collect();
     assert!(ranks.len() > 10, "the ranks were not found");
+    let spins = code.split("self as u8 >= Rank::").nth(1).and_then(|rest| rest.split(' ').next());
     let document = fs::read_to_string(root().join("docs/locking.md")).expect("the document");
-    let order = document.split("| rank | lock |").nth(1).expect("the table of ranks");
-    let listed: Vec<&str> = order
-        .lines()
-        .skip(2)
-        .take_while(|line| line.starts_with('|'))
-        .filter_map(|line| line.split('`').nth(1))
-        .collect();
+    let order = document.split("\n## 1. The order\n").nth(1).and_then(|rest| rest.split("```").nth(1));
+    let lines =
+        order.expect("the order").lines().skip(1).map(str::trim_start).filter(|line| !line.is_empty());
+    let (listed, marks): (Vec<&str>, Vec<&str>) = lines.partition(|line| !line.starts_with("--"));
+    let listed: Vec<&str> = listed.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(listed, ranks, "docs/locking.md and rank.rs differ");
+    assert!(marks.len() == 1 && marks[0].contains("spin locks"), "one line says where spin locks begin");
+    let first_spin = order.and_then(|order| order.split(marks[0]).nth(1)).map(str::trim_start);
+    assert_eq!(first_spin.and_then(|rest| rest.split(' ').next()), spins, "where spin locks begin");
+}
+
+/// Documents that say how the engine works, by the names of its code.
+const ABOUT_CODE: &[&str] = &[
+    "locking.md",
+    "munmap.md",
+    "operations.md",
+    "page-tables.md",
+    "hugetlb.md",
+    "reverse-map-and-pins.md",
+    "differences-from-linux.md",
+    "words.md",
+    "tour.md",
+];
+
+/// What they name that is not in the code, and why.
+const NOT_IN_THE_CODE: &[(&str, &str)] =
+    &[("/proc/PID/maps", "a file of Linux"), ("page_table_lock", "a lock of Linux")];
+
+/// Longest document of these, in lines: one reads it in one go.
+const MOST_LINES_TO_READ: usize = 200;
+
+/// Longest line of prose, in characters.
+const MOST_COLUMNS: usize = 110;
+
+/// A document without its fenced blocks: numbers of lines, from 1, and lines.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((number + 1, line))
+    })
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let inside = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.split(move |letter| !inside(letter)).filter(|word| !word.is_empty())
+}
+
+/// Names in backticks are words of the code; paths and crates in backticks exist.
+#[test]
+fn documents_name_what_is_there() {
+    let sources: Vec<Source> = rust("crates").collect();
+    let known: std::collections::HashSet<&str> =
+        sources.iter().flat_map(|source| source.text.lines().map(code).flat_map(words)).collect();
+    let path_exists = |name: &str| {
+        let name = name.trim_end_matches('/');
+        let ends = |path: &str| {
+            path.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('/'))
+        };
+        let within = format!("/{name}/");
+        root().join(name).exists()
+            || sources.iter().any(|source| ends(&source.path) || source.path.contains(&within))
+    };
+    let mut wrong = Vec::new();
+    for document in ABOUT_CODE {
+        let text = fs::read_to_string(root().join("docs").join(document)).expect("the document");
+        for (number, line) in prose(&text) {
+            for name in line.split('`').skip(1).step_by(2) {
+                if NOT_IN_THE_CODE.iter().any(|(other, _)| *other == name) {
+                    continue;
+                }
+                let there = if name.contains('/') || name.ends_with(".rs") {
+                    path_exists(name)
+                } else if name.contains('-') {
+                    root().join("crates").join(name).exists()
+                } else {
+                    words(name).all(|word| known.contains(word))
+                };
+                if !there {
+                    wrong.push(format!("docs/{document}:{number}: `{name}`"));
+                }
+            }
+        }
+    }
+    assert_none("names that are not in the code", wrong);
+}
+
+#[test]
+fn documents_can_be_read_in_one_go() {
+    let long = ABOUT_CODE.iter().filter_map(|document| {
+        let text = fs::read_to_string(root().join("docs").join(document)).expect("the document");
+        let lines = text.lines().count();
+        (lines > MOST_LINES_TO_READ).then(|| format!("docs/{document}: {lines} lines"))
+    });
+    assert_none("longer than a document may be", long.collect());
+}
+
+/// Neither tables nor code count, nor what `freehold reproduce` writes.
+#[test]
+fn prose_is_narrow() {
+    let documents = sources("docs").into_iter().filter(|source| source.path != "docs/results.md");
+    let at_the_top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| Source {
+        path: name.to_owned(),
+        text: fs::read_to_string(root().join(name)).expect("the document"),
+    });
+    let mut wide = Vec::new();
+    for source in documents.chain(at_the_top).filter(|source| source.path.ends_with(".md")) {
+        for (number, line) in prose(&source.text) {
+            let free = line.starts_with('|') || line.starts_with("    ");
+            let columns = line.chars().count();
+            if !free && columns > MOST_COLUMNS {
+                wide.push(format!("{}:{number}: {columns} columns", source.path));
+            }
+        }
+    }
+    assert_none("prose wider than 110 columns", wide);
 }
 
 /// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules that are public.

@@ -81,7 +81,7 @@
 //! | [`counted`] | a shared pointer whose allocation may fail |
 //!
 //! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so. Which locks
-//! there are and who may change what under which: `docs/locking.md`.
+//! there are and who may change what under which: `docs/locking.md`, and the documents that it names.
 #![no_std]
 #![deny(unsafe_code)]
 

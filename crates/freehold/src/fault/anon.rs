@@ -54,7 +54,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Makes sure that the VMA has an anon_vma before its first anonymous page.
     ///
     /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
-    /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, order).
+    /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), FaultOutcome<P>> {
         if vma.anon().is_some() {
