@@ -4,37 +4,41 @@
 //!
 //! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.
 //! - A writer holds the mmap lock for writing. It locks VMA by VMA, and unlocks them all at once.
-//! - A reader may be told that a VMA is locked when it no longer is (a stale number, or a wrap after 2^32 write sections). It
-//!   is never told that one is unlocked when it is not.
-//! - A reader may come late. VMAs are type-stable within a read section (RCU): memory that was a VMA when it was found stays
-//!   one until the section ends, perhaps of another address space. The lock keeps a late reader from *believing* what it
-//!   finds in a VMA's next life. Bounds are the caller's to check, after the lock is held.
+//! - A reader may be told that a VMA is locked when it no longer is (a stale number, or a wrap after 2^32
+//!   write sections). It is never told that one is unlocked when it is not.
+//! - A reader may come late. VMAs are type-stable within a read section (RCU): memory that was a VMA when it
+//!   was found stays one until the section ends, perhaps of another address space. The lock keeps a late
+//!   reader from *believing* what it finds in a VMA's next life. Bounds are the caller's to check, after the
+//!   lock is held.
 //!
 //! # How
 //!
-//! **Reader**: raise the count; ask whether the owner is this space; compare the VMA's number with the mmap lock's. If they
-//! are equal the VMA is write-locked: lower the count, and give up.
+//! **Reader**: raise the count; ask whether the owner is this space; compare the VMA's number with the mmap
+//! lock's. If they are equal the VMA is write-locked: lower the count, and give up.
 //!
 //! **Writer**: store the mmap lock's number in the VMA (*mark*); exchange the count 1 by 1, which is the one
-//! read-modify-write that an unread VMA costs. If there are readers, set bit 30, which keeps new ones out, and sleep until the
-//! count says that they have gone. The mmap lock's next number unlocks every VMA.
+//! read-modify-write that an unread VMA costs. If there are readers, set bit 30, which keeps new ones out,
+//! and sleep until the count says that they have gone. The mmap lock's next number unlocks every VMA.
 //!
-//! Both touch the count between their two looks, so one of them comes second there: a reader after the writer sees the number
-//! and gives up; a writer after the reader finds the count raised, or spread, and waits. Because the writer always looks, it
-//! does not matter if the number happened to be equal already, be it from this write section or after 2^32 of them.
+//! Both touch the count between their two looks, so one of them comes second there: a reader after the writer
+//! sees the number and gives up; a writer after the reader finds the count raised, or spread, and waits.
+//! Because the writer always looks, it does not matter if the number happened to be equal already, be it from
+//! this write section or after 2^32 of them.
 //!
-//! **Waiting**: the one possible waiter (the mmap lock is held for writing) sleeps on the count word itself, and a reader that
-//! leaves wakes by the address of that word. So it makes no difference whose VMA it is by then: the count of a recycled VMA is
-//! the very word on which the writer of the new space waits, and the reader needs neither the space nor a reference to it
-//! (hazard C-19 cannot occur). After its decrement a reader does not read the VMA any more. A read section (RCU) that began
-//! before the decrement keeps the word a word until the reader has woken by its address: the writer may be awake already, have
-//! ended the VMA, and have given its memory away. A reader for whom nobody waits wakes nobody, and needs no section.
+//! **Waiting**: the one possible waiter (the mmap lock is held for writing) sleeps on the count word itself,
+//! and a reader that leaves wakes by the address of that word. So it makes no difference whose VMA it is by
+//! then: the count of a recycled VMA is the very word on which the writer of the new space waits, and the
+//! reader needs neither the space nor a reference to it (hazard C-19 cannot occur). After its decrement a
+//! reader does not read the VMA any more. A read section (RCU) that began before the decrement keeps the word
+//! a word until the reader has woken by its address: the writer may be awake already, have ended the VMA, and
+//! have given its memory away. A reader for whom nobody waits wakes nobody, and needs no section.
 //!
-//! **Spreading**: readers of one VMA on many CPUs would pass the line of its count around, twice for each of them. So where
-//! they meet often they spread: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand
-//! instead of being counted (distributed reader indicators with a way back, as in BRAVO: Dice and Kogan, 2019). The readers of a
-//! VMA are those counted and those standing. Which of them is which does not matter: who leaves takes *a* reader out of the slot
-//! that it came by, or, if none of its VMA stands there any more, out of the count.
+//! **Spreading**: readers of one VMA on many CPUs would pass the line of its count around, twice for each of
+//! them. So where they meet often they spread: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in
+//! which a reader of some VMA may stand instead of being counted (distributed reader indicators with a way
+//! back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA are those counted and those standing. Which
+//! of them is which does not matter: who leaves takes *a* reader out of the slot that it came by, or, if none
+//! of its VMA stands there any more, out of the count.
 //!
 //! # The count
 //!
@@ -46,30 +50,32 @@
 //! | one of the last two + bit 31, *spread* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
 //! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
-//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers without
-//! further ado.
+//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers
+//! without further ado.
 //!
 //! # The slots
 //!
-//! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still spread and not
-//! draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise it leaves, and comes by
-//! the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it adds bit 30, takes bit 31 off, and then looks
-//! through the slots. For each in which the VMA stands it raises the count, then empties the slot, or lowers the count
-//! again if the reader was faster to leave. Now all readers are counted, and it waits as it always does. A writer of a
-//! VMA that is not spread looks through nothing.
+//! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still
+//! spread and not draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise
+//! it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it adds bit
+//! 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it raises the
+//! count, then empties the slot, or lowers the count again if the reader was faster to leave. Now all readers
+//! are counted, and it waits as it always does. A writer of a VMA that is not spread looks through nothing.
 //!
-//! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four accesses has
-//! to be; loom does not know that order, so the unit tests of `axioms` run them as they ship): a reader that finds the VMA
-//! spread and not draining comes before the writer's bit 30, so the writer finds it in its slot, or finds it gone. A
-//! reader leaves the VMA as it leaves the count: without looking at it any more, other than by that one decrement. A
-//! late one may stand in its slot with a VMA of another life, to which it is a reader in passing. The slots belong to the
-//! engine, because a VMA may have a life in each of its address spaces.
+//! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four
+//! accesses has to be; loom does not know that order, so the unit tests of `axioms` run them as they ship): a
+//! reader that finds the VMA spread and not draining comes before the writer's bit 30, so the writer finds it
+//! in its slot, or finds it gone. A reader leaves the VMA as it leaves the count: without looking at it any
+//! more, other than by that one decrement. A late one may stand in its slot with a VMA of another life, to
+//! which it is a reader in passing. The slots belong to the engine, because a VMA may have a life in each of
+//! its address spaces.
 //!
-//! *When it spreads*: an exchange of a reader that fails because the count has changed is a meeting, and costs about one
-//! transfer of a line. To look through the slots costs a transfer for each that a reader was in lately, and the reading
-//! of a line for the others, an eighth of that. So the VMA spreads after an eighth as many meetings as there are slots,
-//! counted from when it last ceased to be: what writers pay is in proportion to what readers paid before, and a VMA that
-//! is written often beside few readers stays as it is. One thread alone never meets.
+//! *When it spreads*: an exchange of a reader that fails because the count has changed is a meeting, and
+//! costs about one transfer of a line. To look through the slots costs a transfer for each that a reader was
+//! in lately, and the reading of a line for the others, an eighth of that. So the VMA spreads after an eighth
+//! as many meetings as there are slots, counted from when it last ceased to be: what writers pay is in
+//! proportion to what readers paid before, and a VMA that is written often beside few readers stays as it is.
+//! One thread alone never meets.
 //!
 //! # The sequence number
 //!
@@ -78,7 +84,8 @@
 //! | the mmap lock's number, which is odd | write-locked; after the writer's end the numbers differ: unlocked |
 //! | any other | not locked |
 //!
-//! It is written only by who holds the mmap lock for writing, or owns the detached VMA. A new one is all ones.
+//! It is written only by who holds the mmap lock for writing, or owns the detached VMA. A new one is all
+//! ones.
 //!
 //! # Who pairs with whom
 //!
@@ -91,8 +98,8 @@
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
 //! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, who lowers the count for both | the same |
 //!
-//! All changes of the count but the store in `attach` are read-modify-writes, and so are all of a slot: who sees a later
-//! value of it has acquired the earlier releases too.
+//! All changes of the count but the store in `attach` are read-modify-writes, and so are all of a slot: who
+//! sees a later value of it has acquired the earlier releases too.
 
 use crate::atomic::{AtomicU32, CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise, const_unless_loom};
 use crate::host::{Host, Killed};

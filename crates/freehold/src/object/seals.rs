@@ -1,18 +1,19 @@
 //! Seals: what nobody may do to a memfd any more, whoever has it open or mapped.
 //!
-//! A seal against writing has to be sure that no mapping writes. Each VMA that may write to the file, now or after an mprotect,
-//! is counted, and each mmap that is about to make one counts while it lasts (Linux: i_mmap_writable):
+//! A seal against writing has to be sure that no mapping writes. Each VMA that may write to the file, now or
+//! after an mprotect, is counted, and each mmap that is about to make one counts while it lasts (Linux:
+//! i_mmap_writable):
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
 //! | n ≥ 0 | so many can write | n + 1, n - 1 |
 //! | `DENIED` | nobody can, or ever will | 0, if the seal was not put on after all |
 //!
-//! A mapping that is about to write counts itself first, and reads the seals then. Sealing denies new ones first, and looks
-//! at the pages then, for references by which somebody may write.
+//! A mapping that is about to write counts itself first, and reads the seals then. Sealing denies new ones
+//! first, and looks at the pages then, for references by which somebody may write.
 //!
-//! Only files that can be sealed count. Seals are added under the content lock held for writing, so whoever holds it
-//! finds them stand still.
+//! Only files that can be sealed count. Seals are added under the content lock held for writing, so whoever
+//! holds it finds them stand still.
 
 use super::{Mapping, mapping::FillError, truncate::grace_period};
 use crate::{counted::Counted, error::SealError, platform::Platform, vma::flags::VmFlags};

@@ -1,13 +1,15 @@
 //! The VMA: one run of addresses with the same rights on the same object.
 //!
-//! A VMA lives in a [slab]: its memory stays a `Vma` as long as any read section (RCU) in which it could be found, so a
-//! reader that lost a race may still touch it there and find out. What a VMA *means* is kept still only by the guards of
-//! [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and only for as long as they live. Who looks without any
-//! (`space/speculate.rs`) reads words and believes them if nothing was written meanwhile.
+//! A VMA lives in a [slab]: its memory stays a `Vma` as long as any read section (RCU) in which it could be
+//! found, so a reader that lost a race may still touch it there and find out. What a VMA *means* is kept
+//! still only by the guards of [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and
+//! only for as long as they live. Who looks without any (`space/speculate.rs`) reads words and believes them
+//! if nothing was written meanwhile.
 //!
-//! The slab hands a freed VMA out again at once, perhaps to another address space. A reader that found the address in a
-//! read section cannot lock a free VMA (its count is 0). It may lock the VMA's next life, and then sees that the owner,
-//! the sequence number or the bounds do not fit, in this order, before it reads anything else (hazard C-22).
+//! The slab hands a freed VMA out again at once, perhaps to another address space. A reader that found the
+//! address in a read section cannot lock a free VMA (its count is 0). It may lock the VMA's next life, and
+//! then sees that the owner, the sequence number or the bounds do not fit, in this order, before it reads
+//! anything else (hazard C-22).
 //!
 //! | who has a VMA's address | as long as | keeps the memory by |
 //! | --- | --- | --- |
