@@ -1,5 +1,6 @@
 //! One line of a recording: what a task did, when, and what it cost there.
 
+use crate::Limits;
 use std::ops::Range;
 
 /// What happened, in the order in which the kernel applied it.
@@ -42,6 +43,8 @@ pub enum Kind {
         /// As of clone(2): `CLONE_VM` shares the address space, else it is copied now.
         flags: u64,
     },
+    /// The process of the task has these resource limits from now on.
+    Limits(Box<Limits>),
     /// execve succeeded: the process has a new address space.
     Exec {
         /// The snapshot that shows it, where one was taken.
@@ -131,7 +134,9 @@ pub struct Call {
     /// Which.
     pub name: CallName,
     /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an ioctl are the descriptor, the
-    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER).
+    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER). Of prlimit64 and setrlimit, the
+    /// new limits, soft and hard, stand in place of the addresses, and a process's serial number in place of a PID (0: the caller's). That of
+    /// capset is the lower half of the effective set.
     pub args: [u64; 6],
     /// What came back.
     pub returned: Returned,
@@ -229,6 +234,7 @@ macro_rules! calls {
 
 calls! {
     Brk "brk" 1,
+    Capset "capset" 1,
     Clone "clone" 5,
     Clone3 "clone3" 2,
     Close "close" 1,
@@ -271,12 +277,14 @@ calls! {
     PkeyFree "pkey_free" 1,
     PkeyMprotect "pkey_mprotect" 4,
     Prctl "prctl" 5,
+    Prlimit64 "prlimit64" 4,
     ProcessMadvise "process_madvise" 5,
     ProcessMrelease "process_mrelease" 2,
     ProcessVmReadv "process_vm_readv" 6,
     ProcessVmWritev "process_vm_writev" 6,
     RemapFilePages "remap_file_pages" 5,
     SetMempolicy "set_mempolicy" 3,
+    Setrlimit "setrlimit" 3,
     Shmat "shmat" 3,
     Shmctl "shmctl" 3,
     Shmdt "shmdt" 1,
@@ -310,6 +318,11 @@ pub struct Cost {
 }
 
 impl CallName {
+    /// It sets resource limits, or the capabilities that lift them.
+    pub fn is_of_limits(self) -> bool {
+        matches!(self, CallName::Capset | CallName::Prlimit64 | CallName::Setrlimit)
+    }
+
     /// It makes, copies or closes descriptors of open files, or asks something of one.
     pub fn is_of_descriptors(self) -> bool {
         use CallName::{Close, CloseRange, Creat, Dup, Dup2, Dup3, Fcntl, Open, Openat, Openat2};

@@ -10,6 +10,7 @@ mod event;
 mod fields;
 mod files;
 mod input;
+mod limits;
 mod lines;
 mod numbers;
 pub mod operation;
@@ -25,6 +26,7 @@ mod write;
 
 pub use error::{Place, ReadError};
 pub use event::{Beside, Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
+pub use limits::{KnownLimits, Limits};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
 pub use thp::{Thp, shown_thp};

@@ -106,3 +106,24 @@ pub mod uffdio {
     /// `UFFDIO_REGISTER_MODE_MINOR`.
     pub const MINOR: u64 = 4;
 }
+
+/// Resources that prlimit64 and setrlimit limit.
+pub mod rlimit {
+    /// `RLIMIT_DATA`.
+    pub const DATA: u64 = 2;
+    /// `RLIMIT_STACK`.
+    pub const STACK: u64 = 3;
+    /// `RLIMIT_MEMLOCK`.
+    pub const MEMLOCK: u64 = 8;
+    /// `RLIMIT_AS`.
+    pub const AS: u64 = 9;
+
+    /// Those that recordings keep: they limit memory.
+    pub const KEPT: [u64; 4] = [DATA, STACK, MEMLOCK, AS];
+}
+
+/// Capabilities, as bits of the sets that capset gives.
+pub mod capability {
+    /// `CAP_IPC_LOCK`: to lock more than RLIMIT_MEMLOCK.
+    pub const IPC_LOCK: u64 = 1 << 14;
+}

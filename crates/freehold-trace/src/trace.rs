@@ -5,9 +5,9 @@ use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
 use crate::numbers::Numbers;
-use crate::operation::uffdio;
+use crate::operation::{rlimit, uffdio};
 use crate::unread::Unread;
-use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Why};
+use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Limits, Returned, Why};
 use std::collections::BTreeMap;
 
 /// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
@@ -193,6 +193,7 @@ impl Seen {
                 self.exited.insert(task, "the exit of task", "tasks")?;
                 exit(&mut fields)?
             }
+            (b"R", _) => Kind::Limits(Box::new(Limits::read(&mut fields)?)),
             (b"D", _) => Kind::TornDown { process: self.process(&mut fields)? },
             (b"G", _) => signal(&mut fields)?,
             (b"S", _) => self.snapshot(&mut fields)?,
@@ -277,6 +278,18 @@ impl Seen {
                     "c020aa00 or 8010aa01: UFFDIO_REGISTER or UFFDIO_UNREGISTER",
                     begin,
                 ));
+            }
+            let resource =
+                name == CallName::Setrlimit && index == 0 || name == CallName::Prlimit64 && index == 1;
+            if resource && !rlimit::KEPT.contains(arg) {
+                return Err(Bad::Expected("2, 3, 8 or 9: RLIMIT_DATA, _STACK, _MEMLOCK or _AS", begin));
+            }
+            if name == CallName::Prlimit64 && index == 0 && *arg != 0 {
+                let task = u32::try_from(*arg)
+                    .map_err(|_| Bad::Expected("0 or a process's serial number", begin))?;
+                if !self.tasks.contains(task) {
+                    return Err(Bad::UnknownTask(task));
+                }
             }
         }
         fields.eat(b' ');

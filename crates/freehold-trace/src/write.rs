@@ -171,6 +171,7 @@ fn kind(out: &mut impl Write, kind: &Kind) -> io::Result<()> {
         }
         Kind::Call(made) => call(out, made),
         Kind::Clone { child, process, flags } => write!(out, "N {child} {process} {flags:x}"),
+        Kind::Limits(limits) => write!(out, "R{limits}"),
         Kind::Exec { snapshot: Some(id) } => write!(out, "E {id}"),
         Kind::Exec { snapshot: None } => write!(out, "E -"),
         Kind::Exit { last: true } => write!(out, "X g"),

@@ -95,7 +95,10 @@ impl Life {
                 let process = self.process_of(*process, now);
                 self.listed(process, snapshot, now);
             }
-            Happened::TornDown { .. } | Happened::Signal { .. } | Happened::Lost { .. } => {}
+            Happened::TornDown { .. }
+            | Happened::Signal { .. }
+            | Happened::Limits(_)
+            | Happened::Lost { .. } => {}
         }
     }
 

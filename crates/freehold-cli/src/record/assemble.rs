@@ -75,7 +75,8 @@ impl<'a> Assembler<'a> {
     /// What it has become. Calls that never came back are in it, too.
     pub fn finish(mut self) -> Assembled {
         for pending in self.tasks.into_values().filter_map(|task| task.call) {
-            if is_kept(pending.name, &pending.args) && !makes_task(pending.name) {
+            let changes_nothing = makes_task(pending.name) || pending.name.is_of_limits();
+            if is_kept(pending.name, &pending.args) && !changes_nothing {
                 let kind = &mut self.made.ops[pending.op].kind;
                 kind.get_or_insert_with(|| call(&pending, Returned::Never, None));
             }
@@ -157,6 +158,8 @@ impl<'a> Assembler<'a> {
                 }
             }
             What::Snapshot(index) => self.snapshot(thread, index, time),
+            What::Limits(limits) => ops.push(Op::new(time, cpu, serial, Some(Kind::Limits(limits)))),
+            What::Missed => ops.push(Op::new(time, cpu, serial, Some(Kind::Lost { events: 1 }))),
             What::Lost(_) => {}
         }
     }
@@ -195,8 +198,14 @@ impl<'a> Assembler<'a> {
     fn leave(&mut self, thread: i32, name: CallName, value: i64, time: u64) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
         task.in_fault = false;
-        let Some(pending) = task.call.take().filter(|pending| pending.name == name) else { return };
+        let Some(mut pending) = task.call.take().filter(|pending| pending.name == name) else { return };
+        let other = self.tasks.get(&(pending.args[0] as i32)).map(|other| other.process);
         let failed = (-4095..0).contains(&value);
+        let names_process = name == CallName::Prlimit64 && pending.args[0] != 0;
+        let is_elsewhere = names_process && other.is_none();
+        if names_process {
+            pending.args[0] = other.unwrap_or(0).into();
+        }
         let op = &mut self.made.ops[pending.op];
         op.ended = Some(time);
         if op.kind.is_some() || !is_kept(name, &pending.args) {
@@ -206,6 +215,8 @@ impl<'a> Assembler<'a> {
             && !(name == CallName::Fcntl && pending.args[1] as u32 == fcntl::ADD_SEALS)
         {
             // Nothing came of it.
+        } else if name.is_of_limits() && (failed || is_elsewhere) {
+            // Nothing has changed of what is recorded.
         } else if is_exec(name) {
             op.kind = (!failed).then_some(Kind::Exec { snapshot: None });
         } else {

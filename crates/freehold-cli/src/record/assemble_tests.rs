@@ -183,3 +183,39 @@ fn calls_that_never_return_are_kept() {
     let expected = ["10 1 1 N 2 1 10100", "11 1 2 madvise 1000 1000 4 = ?", "12 1 1 exit_group 3 = ?"];
     assert_eq!(lines(&story, &mut []), expected);
 }
+
+/// Limits are those of a process that is recorded; what is refused, or about others, changes none.
+#[test]
+fn limits_are_of_processes_that_are_recorded() {
+    let call = |time, name, args: &[u64], value| {
+        [(time, ROOT, enter(name, args)), (time + 1, ROOT, What::Leave(name, value))]
+    };
+    let limits = freehold_trace::Limits {
+        address_space: u64::MAX,
+        data: u64::MAX,
+        data_hard: u64::MAX,
+        stack: 0x80_0000,
+        memlock: 0x1_0000,
+        may_lock: false,
+    };
+    let story = [
+        vec![(1, ROOT, What::Limits(Box::new(limits))), (2, ROOT, What::NewTask { thread: 701, flags: 0 })],
+        call(10, CallName::Setrlimit, &[8, 0, 0x1_0000], 0).into(),
+        call(20, CallName::Setrlimit, &[8, 2, 1], -22).into(),
+        call(30, CallName::Prlimit64, &[0, 9, 0x2000, u64::MAX], 0).into(),
+        call(40, CallName::Prlimit64, &[701, 9, 0x3000, u64::MAX], 0).into(),
+        call(50, CallName::Prlimit64, &[1, 9, 0x3000, u64::MAX], 0).into(),
+        call(60, CallName::Capset, &[0x4000], 0).into(),
+        vec![(70, ROOT, What::Missed)],
+    ];
+    let expected = [
+        "1 1 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000",
+        "2 1 1 N 2 2 0",
+        "10 1 1 setrlimit 8 0 10000 = 0 x1",
+        "30 1 1 prlimit64 0 9 2000 ffffffffffffffff = 0 x1",
+        "40 1 1 prlimit64 2 9 3000 ffffffffffffffff = 0 x1",
+        "60 1 1 capset 4000 = 0 x1",
+        "70 1 1 L 1",
+    ];
+    assert_eq!(lines(&story.concat(), &mut []), expected);
+}

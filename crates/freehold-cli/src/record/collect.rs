@@ -1,7 +1,7 @@
 //! Takes away what the kernel reports, on a thread of its own, so that its buffers do not run full.
 
-use super::ioctl::Ioctls;
 use super::perf::{Again, Perf};
+use super::pointed::Pointed;
 use super::raw::{Raw, What};
 use super::ring::Events;
 use super::tracee::now;
@@ -43,14 +43,14 @@ pub struct Collected {
     perf: Vec<Raw>,
     /// Events that were lost.
     pub lost: u64,
-    /// Why ioctls of userfaultfds were not seen, if so.
+    /// Why calls were not seen that say something in structures of the caller's, if so.
     pub unseen: Option<anyhow::Error>,
 }
 
 struct Work {
     buffers: Vec<(Buffer, BufWriter<File>)>,
     perf: Perf,
-    ioctls: anyhow::Result<Ioctls>,
+    pointed: anyhow::Result<Pointed>,
     /// Reports that had found no room when that was last looked at, and when that was.
     dropped: u64,
     looked: u64,
@@ -74,9 +74,9 @@ impl Collector {
             buffers.push((buffer, BufWriter::with_capacity(1 << 20, file)));
         }
         let cpus: Vec<_> = buffers.iter().map(|(buffer, _)| buffer.cpu).collect();
-        let ioctls = Ioctls::new(&instance, kilobytes, cpus.first().copied().unwrap_or_default());
+        let pointed = Pointed::new(&instance, kilobytes, cpus.first().copied().unwrap_or_default());
         let (perf, again) = Perf::new(process, kilobytes, cpus)?;
-        let work = Work { buffers, perf, ioctls, dropped: 0, looked: now(), losses: Vec::new() };
+        let work = Work { buffers, perf, pointed, dropped: 0, looked: now(), losses: Vec::new() };
         Ok(Collector { instance, process, work, again })
     }
 
@@ -117,8 +117,8 @@ impl Work {
             buffer.drain(file).context(KEPT)?;
         }
         self.perf.drain();
-        if let Ok(ioctls) = &mut self.ioctls {
-            ioctls.drain(&mut self.perf.found).context(KEPT)?;
+        if let Ok(pointed) = &mut self.pointed {
+            pointed.drain(&mut self.perf.found).context(KEPT)?;
         }
         let lost = self.dropped.saturating_sub(before);
         if lost > 0 {
@@ -152,7 +152,7 @@ impl Running {
         perf.sort_by_key(|raw| raw.time);
         let count = |raw: &Raw| if let What::Lost(count) = raw.what { count } else { 0 };
         let lost = perf.iter().map(count).sum();
-        Ok(Collected { instance, pages, perf, lost, unseen: work.ioctls.err() })
+        Ok(Collected { instance, pages, perf, lost, unseen: work.pointed.err() })
     }
 }
 

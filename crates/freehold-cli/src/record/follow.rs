@@ -7,7 +7,7 @@ use super::perf::Again;
 use super::proc;
 use super::tracee::{self, Stop, now};
 use anyhow::Context;
-use freehold_trace::{Snapshot, Why};
+use freehold_trace::{Limits, Snapshot, Why};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct Taken {
     pub thread: i32,
     /// Number of the process still unknown.
     pub snapshot: Snapshot,
+    /// Its process's resource limits, after an exec.
+    pub limits: Option<Limits>,
 }
 
 /// What was found on the way.
@@ -220,7 +222,8 @@ impl Follower {
                 snapshot.id = self.found.snapshots.len() as u32;
                 snapshot.taken = (from, now());
                 snapshot.threads = self.alive(process);
-                self.found.snapshots.push(Taken { thread, snapshot });
+                let limits = if why == Why::Exec { proc::limits_of(process).ok() } else { None };
+                self.found.snapshots.push(Taken { thread, snapshot, limits });
             }
             Err(error) => self.fails(&error),
         }

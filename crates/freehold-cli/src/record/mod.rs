@@ -1,8 +1,8 @@
 //! `freehold record`: runs a command and makes a recording of it.
 //!
 //! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of faults and
-//! names of files in rings of perf events (`perf`), and what is registered with userfaultfds through programs that it
-//! runs for us (`ioctl`, `bpf`). `follow` stops processes with ptrace where they exec and exit, and takes snapshots
+//! names of files in rings of perf events (`perf`), and what is registered with userfaultfds and which limits are set through
+//! programs that it runs for us (`pointed`, `bpf`). `follow` stops processes with ptrace where they exec and exit, and takes snapshots
 //! (`proc`). `assemble` puts all of it together by time. Where the kernel gives no leave, the program strace records
 //! the calls alone (`strace`).
 
@@ -12,10 +12,10 @@ mod collect;
 mod command;
 mod follow;
 mod format;
-mod ioctl;
 mod machine;
 mod op;
 mod perf;
+mod pointed;
 mod proc;
 mod raw;
 mod ring;

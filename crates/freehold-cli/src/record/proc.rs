@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "an ioctl of which no library knows")]
 
 use anyhow::{Context, bail};
-use freehold_trace::{Area, Pages, Snapshot, Why};
+use freehold_trace::operation::capability;
+use freehold_trace::{Area, Limits, Pages, Snapshot, Why};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,6 +64,47 @@ pub fn is_privileged(process: i32) -> bool {
     let readable = readable.is_ok_and(|exe| exe.permissions().mode() & 0o444 == 0o444);
     let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
     differ("Uid:") || differ("Gid:") || !root && !readable
+}
+
+/// The resource limits of `process`, which stands still.
+///
+/// # Errors
+///
+/// Those of /proc; something there that is not understood.
+pub fn limits_of(process: i32) -> anyhow::Result<Limits> {
+    let read = |name: &str| {
+        let path = format!("/proc/{process}/{name}");
+        fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))
+    };
+    limits(&read("limits")?, &read("status")?)
+}
+
+/// The resource limits in `limits`, with the capabilities in `status`.
+///
+/// # Errors
+///
+/// A limit is missing.
+pub fn limits(limits: &str, status: &str) -> anyhow::Result<Limits> {
+    let limit = |name: &str| {
+        let mut words = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
+        let mut number = || match words.next()? {
+            "unlimited" => Some(u64::MAX),
+            number => number.parse().ok(),
+        };
+        Some((number()?, number()?))
+    };
+    let limit = |name: &str| limit(name).with_context(|| format!("no limit of this name: {name}"));
+    let (data, data_hard) = limit("Max data size ")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    Ok(Limits {
+        address_space: limit("Max address space ")?.0,
+        data,
+        data_hard,
+        stack: limit("Max stack size ")?.0,
+        memlock: limit("Max locked memory ")?.0,
+        may_lock: effective.context("no capabilities")? & capability::IPC_LOCK != 0,
+    })
 }
 
 /// The sizes that `status` holds, in kB.

@@ -32,6 +32,31 @@ fn areas_are_read_with_sizes_and_flags() {
 }
 
 #[test]
+fn limits_are_soft_ones_but_for_data() {
+    let text = "\
+Limit                     Soft Limit           Hard Limit           Units     
+Max cpu time              unlimited            unlimited            seconds
+Max data size             0                    unlimited            bytes
+Max stack size            8388608              unlimited            bytes
+Max locked memory         4096                 8192                 bytes
+Max address space         1073741824           unlimited            bytes
+";
+    let limits = |set: &str| limits(text, &format!("Name:\tx\nCapEff:\t{set}\n"));
+    let expected = Limits {
+        address_space: 1 << 30,
+        data: 0,
+        data_hard: u64::MAX,
+        stack: 8 << 20,
+        memlock: 4096,
+        may_lock: true,
+    };
+    assert_eq!(limits("0000000000004000").unwrap(), expected);
+    assert!(!limits("ffffffffffffbfff").unwrap().may_lock);
+    assert!(super::limits("Max data size 0 0 bytes", "CapEff:\t0\n").is_err());
+    assert!(limits_of(std::process::id() as i32).is_ok());
+}
+
+#[test]
 fn what_is_not_smaps_is_refused() {
     for text in ["Rss: 4 kB\n", "nonsense\n", "1000-2000 rw-p 0 00:00 0 \nRss: many kB\n"] {
         assert!(areas(text).is_err(), "{text}");

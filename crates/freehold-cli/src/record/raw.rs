@@ -1,6 +1,6 @@
 //! What the kernel reports, before calls are put together from their beginnings and ends.
 
-use freehold_trace::CallName;
+use freehold_trace::{CallName, Limits};
 use std::ops::Range;
 
 /// Something the kernel reported.
@@ -93,6 +93,10 @@ pub enum What {
     Mapped(Box<Mapped>),
     /// This snapshot was taken.
     Snapshot(usize),
+    /// The thread has these resource limits.
+    Limits(Box<Limits>),
+    /// A call of the thread is not known that may have changed something.
+    Missed,
     /// So many reports found no room, from now on; by whom, nobody knows.
     Lost(u64),
 }

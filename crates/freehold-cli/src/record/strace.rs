@@ -1,12 +1,12 @@
 //! The calls alone, by the program strace: wherever ptrace works.
 
 use super::write::{Names, replay_command};
-use super::{command, tracee};
+use super::{command, proc, tracee};
 use crate::output::Output;
 use anyhow::{Context, bail};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
 /// What it has to hold.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
-    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,ioctl,userfaultfd,\
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,ioctl,userfaultfd,\
     ?mseal";
 /// Of these, what older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
@@ -51,7 +51,11 @@ pub fn record(command: &[OsString], names: &Names) -> anyhow::Result<u8> {
     if plain.as_file().metadata().is_ok_and(|found| found.len() == 0) {
         bail!("strace has recorded nothing (exit status {})", status.code().unwrap_or(-1));
     }
-    let packed = File::open(plain.path()).and_then(|file| zstd::encode_all(file, LEVEL));
+    // The command has those of this process.
+    let limits = proc::limits_of(std::process::id() as i32);
+    let limits = limits.map_or(String::new(), |limits| format!("# limits{limits}\n"));
+    let packed = File::open(plain.path());
+    let packed = packed.and_then(|file| zstd::encode_all(limits.as_bytes().chain(file), LEVEL));
     let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;
     let written = Output::new(text).and_then(|output| output.write(&packed));
     written.with_context(|| format!("{}: cannot be written", text.display()))?;

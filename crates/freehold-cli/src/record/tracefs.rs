@@ -1,6 +1,7 @@
 //! The kernel's tracing, by files: an instance of our own that follows one process and what comes of it.
 
 use super::format::{Layout, Layouts};
+use super::pointed::is_watched;
 use anyhow::{Context, bail};
 use freehold_trace::CallName;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -78,8 +79,8 @@ impl Instance {
             instance.write(file, value)?;
         }
         instance.page_size = page_size(&instance.read("events/header_page")?)?;
-        // What an ioctl is about stands in memory that is not read.
-        for call in CallName::ALL.iter().filter(|call| **call != CallName::Ioctl) {
+        // What the others are about stands in memory that these events do not show.
+        for call in CallName::ALL.iter().filter(|call| !is_watched(**call)) {
             for event in [
                 format!("syscalls/sys_enter_{}", call.as_str()),
                 format!("syscalls/sys_exit_{}", call.as_str()),

@@ -2,7 +2,7 @@
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
-use super::follow::Followed;
+use super::follow::{Followed, Taken};
 use super::machine::Settings;
 use super::op::Op;
 use super::raw::{Raw, What};
@@ -80,7 +80,7 @@ pub struct Written {
     snapshots: usize,
     stopped: u64,
     failed: Option<(u64, String)>,
-    /// Why ioctls of userfaultfds were not seen, if so, and whether there was a userfaultfd.
+    /// Why calls were not seen that say something in structures, if so, and whether there was a userfaultfd.
     unseen: Option<anyhow::Error>,
     has_userfaultfd: bool,
     bytes: u64,
@@ -100,16 +100,16 @@ pub fn write(
     rename: &[(String, String)],
 ) -> anyhow::Result<Written> {
     let Followed { snapshots: taken, frozen, failed, .. } = followed;
-    let (threads, mut snapshots): (Vec<_>, Vec<_>) =
-        taken.into_iter().map(|taken| (taken.thread, taken.snapshot)).unzip();
-    let reports = threads.iter().zip(&snapshots).enumerate().map(|(index, (thread, snapshot))| Raw {
-        time: snapshot.taken.0,
-        cpu: None,
-        thread: *thread,
-        what: What::Snapshot(index),
-    });
-    let reports: Vec<_> = reports.collect();
     let unseen = collected.unseen.take();
+    let (mut snapshots, mut reports) = (Vec::new(), Vec::new());
+    for Taken { thread, snapshot, limits } in taken {
+        let report = |what| Raw { time: snapshot.taken.0, cpu: None, thread, what };
+        reports.push(report(What::Snapshot(snapshots.len())));
+        // Changes of limits are not seen without: then it is better to know nothing of them.
+        let limits = limits.filter(|_| unseen.is_none());
+        reports.extend(limits.map(|limits| report(What::Limits(Box::new(limits)))));
+        snapshots.push(snapshot);
+    }
     let mut assembler = Assembler::new(process, &mut snapshots);
     collected.merge(reports, |raw| assembler.report(raw))?;
     let Assembled { mut ops, files, tasks } = assembler.finish();
@@ -205,8 +205,10 @@ impl Written {
         if let Some((number, why)) = &self.failed {
             eprintln!("freehold: {number} snapshots could not be taken: {why}");
         }
-        if let Some(why) = self.unseen.as_ref().filter(|_| self.has_userfaultfd) {
-            eprintln!("freehold: what was registered with a userfaultfd is not recorded: {why:#}");
+        if let Some(why) = &self.unseen {
+            let registered =
+                if self.has_userfaultfd { " and what was registered with a userfaultfd" } else { "" };
+            eprintln!("freehold: resource limits{registered} are not recorded: {why:#}");
         }
         eprintln!("freehold: {}", replay_command(&names.trace));
     }

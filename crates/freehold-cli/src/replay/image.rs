@@ -4,10 +4,12 @@ use super::contents::Lineage;
 use super::files::Reached;
 use super::pagers::Pagers;
 use super::touched::Touched;
+use freehold::space::limits::Limits;
 use freehold_machine::Process;
+use freehold_trace::KnownLimits;
 use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Lines of maps on each side of a difference.
 const AROUND: usize = 3;
@@ -21,6 +23,8 @@ pub(super) struct Image {
     pub(super) reached: Reached,
     pub(super) touched: Touched,
     pub(super) pagers: Pagers,
+    /// It has all the resource limits that it had on Linux.
+    pub(super) limited: AtomicBool,
     totals: Arc<Totals>,
 }
 
@@ -33,8 +37,23 @@ impl Image {
         reached: Reached,
         touched: Touched,
     ) -> Arc<Image> {
-        let (pagers, totals) = (Pagers::default(), Arc::clone(totals));
-        Arc::new(Image { process, places, lineage, reached, touched, pagers, totals })
+        let (pagers, limited, totals) = (Pagers::default(), AtomicBool::new(false), Arc::clone(totals));
+        Arc::new(Image { process, places, lineage, reached, touched, pagers, limited, totals })
+    }
+
+    /// It gets these resource limits; where one is not known, the one that `unless` has.
+    pub(super) fn limit(&self, known: &KnownLimits, unless: Limits) {
+        let (data, data_hard) = known.data.unwrap_or((unless.data, unless.data_hard));
+        self.process.limits().set(&Limits {
+            address_space: known.address_space.unwrap_or(unless.address_space),
+            data,
+            data_hard,
+            stack: known.stack.unwrap_or(unless.stack),
+            memlock: known.memlock.unwrap_or(unless.memlock),
+            may_lock: known.may_lock.unwrap_or(unless.may_lock),
+            ..unless
+        });
+        self.limited.store(known.are_all(), Relaxed);
     }
 
     pub(super) fn process(&self) -> &Process {

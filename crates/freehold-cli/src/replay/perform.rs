@@ -22,6 +22,7 @@ use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
 use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Bytes of a page.
@@ -102,6 +103,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let ended = self.fault(image, task.number, step.line, *address, *code);
                 if let Some(Some(start)) = above
                     && ended != *ends
+                    && !refused::tells_growth(self.world, image, start)
                 {
                     self.cpu.call(|| refused::shrink(image.process(), *address, start));
                     self.found.set_aside(GROWTH, 1);
@@ -125,7 +127,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
             What::Call(planned) => {
                 let image = task.image.clone()?;
-                let refused = refused::refused(self.world, image.process(), planned);
+                let refused = refused::refused(self.world, &image, planned);
                 if let Some(Refused::Leave(why)) = refused {
                     self.found.set_aside(why, 1);
                     return None;
@@ -199,6 +201,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let image = task.image.as_deref()?;
                 let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));
                 self.lap();
+            }
+            What::Limits(known) => {
+                let image = task.image.as_deref()?;
+                image.limit(known, self.world.config().limits);
             }
             What::Assume(range) => {
                 let image = task.image.as_deref()?;
@@ -445,14 +451,16 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let child = Process::of(space);
                 let reached = parent.reached.forked(&child);
                 let touched = parent.touched.forked();
-                Some(Image::new(
+                let image = Image::new(
                     &self.world.totals,
                     child,
                     parent.places,
                     parent.lineage.forked(line),
                     reached,
                     touched,
-                ))
+                );
+                image.limited.store(parent.limited.load(Relaxed), Relaxed);
+                Some(image)
             }
             Err(error) => {
                 self.found.differ(|| Difference {

@@ -4,6 +4,7 @@
 //! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference; but it is undone, so
 //! that what comes later is compared with the same state.
 
+use super::image::Image;
 use super::world::{UNKNOWN_SIZE, World};
 use freehold::space::maps::MapLine;
 use freehold::space::{LockFlags, Mdwe, Prot, RemapFlags};
@@ -12,6 +13,7 @@ use freehold_machine::{Machine, Process};
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{Call, CallName, Returned};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
 const EPERM: u16 = 1;
@@ -57,8 +59,9 @@ pub(super) struct Before {
 }
 
 /// What is to be done about a call; `None`: Linux made it, or refused it for what the recording shows.
-pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -> Option<Refused> {
-    let call = &planned.call;
+pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Option<Refused> {
+    let (process, call) = (image.process(), &planned.call);
+    let limits = tells_limits(world, image, planned);
     let faults = world.has_faults;
     let unnamed = planned.file.is_some_and(|id| world.is_unnamed(id));
     let reasons: &[u16] = match call.name {
@@ -77,7 +80,9 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
         CallName::Mremap if call.returned == Returned::Error(EFAULT) && !faults => {
             return apart(process, call);
         }
-        CallName::Mremap if call.args[3] & MREMAP_FIXED != 0 && call.returned == Returned::Error(ENOMEM) => {
+        CallName::Mremap
+            if call.args[3] & MREMAP_FIXED != 0 && call.returned == Returned::Error(ENOMEM) && !limits =>
+        {
             return Some(Refused::Leave(UNTOLD));
         }
         CallName::Mremap => &[EAGAIN, ENOMEM],
@@ -94,7 +99,7 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     let end = call.args[0].saturating_add(call.args[1]).checked_next_multiple_of(PAGE);
     let range = start..end.unwrap_or(!(PAGE - 1));
     let lines: Vec<MapLine<Machine>> = match call.name {
-        CallName::Mlockall | CallName::Munmap => return Some(Refused::Leave(UNTOLD)),
+        CallName::Mlockall | CallName::Munmap if !limits => return Some(Refused::Leave(UNTOLD)),
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
         _ => process.maps(range.start).take_while(|line| line.start < range.end).collect(),
     };
@@ -110,12 +115,45 @@ pub(super) fn refused(world: &World, process: &Process, planned: &PlannedCall) -
     if matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM && of_files {
         return Some(Refused::Undo(Before::nothing(), UNTOLD));
     }
+    if limits {
+        return None;
+    }
     if call.name == CallName::Mmap && !lines.is_empty() {
         // Something would be replaced.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
         return if number == EPERM && sealed { None } else { Some(Refused::Leave(UNTOLD)) };
     }
     Some(Refused::Undo(Before { brk: None, lines, range }, UNTOLD))
+}
+
+/// Whether everything is known that Linux may have refused the call for: limits, and how much it promises.
+fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
+    let call = &planned.call;
+    if planned.partly || !image.limited.load(Relaxed) {
+        return false;
+    }
+    // Where it had the right once to lock more than the limit, it may have lost it since.
+    let lock_limit = !image.process().limits().get().may_lock;
+    let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall);
+    let grows = match call.name {
+        CallName::Mremap => call.args[2],
+        _ => call.args[1],
+    };
+    match call.returned {
+        Returned::Error(EAGAIN) => lock_limit,
+        Returned::Error(EPERM) => lock_limit && locks,
+        Returned::Error(ENOMEM) if locks => lock_limit,
+        Returned::Error(ENOMEM) => grows <= world.promises,
+        _ => false,
+    }
+}
+
+/// Whether everything is known for which Linux may have refused to let the memory grow that begins at `start`.
+pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
+    let process = image.process();
+    let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
+    let lock_limit = !process.limits().get().may_lock;
+    image.limited.load(Relaxed) && world.promises > 0 && (lock_limit || !locked)
 }
 
 /// Linux has found a page missing that was to be brought in, perhaps behind the end of a file.

@@ -30,6 +30,8 @@ const TABLES: u64 = 1 << 30;
 const SPECIAL_PAGES: usize = 16;
 /// What part of the memory a pool of huge pages may take from the start.
 const MOST_OF_POOL: u64 = 4;
+/// Memory that any recorded machine has, in bytes.
+const SOME_MEMORY: u64 = 64 << 20;
 /// How the kernel names secret memory (memfd_secret).
 const SECRET: &str = "/secretmem";
 /// The device of zeroes.
@@ -44,6 +46,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
+    /// Bytes that Linux did not refuse to promise, whatever others had been promised (overcommit).
+    pub(super) promises: u64,
     /// The recording has page faults; a text by strace has none.
     pub(super) has_faults: bool,
     files: HashMap<u32, Mapped>,
@@ -95,6 +99,7 @@ impl World {
             machine,
             engine,
             options: options.clone(),
+            promises: 0,
             has_faults: true,
             files: HashMap::new(),
             names: HashMap::new(),
@@ -107,8 +112,14 @@ impl World {
     }
 
     /// The machine gets the settings of the recorded one, as far as they are known; `shown`: what snapshots show of huge pages.
-    pub(super) fn set_up(&self, recording: &Recording, shown: Option<Thp>) {
+    pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
+        self.promises = match recording.machine("overcommit") {
+            Some("1") => u64::MAX,
+            // What is more than all memory is refused, and nothing else.
+            Some("0") => SOME_MEMORY,
+            _ => 0,
+        };
         for size in HugePageSize::ALL {
             let pool = recording.machine(&format!("pool-{}kB", size.bytes() >> 10));
             let mut numbers =

@@ -4,7 +4,7 @@ use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
 use super::order::{Order, Stamp};
 use super::told::Told;
 use crate::operation::prctl;
-use crate::{Call, CallName, Returned};
+use crate::{Call, CallName, KnownLimits, Returned};
 use std::ops::Range;
 
 const MAP_TYPE: u64 = 0xf;
@@ -55,6 +55,8 @@ pub(crate) struct Space {
     pub(crate) has_userfaultfd: bool,
     /// Others may be registered, or no more, than the model has.
     pub(crate) doubts_userfaultfd: bool,
+    /// The limits that the replay has given it.
+    pub(crate) limits: KnownLimits,
 }
 
 /// What a call concerns.
@@ -555,6 +557,7 @@ impl Space {
             doubts_userfaultfd: self.doubts_userfaultfd
                 || self.areas.iter().any(|(_, area)| area.userfaultfd.is_some()),
             written: self.written.clone(),
+            limits: self.limits,
             future: self.future & flag::MERGEABLE,
             ..Space::default()
         };

@@ -36,6 +36,7 @@ impl Planner {
         }
         let number = self.space_of(task).filter(|number| self.spaces.contains_key(number));
         let Some(number) = number else { return self.aside(self.no_space(task)) };
+        self.limit_fault(line, task, number);
         self.fault_in_file(line, task, number, address, resolved);
         let Some(space) = self.spaces.get_mut(&number) else { return };
         let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
@@ -77,6 +78,7 @@ impl Planner {
         if !shares {
             self.use_segments(task);
         }
+        self.inherit_limits(task, process);
         self.push(task, line, What::Clone { child, shares });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
         self.descriptors.clone_task(task, child, flags);
@@ -194,6 +196,7 @@ impl Planner {
             tasks.retain(|&other| other != task);
             if tasks.is_empty() {
                 self.processes.remove(&process);
+                self.limits.remove(&process);
             }
         }
     }
@@ -252,6 +255,9 @@ impl Planner {
     }
 
     pub(super) fn call(&mut self, line: u32, task: u32, call: Call) {
+        if call.name.is_of_limits() {
+            return self.note_limits(task, &call);
+        }
         if self.is_of_files(&call) {
             return self.file_call(line, task, call);
         }
@@ -277,6 +283,7 @@ impl Planner {
         if self.passes_over_move(number, &call) {
             return self.aside(aside::USERFAULTFD);
         }
+        self.limit_call(line, task, number, &call);
         let file = self.mapped_file(task, &call);
         self.length_before(line, task, &call, file);
         self.lengths_before(line, task, number, &call);
@@ -324,9 +331,7 @@ impl Planner {
             space.heap = None;
         }
         let heap = call.returned.value().filter(|_| first_brk);
-        if self.keeps_layout && calls::changes_layout(call.name) {
-            self.scratch.push(std::mem::replace(&mut space.layout, stamp));
-        }
+        self.scratch.extend(space.keep_order(&call, stamp, self.keeps_layout));
         let zeroes = self.is_zeroes(file);
         let mapped = self.own_memory(&call, file);
         let families = &mut self.families;

@@ -9,11 +9,12 @@
 //! | a fault | last changed what is mapped at its page (of a huge page: anywhere in it; of a file: in the pages around it that may come along); a write to private memory: also the first write that gave the VMA its family of anonymous pages |
 //! | a call that changes VMAs, a first write | changed, or looked at, any VMA that it overlaps or touches; faulted where it changes |
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
-//! | fork, a snapshot, mlockall, the end of a userfaultfd | did anything |
+//! | fork, a snapshot, mlockall, a change of resource limits, the end of a userfaultfd | did anything |
+//! | a call that changes what a limit in force counts | is such a call |
 //! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
-//! and everybody waits for the last fork, snapshot, mlockall or end of a userfaultfd. To know which VMAs a call touches, the planner keeps a
+//! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To know which VMAs a call touches, the planner keeps a
 //! sequential model of each address space (`area.rs`, `calls.rs`), without pages.
 //!
 //! A plan comes in [segments](Segment) of bounded size, so its memory does not grow with the recording. A segment also
@@ -27,6 +28,7 @@ mod descriptors;
 mod events;
 mod files;
 mod lengths;
+mod limited;
 mod mapped;
 mod order;
 mod recorded;
@@ -48,6 +50,7 @@ use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snap
 use calls::Space;
 use descriptors::Descriptors;
 use lengths::Lengths;
+use limited::Limited;
 use registered::Userfaultfds;
 use removed::{Removals, When};
 use rustc_hash::FxHashMap as HashMap;
@@ -92,6 +95,7 @@ pub struct Planner {
     nameless: HashMap<u32, PlanFile>,
     descriptors: Descriptors,
     userfaultfds: Userfaultfds,
+    limits: Limited,
     lengths: Lengths,
     /// Files of the recording, by path, and how many of them are in here.
     paths: HashMap<String, usize>,
@@ -179,6 +183,7 @@ impl Planner {
             nameless: HashMap::default(),
             descriptors: Descriptors::default(),
             userfaultfds: Userfaultfds::default(),
+            limits: Limited::default(),
             lengths: Lengths::default(),
             paths: HashMap::default(),
             paths_known: 0,
@@ -365,6 +370,7 @@ impl Planner {
                 }
                 self.call_in_turn(line, task, *call, when);
             }
+            Kind::Limits(limits) => self.set_limits(task, (*limits).into()),
             Kind::Clone { child, process, flags } => {
                 self.place_removals(task, None, when);
                 self.clone(line, task, child, process, flags);
@@ -495,6 +501,7 @@ impl Planner {
         self.meet(task, line);
         self.aside(aside::LOSSES);
         self.forget_files();
+        self.process_of(task).map(|process| self.limits.remove(&process));
         let space = self.tasks.get(&task).and_then(|task| task.space);
         let members = space.and_then(|space| self.spaces.get(&space)).map(|space| space.members.clone());
         for member in members.unwrap_or_else(|| vec![task]) {
@@ -508,6 +515,7 @@ impl Planner {
     fn lose(&mut self) {
         self.aside(aside::LOSSES);
         self.forget_files();
+        self.limits.clear();
         self.tasks.values_mut().for_each(|task| task.lost = true);
     }
 }

@@ -29,7 +29,7 @@ pub fn kind_name(kind: &Kind) -> Option<&'static str> {
         Kind::Fault { .. } => "fault",
         Kind::Call(call) => match call.name {
             CallName::Exit | CallName::ExitGroup => return None,
-            name if name.is_of_descriptors() => return None,
+            name if name.is_of_descriptors() || name.is_of_limits() => return None,
             name => name.as_str(),
         },
         // CLONE_VM

@@ -2,7 +2,7 @@
 
 pub use super::descriptors::Access;
 use super::order::Stamp;
-use crate::{Call, FaultCode, Snapshot};
+use crate::{Call, FaultCode, KnownLimits, Snapshot};
 use std::ops::Range;
 
 /// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks finish a
@@ -134,6 +134,8 @@ pub enum What {
         /// A task of the address space that it is of.
         task: u32,
     },
+    /// The address space has these resource limits from now on; of those that are not known, none.
+    Limits(KnownLimits),
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
     /// Unmaps what was not known to be there, where a later call found room.

@@ -480,3 +480,29 @@ fn userfaultfds_are_followed_by_their_descriptors() {
     let shown: Vec<_> = segment.tasks.iter().flat_map(|task| &task.steps).filter_map(show).collect();
     assert_eq!(shown, ["8 Some(1)", "9 Some(2)", "16 ends 2 of 1", "14 ends 1 of 1"]);
 }
+
+/// Everybody waits for a change of limits, which comes as the process is about to use its memory, and only if it is one.
+#[test]
+fn limits_are_set_before_what_they_are_for() {
+    let limits = "ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000";
+    let segment = threads(&format!(
+        "8 0 2 F 10000 4 x1
+9 0 1 R {limits}
+10 0 3 F 11000 4 x1
+11 0 2 F 12000 4 x1
+12 0 1 setrlimit 9 1000000 1000000 = 0
+13 0 1 setrlimit 9 ffffffffffffffff ffffffffffffffff = 0
+14 0 2 mlock 12000 1000 = -12
+15 0 1 mlock 13000 1000 = -12
+"
+    ));
+    let limited = |task: &TaskSteps| {
+        let steps = task.steps.iter().filter(|step| matches!(step.what, What::Limits(_)));
+        steps.map(|step| step.line).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = segment.tasks.iter().map(limited).collect();
+    assert_eq!(all, [vec![], vec![], vec![7]]);
+    assert_eq!(waits(&segment, 7), [(2, 0)]);
+    assert_eq!(waits(&segment, 8), [(3, 0)]);
+    assert!(waits(&segment, 12).contains(&(2, 2)));
+}

@@ -1,11 +1,11 @@
 //! What the text of a call means.
 
-use super::head::name;
+use super::head::{find, name};
 use super::text::{Arg, End, args, end};
 use super::value::{SHOWN, known_part, members, named, number};
 use super::vectors::{Pieces, pieces};
 use crate::error::Bad;
-use crate::operation::{fcntl, prctl, uffdio};
+use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
 /// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
@@ -87,6 +87,7 @@ pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
         CallName::Ioctl => registers(rest),
+        CallName::Capset | CallName::Prlimit64 | CallName::Setrlimit => limits(*known, rest),
         _ => true,
     });
     Ok((name, known))
@@ -125,6 +126,7 @@ fn needed(name: CallName) -> usize {
     match name {
         CallName::Mremap => 4,
         CallName::Prctl | CallName::Clone | CallName::Fcntl | CallName::Open => 2,
+        CallName::Setrlimit | CallName::Capset => 2,
         CallName::Openat | CallName::Ioctl => 3,
         CallName::Clone3 => 1,
         CallName::Execve | CallName::Execveat => 0,
@@ -137,6 +139,7 @@ fn most(name: CallName) -> usize {
     match name {
         CallName::Execve | CallName::Execveat => usize::MAX,
         CallName::Ioctl => 3,
+        CallName::Setrlimit | CallName::Capset => 2,
         name => name.arity(),
     }
 }
@@ -172,6 +175,18 @@ fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u
             }
             values[4] = named(&inside, "mode").map_or(Ok(0), &mut number)?;
         }
+        CallName::Capset => values[0] = if lifts_limits(found) { capability::IPC_LOCK } else { 0 },
+        CallName::Prlimit64 | CallName::Setrlimit => {
+            let before = name.arity() - 2;
+            for (value, arg) in values[..before].iter_mut().zip(found) {
+                *value = number(*arg)?;
+            }
+            let what = *found.get(before).ok_or(Bad::Expected("another argument", 0))?;
+            let inside = members(what)?;
+            for (value, name) in values[before..].iter_mut().zip(["rlim_cur", "rlim_max"]) {
+                *value = number(named(&inside, name).ok_or(Bad::Expected("a limit", what.at))?)?;
+            }
+        }
         _ => {
             for (value, arg) in values.iter_mut().zip(found) {
                 *value = number(*arg)?;
@@ -206,6 +221,24 @@ fn path<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
 fn concerns_files(args_text: &[u8]) -> bool {
     let second = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
     second.and_then(|arg| number(arg).ok()).is_some_and(|operation| fcntl::KEPT.contains(&(operation as u32)))
+}
+
+/// It sets a limit on memory, and the text shows which; or it sets capabilities.
+fn limits(name: CallName, args_text: &[u8]) -> bool {
+    let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
+    let shown = |index: usize| found.get(index).is_some_and(|arg| arg.text.starts_with(b"{"));
+    if name == CallName::Capset {
+        return shown(1);
+    }
+    let at = name.arity() - 3;
+    let resource = found.get(at).and_then(|arg| number(*arg).ok());
+    resource.is_some_and(|resource| rlimit::KEPT.contains(&resource)) && shown(at + 1)
+}
+
+/// The effective set among the arguments of capset has CAP_IPC_LOCK.
+fn lifts_limits(found: &[Arg<'_>]) -> bool {
+    let inside = found.get(1).and_then(|arg| members(*arg).ok()).unwrap_or_default();
+    named(&inside, "effective").is_some_and(|set| find(set.text, b"CAP_IPC_LOCK").is_some())
 }
 
 /// It registers memory with a userfaultfd or takes that back, and the text shows where: strace does where the kernel, too, can read it.

@@ -37,9 +37,9 @@ pub(super) enum Says<'a> {
     Nothing,
 }
 
-/// Lines that strace writes about itself when its text goes to the terminal.
+/// Lines that strace writes about itself when its text goes to the terminal, and remarks of others.
 pub(super) fn is_remark(line: &[u8]) -> bool {
-    line.starts_with(b"strace: ")
+    line.starts_with(b"strace: ") || line.starts_with(b"# ")
 }
 
 /// Takes a line apart.

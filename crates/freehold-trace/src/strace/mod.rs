@@ -24,10 +24,11 @@ mod value;
 mod vectors;
 
 use crate::error::{Bad, Place, ReadError};
+use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
 use crate::unread::Unread;
-use crate::{Call, CallName, Cost, Event, Kind, Returned, Transfer};
+use crate::{Call, CallName, Cost, Event, Kind, Limits, Returned, Transfer};
 use beside::Recent;
 use call::Made;
 use feed::{Feed, Line};
@@ -44,6 +45,8 @@ const MOST_WAITING: u32 = 8;
 /// Reads the events of a text.
 pub(crate) struct StraceReader {
     feed: Feed,
+    /// The limits that the first line gives, until they are handed out.
+    limits: Option<Limits>,
     /// Of the first line, in nanoseconds since 1970.
     begin: u64,
     /// Of the current line and of what is reported now, since the first.
@@ -67,14 +70,26 @@ pub(crate) fn recognises(line: &[u8]) -> bool {
             _ => Some(()),
         }
     };
-    is_remark(line) || plausible(line).is_some()
+    is_remark(line) && (!line.starts_with(b"# ") || line.starts_with(LIMITS)) || plausible(line).is_some()
 }
 
 impl StraceReader {
     /// Reads `lines`, whose current line is the first.
     pub(crate) fn new(lines: Lines) -> Self {
+        let limits = lines.line().strip_prefix(LIMITS).map(|text| {
+            let mut fields = Fields::new(text);
+            let limits = Limits::read(&mut fields).and_then(|limits| fields.end().map(|()| limits));
+            limits.map_err(|bad| lines.wrong(bad.behind(LIMITS.len())))
+        });
+        let mut unread = Unread::default();
+        let limits = match limits.transpose() {
+            // Where the first is not read, the text still is.
+            Err(error) => unread.note(error).map_or(None, |()| None),
+            Ok(limits) => limits,
+        };
         StraceReader {
             feed: Feed::new(lines),
+            limits,
             begin: 0,
             now: 0,
             tasks: Tasks::default(),
@@ -82,7 +97,7 @@ impl StraceReader {
             recent: Recent::default(),
             ready: VecDeque::new(),
             skipped: BTreeMap::new(),
-            unread: Unread::default(),
+            unread,
             ended: false,
         }
     }
@@ -147,7 +162,11 @@ impl StraceReader {
         let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, line))?;
         if self.tasks.is_empty() {
             self.begin = head.time;
-            self.tasks.first(head.pid.unwrap_or(NAMELESS)).map_err(|bad| self.feed.wrong(bad, line))?;
+            let pid = head.pid.unwrap_or(NAMELESS);
+            self.tasks.first(pid).map_err(|bad| self.feed.wrong(bad, line))?;
+            if let Some(limits) = self.limits.take() {
+                self.report(pid, line.number, Kind::Limits(Box::new(limits)), Cost::default());
+            }
         }
         let before = self.begin.saturating_add(self.now);
         if head.time < before {
@@ -293,8 +312,9 @@ impl StraceReader {
             return Err(self.feed.wrong(Bad::Expected("the name of a call", 0), line));
         };
         let Some(begun) = self.tasks.take_begun(pid) else {
-            let lost = CallName::parse(name)
-                .is_some_and(|known| !matches!(known, CallName::Prctl | CallName::Fcntl | CallName::Ioctl));
+            let lost = CallName::parse(name).is_some_and(|known| {
+                !matches!(known, CallName::Prctl | CallName::Fcntl | CallName::Ioctl) && !known.is_of_limits()
+            });
             return if lost { Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line)) } else { Ok(()) };
         };
         if begun.name.as_str() != name {
@@ -385,6 +405,9 @@ impl StraceReader {
             (CallName::ExitGroup, _) => self.tasks.leave(pid, true),
             _ => {}
         }
+        if name.is_of_limits() {
+            return Ok(self.limits(made));
+        }
         let file = match self.tasks.descriptors(pid) {
             Some(descriptors) => self.mapped.file(made, descriptors, line)?,
             None => None,
@@ -399,6 +422,19 @@ impl StraceReader {
             transfer,
             beside: Vec::new(),
         }))))
+    }
+
+    /// A call that has changed limits, with the other process that it is about by its serial number.
+    fn limits(&self, made: &Made<'_>) -> Option<Kind> {
+        let mut args = made.args;
+        if made.name == CallName::Prlimit64 && args[0] != 0 {
+            let other = u32::try_from(args[0]).ok().and_then(|pid| self.tasks.get(pid))?;
+            args[0] = other.process.into();
+        }
+        made.value()?;
+        let (name, returned) = (made.name, made.end.returned);
+        let (file, transfer, beside) = (None, None, Vec::new());
+        Some(Kind::Call(Box::new(Call { name, args, returned, file, transfer, beside })))
     }
 
     /// What the call moved, if the text gives all pieces of memory.
@@ -462,6 +498,8 @@ fn is_about_itself(made: &Made<'_>) -> bool {
         || !for_others && made.value().is_some_and(|bytes| bytes > 0)
 }
 
+/// How the line begins with which `freehold record` begins a text: the command's resource limits follow.
+const LIMITS: &[u8] = b"# limits";
 /// What a line should be when its task is within a call.
 const WITHIN: &str = "the end of the call that this task has begun";
 /// What should come before the end of a call.

@@ -1,6 +1,6 @@
 //! Names of flags and other constants, as strace writes them, and their values on x86-64 Linux.
 
-use crate::operation::{fallocate, fcntl, prctl, seal, uffdio};
+use crate::operation::{fallocate, fcntl, prctl, rlimit, seal, uffdio};
 
 /// The value of the constant called `name`.
 pub(super) fn value(name: &str) -> Option<u64> {
@@ -208,6 +208,12 @@ const NAMES: &[(&str, u64)] = &[
     ("PR_SET_THP_DISABLE", prctl::SET_THP_DISABLE),
     ("PR_SET_VMA", prctl::SET_VMA),
     ("PR_SET_VMA_ANON_NAME", 0),
+    ("RLIM64_INFINITY", u64::MAX),
+    ("RLIMIT_AS", rlimit::AS),
+    ("RLIMIT_DATA", rlimit::DATA),
+    ("RLIMIT_MEMLOCK", rlimit::MEMLOCK),
+    ("RLIMIT_STACK", rlimit::STACK),
+    ("RLIM_INFINITY", u64::MAX),
     ("SHM_EXEC", 0x8000),
     ("SHM_HUGETLB", 0x800),
     ("SHM_HUGE_SHIFT", 0x1a),

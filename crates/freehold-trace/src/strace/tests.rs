@@ -536,3 +536,36 @@ fn registrations_with_a_userfaultfd() {
     let without = "1 1.0 ioctl(3, UFFDIO_REGISTER, {mode=0}) = 0\n";
     assert!(read(without).unwrap_err().contains("expected the range"));
 }
+
+/// A text by `freehold record` begins with the limits of the command; calls change them.
+#[test]
+fn limits_are_read() {
+    let text = "\
+# limits ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000
+5 1.0 prlimit64(0, RLIMIT_STACK, NULL, {rlim_cur=8192*1024, rlim_max=RLIM64_INFINITY}) = 0
+5 1.1 prlimit64(0, RLIMIT_MEMLOCK, {rlim_cur=64*1024, rlim_max=RLIM64_INFINITY}, NULL) = 0
+5 1.2 fork() = 6
+5 1.3 prlimit64(6, RLIMIT_AS, {rlim_cur=RLIM64_INFINITY, rlim_max=RLIM64_INFINITY}, {rlim_cur=1, rlim_max=2}) = 0
+5 1.4 prlimit64(99, RLIMIT_AS, {rlim_cur=1, rlim_max=1}, NULL) = 0
+5 1.5 setrlimit(RLIMIT_DATA, {rlim_cur=0, rlim_max=512}) = 0
+5 1.6 setrlimit(RLIMIT_NOFILE, {rlim_cur=0, rlim_max=512}) = 0
+5 1.7 setrlimit(RLIMIT_DATA, {rlim_cur=2, rlim_max=1}) = -1 EINVAL (Invalid argument)
+5 1.8 capset({version=_LINUX_CAPABILITY_VERSION_3, pid=0}, {effective=1<<CAP_CHOWN|1<<CAP_IPC_LOCK, permitted=0, inheritable=0}) = 0
+5 1.9 capset({version=_LINUX_CAPABILITY_VERSION_3, pid=0}, {effective=0, permitted=1<<CAP_IPC_LOCK, inheritable=0}) = 0
+";
+    assert_events(
+        text,
+        &[
+            "0 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000",
+            "100000000 1 prlimit64 0 8 10000 ffffffffffffffff = 0",
+            "200000000 1 N 2 2 0",
+            "300000000 1 prlimit64 2 9 ffffffffffffffff ffffffffffffffff = 0",
+            "500000000 1 setrlimit 2 0 200 = 0",
+            "800000000 1 capset 4000 = 0",
+            "900000000 1 capset 0 = 0",
+        ],
+    );
+    let damaged = parse("# limits 1 2 3\n1 1.0 brk(NULL) = 0x1000\n").unwrap();
+    assert_eq!((damaged.0.len(), damaged.1.unread().count()), (1, 1));
+    assert!(!recognises(b"# something else"));
+}

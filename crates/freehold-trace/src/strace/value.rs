@@ -86,9 +86,12 @@ pub(super) fn named<'a>(args: &[Arg<'a>], name: &str) -> Option<Arg<'a>> {
     })
 }
 
-/// A constant or number, or two of them with `<<` between.
+/// A constant or number, or two of them with `<<` or `*` between.
 fn term(fields: &mut Fields<'_>) -> Option<u64> {
     let value = atom(fields)?;
+    if fields.eat(b'*') {
+        return value.checked_mul(atom(fields)?);
+    }
     if !fields.eat_text(b"<<") {
         return Some(value);
     }
