@@ -16,7 +16,7 @@
 //! | a lookup, a look without a lock | `lock_vma`, `speculate` | a read section |
 //! | a reader of the VMA | until its decrement | its count: the VMA is attached. If somebody waits for it, until its wake-up: a read section |
 //! | a holder of the mmap lock | the guard | the lock: to end a VMA of the space takes it for writing. Who ends one (a merge) does not use it afterwards |
-//! | a walker of the reverse map | `Lookups`, `Edit` | the lock: a VMA is unlinked before it goes back |
+//! | a walker of the reverse map | `RmapReadGuard`, `RmapWriteGuard` | the lock: a VMA is unlinked before it goes back |
 //! | a munmap's list, `OwnedVma` | until retired | they own it |
 //! | a slot of readers | | nothing: what stands there is a number, compared and never followed |
 
