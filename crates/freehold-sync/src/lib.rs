@@ -80,5 +80,5 @@ pub use rank::{LockContext, Rank};
 pub use reader_slots::ReaderSlots;
 pub use rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 pub use spin::{RawSpin, RawSpinGuard, SpinGuard, SpinLock};
-pub use vma_lock::{Place, ReadFail, VmaCount, VmaLock, VmaSeq};
+pub use vma_lock::{ReadFail, ReaderPlace, VmaCount, VmaLock, VmaSeq};
 pub use word_lock::{Sleepers, WordGuard, WordLock};

@@ -21,7 +21,7 @@
 //! and sleep until the count says that they have gone. The mmap lock's next number unlocks every VMA.
 //!
 //! Both touch the count between their two looks, so one of them comes second there: a reader after the writer
-//! sees the number and gives up; a writer after the reader finds the count raised, or spread, and waits.
+//! sees the number and gives up; a writer after the reader finds the count raised, or per-CPU, and waits.
 //! Because the writer always looks, it does not matter if the number happened to be equal already, be it from
 //! this write section or after 2^32 of them.
 //!
@@ -33,8 +33,8 @@
 //! a word until the reader has woken by its address: the writer may be awake already, have ended the VMA, and
 //! have given its memory away. A reader for whom nobody waits wakes nobody, and needs no section.
 //!
-//! **Spreading**: readers of one VMA on many CPUs would pass the line of its count around, twice for each of
-//! them. So where they meet often they spread: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in
+//! **Per-CPU readers**: readers of one VMA on many CPUs would pass the line of its count around, twice for each
+//! of them. So where they contend often the VMA goes per-CPU: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in
 //! which a reader of some VMA may stand instead of being counted (distributed reader indicators with a way
 //! back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA are those counted and those standing. Which
 //! of them is which does not matter: who leaves takes *a* reader out of the slot that it came by, or, if none
@@ -47,7 +47,7 @@
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
 //! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
 //! | 2 to 2^30 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
-//! | one of the last two + bit 31, *spread* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
+//! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
 //! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
 //! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers
@@ -56,26 +56,26 @@
 //! # The slots
 //!
 //! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still
-//! spread and not draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise
+//! per-CPU and not draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise
 //! it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it adds bit
 //! 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it raises the
 //! count, then empties the slot, or lowers the count again if the reader was faster to leave. Now all readers
-//! are counted, and it waits as it always does. A writer of a VMA that is not spread looks through nothing.
+//! are counted, and it waits as it always does. A writer of a VMA that is not per-CPU looks through nothing.
 //!
 //! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four
 //! accesses has to be; loom does not know that order, so the unit tests of `axioms` run them as they ship): a
-//! reader that finds the VMA spread and not draining comes before the writer's bit 30, so the writer finds it
+//! reader that finds the VMA per-CPU and not draining comes before the writer's bit 30, so the writer finds it
 //! in its slot, or finds it gone. A reader leaves the VMA as it leaves the count: without looking at it any
 //! more, other than by that one decrement. A late one may stand in its slot with a VMA of another life, to
 //! which it is a reader in passing. The slots belong to the engine, because a VMA may have a life in each of
 //! its address spaces.
 //!
-//! *When it spreads*: an exchange of a reader that fails because the count has changed is a meeting, and
+//! *When it goes per-CPU*: an exchange of a reader that fails because the count has changed is *contention*, and
 //! costs about one transfer of a line. To look through the slots costs a transfer for each that a reader was
-//! in lately, and the reading of a line for the others, an eighth of that. So the VMA spreads after an eighth
-//! as many meetings as there are slots, counted from when it last ceased to be: what writers pay is in
+//! in lately, and the reading of a line for the others, an eighth of that. So the VMA goes per-CPU after an eighth
+//! as many contention as there are slots, counted from when it last ceased to be: what writers pay is in
 //! proportion to what readers paid before, and a VMA that is written often beside few readers stays as it is.
-//! One thread alone never meets.
+//! One thread alone never contends.
 //!
 //! # The sequence number
 //!
@@ -114,20 +114,20 @@ const READER: u32 = 1;
 /// Keeps readers out while somebody waits for those inside.
 const DRAINING: u32 = 1 << 30;
 /// There may be readers in the slots.
-const SPREAD: u32 = 1 << 31;
+const PER_CPU: u32 = 1 << 31;
 const NEVER: u32 = u32::MAX;
 
 /// A VMA's count of readers; see the [module](self). Starts detached.
 pub struct VmaCount {
     word: AtomicU32,
-    /// Readers that met since the VMA was last spread. Written by those, at the cost of a lost one now and then, and by writers.
-    meetings: AtomicU32,
+    /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one now and then, and by writers.
+    contention: AtomicU32,
 }
 
 /// Where a reader of a VMA is counted: to be given back when it leaves.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "whoever locks a VMA has to unlock it"]
-pub struct Place<'l>(
+pub struct ReaderPlace<'l>(
     /// The slot that it came by; none: the count.
     Option<&'l Slot>,
 );
@@ -138,9 +138,9 @@ pub struct Place<'l>(
 pub struct VmaSeq(AtomicU32);
 
 #[cfg(test)]
-impl Place<'_> {
+impl ReaderPlace<'_> {
     /// Whether the reader stands in a slot.
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn in_slot(&self) -> bool {
         self.0.is_some()
     }
 }
@@ -149,7 +149,7 @@ impl VmaCount {
     const_unless_loom! {
         /// The count of a detached VMA.
         pub fn new() -> Self {
-            VmaCount { word: AtomicU32::new(DETACHED), meetings: AtomicU32::new(0) }
+            VmaCount { word: AtomicU32::new(DETACHED), contention: AtomicU32::new(0) }
         }
     }
 }
@@ -241,7 +241,7 @@ impl VmaLock<'_> {
         self,
         lock: &'l MmapLock<H>,
         is_owner: impl FnOnce() -> bool,
-    ) -> Result<Place<'l>, ReadFail> {
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
         // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again below.
         if self.seq.0.load(Ordering::Relaxed) == lock.seq_hint() {
             return Err(ReadFail::Locked);
@@ -268,7 +268,7 @@ impl VmaLock<'_> {
     /// # Errors
     /// [`ReadFail::TooMany`].
     #[inline]
-    pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<Place<'l>, ReadFail> {
+    pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<ReaderPlace<'l>, ReadFail> {
         let place = self.enter(guard.lock())?;
         rank::acquired::<H>(Rank::Vma);
         Ok(place)
@@ -276,19 +276,19 @@ impl VmaLock<'_> {
 
     /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
     #[inline]
-    pub fn unlock_read<H: Host>(self, place: Place<'_>) {
+    pub fn unlock_read<H: Host>(self, place: ReaderPlace<'_>) {
         rank::released::<H>(Rank::Vma);
         self.leave::<H>(place);
     }
 
     /// Becomes a reader, perhaps in passing.
     #[inline(always)]
-    fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<Place<'l>, ReadFail> {
+    fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Relaxed: the exchange decides.
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
         if plain && self.raise(word, word + READER) {
-            return Ok(Place(None));
+            return Ok(ReaderPlace(None));
         }
         self.enter_otherwise(lock, word, plain)
     }
@@ -300,24 +300,24 @@ impl VmaLock<'_> {
         lock: &'l MmapLock<H>,
         word: u32,
         plain: bool,
-    ) -> Result<Place<'l>, ReadFail> {
-        if word & (SPREAD | DRAINING) == SPREAD
-            && let Some(place) = self.stand(lock)
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        if word & (PER_CPU | DRAINING) == PER_CPU
+            && let Some(place) = self.enter_slot(lock)
         {
             return Ok(place);
         }
         self.enter_by_count(lock, plain)
     }
 
-    /// As [`enter`](Self::enter), when that has met another reader, or something is in its way.
+    /// As [`enter`](Self::enter), when that has contended with another reader, or something is in its way.
     #[cold]
     fn enter_by_count<'l, H: Host>(
         self,
         lock: &'l MmapLock<H>,
-        mut met: bool,
-    ) -> Result<Place<'l>, ReadFail> {
+        mut contended: bool,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
         loop {
-            let spread = if met && self.has_met_often(lock) { SPREAD } else { 0 };
+            let per_cpu = if contended && self.is_contended(lock) { PER_CPU } else { 0 };
             // Relaxed: as in `enter`.
             let word = self.count.word.load(Ordering::Relaxed);
             if word == DETACHED {
@@ -326,36 +326,36 @@ impl VmaLock<'_> {
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
             }
-            if word & !SPREAD >= VMA_COUNT_LIMIT {
+            if word & !PER_CPU >= VMA_COUNT_LIMIT {
                 return Err(ReadFail::TooMany);
             }
-            if self.raise(word, (word | spread) + READER) {
-                return Ok(Place(None));
+            if self.raise(word, (word | per_cpu) + READER) {
+                return Ok(ReaderPlace(None));
             }
-            met = true;
+            contended = true;
         }
     }
 
-    /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not spread any more.
+    /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
     #[inline]
-    fn stand<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<Place<'l>> {
-        let place = Place(Some(lock.slots()?.enter(self.name())?));
+    fn enter_slot<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<ReaderPlace<'l>> {
+        let place = ReaderPlace(Some(lock.slots()?.enter(self.name())?));
         between_crosswise();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
-        if self.count.word.load(Ordering::SeqCst) & (SPREAD | DRAINING) == SPREAD {
+        if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
             return Some(place);
         }
         self.leave::<H>(place);
         None
     }
 
-    /// Notes that readers met, and tells whether they have done so often enough to spread.
-    fn has_met_often<H: Host>(self, lock: &MmapLock<H>) -> bool {
+    /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
+    fn is_contended<H: Host>(self, lock: &MmapLock<H>) -> bool {
         let enough = if CHECKED { 1 } else { H::MAX_CPUS as u32 / 8 };
         // Relaxed: an estimate.
-        let meetings = self.count.meetings.load(Ordering::Relaxed).saturating_add(1);
-        self.count.meetings.store(meetings, Ordering::Relaxed);
-        meetings >= enough && lock.slots().is_some()
+        let contention = self.count.contention.load(Ordering::Relaxed).saturating_add(1);
+        self.count.contention.store(contention, Ordering::Relaxed);
+        contention >= enough && lock.slots().is_some()
     }
 
     #[inline]
@@ -366,8 +366,8 @@ impl VmaLock<'_> {
     }
 
     #[inline]
-    fn leave<H: Host>(self, place: Place<'_>) {
-        if let Place(Some(slot)) = place
+    fn leave<H: Host>(self, place: ReaderPlace<'_>) {
+        if let ReaderPlace(Some(slot)) = place
             && slot.leave(self.name())
         {
             return;
@@ -375,7 +375,10 @@ impl VmaLock<'_> {
         // Relaxed: the exchange decides.
         let mut word = self.count.word.load(Ordering::Relaxed);
         loop {
-            debug_assert!(word & !(DRAINING | SPREAD) > 0, "a VMA is released more often than it was locked");
+            debug_assert!(
+                word & !(DRAINING | PER_CPU) > 0,
+                "a VMA is released more often than it was locked"
+            );
             if word & DRAINING != 0 {
                 return self.leave_who_waits::<H>();
             }
@@ -490,7 +493,7 @@ impl VmaLock<'_> {
         // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the readers' last
         // decrement. SeqCst: the first half of the way in, see the module.
         let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
-        if before & SPREAD != 0 {
+        if before & PER_CPU != 0 {
             self.collect(guard);
         }
         let result = loop {
@@ -510,9 +513,9 @@ impl VmaLock<'_> {
     /// Counts the readers that stand in slots, from which new ones are barred.
     fn collect<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
         // Relaxed: an estimate.
-        self.count.meetings.store(0, Ordering::Relaxed);
+        self.count.contention.store(0, Ordering::Relaxed);
         // Release, here and below: as in `has_readers`, for who sees this value first.
-        self.count.word.fetch_sub(SPREAD, Ordering::Release);
+        self.count.word.fetch_sub(PER_CPU, Ordering::Release);
         between_crosswise();
         for slot in guard.lock().slots().into_iter().flat_map(|slots| slots.of(self.name())) {
             // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is acquired when it has
@@ -535,7 +538,7 @@ impl VmaLock<'_> {
         debug_assert!(self.is_detached(), "an attached VMA is taken for a new one");
         // Relaxed, both: nobody can lock it; `attach` releases it.
         self.seq.0.store(NEVER, Ordering::Relaxed);
-        self.count.meetings.store(0, Ordering::Relaxed);
+        self.count.contention.store(0, Ordering::Relaxed);
     }
 
     /// Opens a detached, write-locked VMA to readers, who will find it locked until the write section ends.
@@ -570,14 +573,14 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Lets readers stand in slots from now on, as if they had met often, if the VMA is attached and nobody waits for its
+    /// Lets readers stand in slots from now on, as if they had contended often, if the VMA is attached and nobody waits for its
     /// readers.
     ///
     /// Only tests know before the readers do.
-    pub fn spread(self) {
-        let spread = |word| (ATTACHED..DRAINING).contains(&word).then_some(word | SPREAD);
+    pub fn make_per_cpu(self) {
+        let per_cpu = |word| (ATTACHED..DRAINING).contains(&word).then_some(word | PER_CPU);
         // Relaxed: orders nothing, as when a reader does it.
-        let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spread);
+        let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, per_cpu);
     }
 
     /// Whether the VMA is in no address space. Certain only for its owner or under the mmap lock.

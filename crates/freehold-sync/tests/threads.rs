@@ -254,7 +254,7 @@ fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
                 (true, _) => {
                     vma.lock().attach(&guard);
                     // Readers need not meet first, which they may fail to.
-                    vma.lock().spread();
+                    vma.lock().make_per_cpu();
                 }
                 (false, 0) => vma.lock().detach(&guard),
                 (false, 1) => drop(guard.downgrade()),

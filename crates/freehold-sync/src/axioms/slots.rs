@@ -2,10 +2,10 @@
 
 use super::{Model, Plain, check};
 use crate::counted::Counted;
-use crate::{MmapLock, Place, ReaderSlots, VmaCount, VmaLock, VmaSeq};
+use crate::{MmapLock, ReaderPlace, ReaderSlots, VmaCount, VmaLock, VmaSeq};
 use core::cell::Cell;
 
-/// A spread VMA in an address space, and a field that it guards.
+/// A VMA with per-CPU readers in an address space, and a field that it guards.
 struct World {
     space: MmapLock<Model>,
     count: VmaCount,
@@ -16,7 +16,7 @@ struct World {
 }
 
 impl World {
-    fn spread() -> Self {
+    fn per_cpu() -> Self {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         let world = World {
             space: MmapLock::new().with_slots(slots),
@@ -30,7 +30,7 @@ impl World {
         world.vma().write(&guard);
         world.vma().attach(&guard);
         drop(guard);
-        world.vma().spread();
+        world.vma().make_per_cpu();
         world
     }
 
@@ -38,9 +38,9 @@ impl World {
         VmaLock { count: &self.count, seq: &self.seq }
     }
 
-    fn enter(&self) -> Option<Place<'_>> {
+    fn enter(&self) -> Option<ReaderPlace<'_>> {
         let place = self.vma().try_read(&self.space, || true).ok()?;
-        self.stood.set(self.stood.get() | place.stands());
+        self.stood.set(self.stood.get() | place.in_slot());
         Some(place)
     }
 
@@ -60,14 +60,14 @@ impl World {
 
 #[test]
 fn a_standing_reader_beside_a_writer() {
-    let world = World::spread();
+    let world = World::per_cpu();
     check(&[&|| world.look(), &|| world.change()]);
     assert!(world.stood.get(), "nobody stood in a slot");
 }
 
 #[test]
 fn a_standing_reader_beside_a_detacher() {
-    let world = World::spread();
+    let world = World::per_cpu();
     let detach = || {
         let guard = world.space.write();
         world.vma().write(&guard);

@@ -4,7 +4,7 @@
 //! wake-up as a deadlock. The limit of readers is two here. Tests of three threads are bounded, as they say.
 #![cfg(loom)]
 
-mod spread;
+mod per_cpu;
 mod world;
 
 use freehold_sync::ReadFail;

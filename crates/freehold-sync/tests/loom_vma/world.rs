@@ -3,7 +3,9 @@
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
 use freehold_sync::testing::LoomHost;
-use freehold_sync::{MmapLock, MmapWriteGuard, Place, ReadFail, ReaderSlots, VmaCount, VmaLock, VmaSeq};
+use freehold_sync::{
+    MmapLock, MmapWriteGuard, ReadFail, ReaderPlace, ReaderSlots, VmaCount, VmaLock, VmaSeq,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -37,9 +39,9 @@ impl World {
     }
 
     /// The same with slots for its readers, who are expected to stand there from the first.
-    pub fn spread() -> Arc<Self> {
+    pub fn per_cpu() -> Arc<Self> {
         let world = Self::with_slots();
-        world.vma().spread();
+        world.vma().make_per_cpu();
         world
     }
 
@@ -84,11 +86,11 @@ impl World {
         self.vma().detach(guard);
     }
 
-    pub fn try_read(&self, space: usize) -> Result<Place<'_>, ReadFail> {
+    pub fn try_read(&self, space: usize) -> Result<ReaderPlace<'_>, ReadFail> {
         self.vma().try_read(&self.spaces[space], || self.owner.load(Relaxed) == space as u64)
     }
 
-    pub fn unlock(&self, place: Place<'_>) {
+    pub fn unlock(&self, place: ReaderPlace<'_>) {
         self.vma().unlock_read::<LoomHost>(place);
     }
 

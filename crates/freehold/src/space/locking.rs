@@ -35,7 +35,7 @@ use core::{
     ops::{Deref, Range},
 };
 use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, Writer};
-use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, Place, ReadFail};
+use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
 
 /// What a range of the tree holds.
 pub(crate) enum TreeEntry<'g, P: Platform> {
@@ -129,7 +129,7 @@ pub(crate) enum NeedMmapLock {
 pub struct VmaRead<'s, P: Platform> {
     vma: &'s Vma<P>,
     /// Where the lock counts this reader.
-    place: Place<'s>,
+    place: ReaderPlace<'s>,
     /// Not to be sent: the lock belongs to the task that took it.
     task: PhantomData<*const ()>,
 }

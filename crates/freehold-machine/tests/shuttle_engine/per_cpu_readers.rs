@@ -1,7 +1,7 @@
-//! Faults of several threads in one VMA, whose readers then spread over their CPUs' slots, beside whoever wants the VMA without
+//! Faults of several threads in one VMA, whose readers then go to slots over their CPUs' slots, beside whoever wants the VMA without
 //! readers.
 //!
-//! The checkers' builds spread a VMA at the first meeting. These scenarios are for the engine around the lock (C-19, C-22); a lock
+//! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine around the lock (C-19, C-22); a lock
 //! that overlooks a reader in a slot is found by loom (`freehold-sync/tests/loom_vma`), for a schedule in which readers meet and a
 //! whole system call then fits into one of their faults is too rare here.
 
@@ -64,8 +64,8 @@ fn beside(scene: &Scene, change: impl FnOnce() + Send, after: fn(u64) -> Result<
 }
 
 #[test]
-fn c22_mprotect_beside_readers_that_spread() {
-    explore("mprotect beside readers that spread", 40, |locking| {
+fn c22_mprotect_beside_per_cpu_readers() {
+    explore("mprotect beside per-CPU readers", 40, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
@@ -80,8 +80,8 @@ fn c22_mprotect_beside_readers_that_spread() {
 
 /// The VMA may come back from the slab while a reader is on its way out of a slot.
 #[test]
-fn c19_munmap_beside_readers_that_spread() {
-    explore("munmap beside readers that spread", 40, |locking| {
+fn c19_munmap_beside_per_cpu_readers() {
+    explore("munmap beside per-CPU readers", 40, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         let change = || {
@@ -95,8 +95,8 @@ fn c19_munmap_beside_readers_that_spread() {
 }
 
 #[test]
-fn fork_beside_readers_that_spread() {
-    explore("fork beside readers that spread", 30, |locking| {
+fn fork_beside_per_cpu_readers() {
+    explore("fork beside per-CPU readers", 30, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         let child = thread::scope(|scope| {

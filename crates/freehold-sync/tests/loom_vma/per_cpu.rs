@@ -6,17 +6,17 @@ use super::world::{
     START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
 };
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{Place, Rank, ReadFail, rank};
+use freehold_sync::{Rank, ReadFail, ReaderPlace, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-fn stands(place: Place<'_>) -> bool {
+fn stands(place: ReaderPlace<'_>) -> bool {
     format!("{place:?}").contains("Some")
 }
 
 #[test]
 fn a_standing_reader_beside_a_writer() {
     model(|| {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, change);
         look(&world);
         writer.join().unwrap();
@@ -29,7 +29,7 @@ fn a_standing_reader_beside_a_writer() {
 #[test]
 fn two_standing_readers_beside_a_writer() {
     model_bounded(1, || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let others = [spawn(&world, look), spawn(&world, look)];
         change(&world);
         others.into_iter().for_each(|other| other.join().unwrap());
@@ -49,14 +49,14 @@ fn standing_and_counted_readers_beside_a_writer() {
         places.into_iter().flatten().for_each(|place| world.unlock(place));
     };
     model_bounded(2, move || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, change);
         twice(&world);
         writer.join().unwrap();
     });
 }
 
-/// Nobody has told the VMA to spread: readers that meet do, and a writer finds those before and after.
+/// Nobody has told the VMA to go per-CPU: readers that contend do, and a writer finds those before and after.
 #[test]
 fn readers_meet_beside_a_writer() {
     // Not loom's: tells of all schedules together.
@@ -86,7 +86,7 @@ fn readers_meet_beside_a_writer() {
 #[test]
 fn a_collected_reader_leaves() {
     model(|| {
-        let world = World::spread();
+        let world = World::per_cpu();
         let place = world.try_read(0).unwrap();
         assert!(stands(place));
         let writer = spawn(&world, change);
@@ -101,10 +101,10 @@ fn a_collected_reader_leaves() {
 #[test]
 fn a_standing_reader_beside_two_sections() {
     model_bounded(3, || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, |world| {
             change(world);
-            world.vma().spread();
+            world.vma().make_per_cpu();
             change(world);
         });
         look(&world);
@@ -115,7 +115,7 @@ fn a_standing_reader_beside_two_sections() {
 #[test]
 fn a_standing_reader_beside_a_detacher() {
     model(|| {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, |world| {
             let guard = world.spaces[0].write();
             world.dies(&guard);
@@ -140,13 +140,13 @@ fn a_standing_reader_beside_a_detacher() {
 #[test]
 fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
     model_bounded(3, || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, |world| {
             let guard = world.spaces[0].write();
             world.dies(&guard);
             drop(guard);
             world.born(1, START, 2);
-            world.vma().spread();
+            world.vma().make_per_cpu();
             let guard = world.spaces[1].write();
             world.vma().write(&guard);
             world.set(3);
@@ -161,7 +161,7 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
 #[test]
 fn c19_a_late_standing_reader_beside_a_rightful_one() {
     model_bounded(1, || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let writer = spawn(&world, recycled_into_another_space);
         let rightful = spawn(&world, rightful_look);
         late_look(&world);
@@ -178,7 +178,7 @@ fn c19_a_late_standing_reader_beside_a_rightful_one() {
 #[test]
 fn c22_readers_change_places_after_a_killed_writer() {
     model_bounded(2, || {
-        let world = World::spread();
+        let world = World::per_cpu();
         let first = world.try_read(0).unwrap();
         let killed = spawn(&world, |world| {
             LoomHost::current_task().kill();
@@ -186,12 +186,12 @@ fn c22_readers_change_places_after_a_killed_writer() {
             assert!(world.vma().write_killable(&guard).is_err());
         });
         killed.join().unwrap();
-        world.vma().spread();
+        world.vma().make_per_cpu();
         let second = world.try_read(0).unwrap();
         assert!(stands(first) && stands(second), "both came by the same slot");
         let writer = spawn(&world, change);
         // SAFETY: the thread has a reference to the world.
-        let first = unsafe { core::mem::transmute::<Place<'_>, Place<'static>>(first) };
+        let first = unsafe { core::mem::transmute::<ReaderPlace<'_>, ReaderPlace<'static>>(first) };
         // The lock passes to another task.
         rank::released::<LoomHost>(Rank::Vma);
         let elsewhere = spawn(&world, move |world| {
