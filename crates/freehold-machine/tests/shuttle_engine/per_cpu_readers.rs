@@ -1,4 +1,4 @@
-//! Faults of several threads in one VMA, whose readers then go to slots over their CPUs' slots, beside whoever wants the VMA without
+//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside whoever wants the VMA without
 //! readers.
 //!
 //! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine around the lock (C-19, C-22); a lock
