@@ -84,7 +84,9 @@ fn faults(criterion: &mut Criterion) {
             group.throughput(Throughput::Elements(threads));
             let space = Space::new(4 << 30, Locking::default());
             let whole = || mapped(&space, threads, PAGES, shared);
-            let fault = |at| space.process().space().handle_fault(at, Access::WRITE).expect("room");
+            let fault = |at| {
+                space.process().space().handle_fault(at, Access::WRITE).expect("room");
+            };
             let unmap = |at| space.process().munmap(at, PAGES * PAGE * threads).expect("mapped");
             group.bench_function(BenchmarkId::new(Space::NAME, format!("{threads} threads")), |bencher| {
                 bencher.iter_custom(|times| fault_rounds((whole, fault, unmap), threads, times, PAGES));

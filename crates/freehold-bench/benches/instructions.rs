@@ -191,7 +191,9 @@ fn sized(operation: &str, areas: u64) {
     let space = Space::with_areas(areas);
     let map = |_| space.map(PAGE);
     let unmap = |at| space.process().munmap(at, PAGE).expect("mapped");
-    let touch = |at| space.process().space().handle_fault(at, Access::WRITE).expect("room");
+    let touch = |at| {
+        space.process().space().handle_fault(at, Access::WRITE).expect("room");
+    };
     let touched = |n| {
         let at = map(n);
         touch(at);

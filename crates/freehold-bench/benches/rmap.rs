@@ -47,7 +47,9 @@ fn new(engine: &Counted<Engine<Machine>>) -> Process {
 }
 
 fn touch(process: &Process, at: u64, pages: u64, access: Access) {
-    (0..pages).for_each(|page| process.space().handle_fault(at + page * PAGE, access).expect("memory"));
+    for page in 0..pages {
+        process.space().handle_fault(at + page * PAGE, access).expect("memory");
+    }
 }
 
 /// Nanoseconds of one of so many.

@@ -79,7 +79,7 @@ impl<F: Format> Process<F> {
 
     #[inline]
     fn fault(&self, at: VirtAddr, access: Access) -> Result<(), FaultError> {
-        self.space.handle_fault(at.get(), access)
+        self.space.handle_fault(at.get(), access).map(drop)
     }
 }
 

@@ -13,7 +13,7 @@
 //! ```
 //! use freehold::counted::Counted;
 //! use freehold::engine::{Config, Engine};
-//! use freehold::fault::{Access, FaultError};
+//! use freehold::fault::{Access, FaultError, Resolved};
 //! use freehold::platform::Platform;
 //! use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
 //!
@@ -27,7 +27,7 @@
 //!     }
 //! }
 //!
-//! fn page_fault<P: Platform>(space: &Space<P>, at: u64, access: Access) -> Result<(), &'static str> {
+//! fn page_fault<P: Platform>(space: &Space<P>, at: u64, access: Access) -> Result<Resolved, &'static str> {
 //!     space.handle_fault(at, access).map_err(|error| match error {
 //!         FaultError::Segv { .. } => "SIGSEGV",
 //!         FaultError::Bus { .. } => "SIGBUS",

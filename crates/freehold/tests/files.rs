@@ -171,7 +171,7 @@ fn one_fault_maps_what_the_cache_has_around() {
         for page in 0..64 {
             cpu.load::<u64, FaultError>(process.space().mmu(), at + page * PAGE_SIZE, |address, access| {
                 faults += 1;
-                process.handle_fault(address.get(), access)
+                process.handle_fault(address.get(), access).map(drop)
             })
             .unwrap();
         }
@@ -590,4 +590,33 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             world.machine.free_frames(&frames);
         }
     });
+}
+
+/// What a fault says that it took: a page that the store had to give is a major fault, and is waited for.
+#[test]
+fn a_fault_says_what_it_took() {
+    for locking in Locking::ALL {
+        let world = World::new();
+        let process = world.process(locking);
+        let file = world.file(40 * PAGE_SIZE);
+        let mapped = map(&process, 40, MapFlags::SHARED, &file, 0);
+        let memory = process.mmap(0, PAGE_SIZE, RW, MapFlags::SHARED | MapFlags::ANONYMOUS, None, 0).unwrap();
+        let took = |at, access| {
+            let done = process.space().handle_fault(at, access).unwrap();
+            (done.major, done.waited)
+        };
+        assert_eq!(
+            took(mapped + 20 * PAGE_SIZE, freehold::fault::Access::READ),
+            (true, true),
+            "from the store"
+        );
+        assert_eq!(
+            took(mapped + 20 * PAGE_SIZE, freehold::fault::Access::WRITE),
+            (false, false),
+            "from the cache"
+        );
+        assert_eq!(took(memory, freehold::fault::Access::WRITE), (false, true), "shared memory has no store");
+        drop((process, file));
+        world.end();
+    }
 }

@@ -278,12 +278,12 @@ impl<'w, 'c> Performer<'w, 'c> {
         let mut faulted = false;
         let result = self.cpu.touch(process.mmu(), address, access, |at, access| {
             faulted = true;
-            let handled = process.handle_fault(at.get(), access);
+            let handled = process.handle_fault(at.get(), access).map(drop);
             if !matches!(handled, Err(FaultError::Bus { .. })) || image.pagers.is_empty() {
                 return handled;
             }
             image.pagers.supply_page(at.get());
-            process.handle_fault(at.get(), access)
+            process.handle_fault(at.get(), access).map(drop)
         });
         let result = match self.world.options.backed && access.write {
             true => {

@@ -74,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
         let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-        self.join_family(vma, prev, guard.find(vma.end()))
+        self.join_anon_vma(vma, prev, guard.find(vma.end()))
     }
 
     /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.
@@ -87,11 +87,11 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-        self.join_family(vma, prev, guard.find(vma.end()))
+        self.join_anon_vma(vma, prev, guard.find(vma.end()))
     }
 
     /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new one.
-    fn join_family(
+    fn join_anon_vma(
         &self,
         vma: &Vma<P>,
         prev: Option<&Vma<P>>,

@@ -95,6 +95,16 @@ impl From<Killed> for FaultError {
     }
 }
 
+/// What a fault did that was resolved: what kernels count by task (getrusage's minor and major faults).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Resolved {
+    /// A page came from the store behind its file: a *major* fault. All others are minor.
+    pub major: bool,
+    /// It waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a userfaultfd's monitor.
+    pub waited: bool,
+}
+
 /// How far one attempt came.
 pub(crate) enum FaultOutcome<P: Platform> {
     /// The entry is there.
@@ -158,7 +168,7 @@ impl<P: Platform> Clone for Held<'_, '_, P> {
 impl<P: Platform> Copy for Held<'_, '_, P> {}
 
 impl<P: Platform> AddressSpace<P> {
-    /// Resolves a page fault at `addr`: after `Ok` the access can be tried again.
+    /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.
     ///
     /// # Errors
     ///
@@ -167,33 +177,36 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// By the ladder of the module's documentation. Waits for the mmap lock only where it has to, killably.
-    pub fn handle_fault(&self, addr: u64, access: Access) -> Result<(), FaultError> {
+    pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut rung = match self.locking.fault {
             FaultLock::VmaLock => Rung::VmaLock,
             FaultLock::MmapLock => Rung::MmapLock,
         };
-        let mut rounds = Rounds::new();
+        let (mut rounds, mut done) = (Rounds::new(), Resolved::default());
         let end = loop {
             let step = match rung {
                 Rung::VmaLock => self.fault_under_vma_lock(page, access),
                 _ => self.fault_under_mmap_lock(page, access),
             };
             match step {
-                FaultOutcome::Done => break Ok(()),
+                FaultOutcome::Done => break Ok(done),
                 FaultOutcome::Retry => {}
                 FaultOutcome::NeedMmapLock => rung = Rung::MmapLock,
                 FaultOutcome::Fill(file, index) => {
+                    done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
                     if let Err(error) = self.fill(&file, index, addr) {
                         break Err(error);
                     }
                 }
                 FaultOutcome::Wait(what) => {
+                    done.waited = true;
                     if let Err(killed) = self.engine.wait_for(what) {
                         break Err(killed.into());
                     }
                 }
                 FaultOutcome::Userfault(fault) => {
+                    done.waited = true;
                     if let Err(killed) = self.wait_for_pager(&fault, addr) {
                         break Err(killed.into());
                     }
@@ -228,7 +241,7 @@ impl<P: Platform> AddressSpace<P> {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
             // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the VMA's own.
-            if self.wants_family(vma, page, access) {
+            if self.wants_anon_vma(vma, page, access) {
                 let _ = self.prepare_anon(vma, Held::Mmap(&guard));
             }
             return match guard.lock_vma(vma) {
@@ -248,7 +261,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find an anon_vma.
-    fn wants_family(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
+    fn wants_anon_vma(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || {
             self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
         };

@@ -566,7 +566,7 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
     }
 
     /// The VMA has no anonymous page any more, and no anon_vma.
-    pub fn leave_family(&self) {
+    pub fn leave_anon_vma(&self) {
         RmapEdit::of(self.vma).remove_pages(self.vma);
         self.vma.set_anon_vma(AnonVma::NONE);
     }

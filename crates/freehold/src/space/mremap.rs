@@ -559,7 +559,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == *from {
             // The offsets stay, as on Linux, although no page is known by them any more.
-            right.leave_family();
+            right.leave_anon_vma();
         }
     }
 }

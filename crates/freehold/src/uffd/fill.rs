@@ -414,20 +414,20 @@ impl<P: Platform> AddressSpace<P> {
         anon_vma: bool,
         fits: impl Fn(&Vma<P>) -> Result<(), UffdError>,
     ) -> Result<VmaRead<'_, P>, UffdError> {
-        let lacks_family =
+        let lacks_anon_vma =
             |vma: &Vma<P>| anon_vma && !vma.flags().contains(VmFlags::SHARED) && !vma.anon().is_some();
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;
             if let Ok(vma) = self.lock_vma(at)
-                && !lacks_family(&vma)
+                && !lacks_anon_vma(&vma)
             {
                 return fits(&vma).map(|()| vma);
             }
             let guard = self.read_killable()?;
             let vma = guard.find(at).ok_or(UffdError::NotRegistered)?;
             fits(vma)?;
-            if lacks_family(vma) {
+            if lacks_anon_vma(vma) {
                 prepare(self, &guard, vma)?;
             }
             if let Ok(vma) = guard.lock_vma(vma) {

@@ -16,12 +16,12 @@ use freehold::{
 type Space = Counted<AddressSpace<Gated>>;
 
 fn store(space: &Space, cpu: &mut Vcpu, value: u64) {
-    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
     cpu.store(space.mmu(), BASE, value, fault).unwrap();
 }
 
 fn load(space: &Space, cpu: &mut Vcpu) -> u64 {
-    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
     cpu.load(space.mmu(), BASE, fault).unwrap()
 }
 

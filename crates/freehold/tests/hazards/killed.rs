@@ -202,7 +202,7 @@ fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) 
     fixed(STACK, behind);
     let mut cpu = machine.cpu(0);
     for page in 0..16 {
-        let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+        let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
         cpu.store(space.mmu(), BASE + page * PAGE, page, fault).unwrap();
     }
     let inside = space.clone();

@@ -24,7 +24,7 @@ fn space(engine: &Counted<Engine<Gated>>, locking: Locking) -> Space {
 }
 
 fn touch(space: &Space, cpu: &mut Vcpu, at: u64) {
-    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
     cpu.touch(space.mmu(), at, Access::READ, fault).unwrap();
 }
 
@@ -77,7 +77,7 @@ fn nobody_waits_for_a_walker_with_it() {
             space.mmap(BASE, PAGE, RW, flags, Some(&file), 0).unwrap();
         }
         let mut cpu = machine.cpu(0);
-        let fault = |at: freehold::VirtAddr, access| written.handle_fault(at.get(), access);
+        let fault = |at: freehold::VirtAddr, access| written.handle_fault(at.get(), access).map(drop);
         cpu.store(written.mmu(), BASE, 1u64, fault).unwrap();
         let (inside, (tell, told)) = (going.clone(), channel());
         gated.flush.put(move || {

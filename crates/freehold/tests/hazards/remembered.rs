@@ -104,7 +104,7 @@ impl Scene {
 }
 
 fn put(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
-    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access);
+    let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
     cpu.store(space.mmu(), BASE + page * PAGE, value, fault).unwrap();
 }
 
@@ -280,7 +280,7 @@ fn a_page_stays_until_it_is_copied() {
             });
             let fault = space.handle_fault(BASE, Access::WRITE);
             passed.recv().expect("a page is copied").join().unwrap();
-            assert_eq!(fault, Ok(()), "{what}");
+            assert!(fault.is_ok(), "{what}: {fault:?}");
             drop((space, cpu));
             scene.end();
         }

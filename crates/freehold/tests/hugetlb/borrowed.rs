@@ -81,7 +81,7 @@ fn a_reader_does_not_cost_the_owner_its_page() {
         });
         assert_eq!(child.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
         let (finished, store) = hear.recv().unwrap();
-        assert_eq!(store.join().unwrap(), Ok(()), "{locking:?}");
+        assert!(store.join().unwrap().is_ok(), "{locking:?}");
         assert!(!finished, "{locking:?}: what the reader has is written to");
         child.check();
         drop(child);
@@ -167,7 +167,7 @@ fn a_promise_outlives_a_pin() {
             let waits = scope.spawn(fault);
             thread::sleep(Duration::from_millis(1));
             drop(pins);
-            assert_eq!(waits.join().unwrap(), Ok(()));
+            assert!(waits.join().unwrap().is_ok());
         });
         assert_eq!(both(), (0, 0));
     });

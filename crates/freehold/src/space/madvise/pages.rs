@@ -24,7 +24,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_pages(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start)
             && range.end <= vma.end()
-            && !(advice == Advice::GuardInstall && lacks_family(&vma))
+            && !(advice == Advice::GuardInstall && lacks_anon_vma(&vma))
             && !vma.flags().intersects(VmFlags::UFFD)
         {
             return self.advise_part(&vma, range, advice, Held::Vma);
@@ -80,7 +80,7 @@ impl<P: Platform> AddressSpace<P> {
         match advice {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
-                if lacks_family(vma)
+                if lacks_anon_vma(vma)
                     && let Err(FaultOutcome::Failed(_)) = self.prepare_anon(vma, held)
                 {
                     return Err(MadviseError::OutOfMemory);
@@ -142,7 +142,7 @@ fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseEr
 
 /// Private anonymous memory that guards would be the first thing in: it gets an anon_vma before, as for a page, which later
 /// merges depend on, and choosing one needs the mmap lock.
-fn lacks_family<P: Platform>(vma: &Vma<P>) -> bool {
+fn lacks_anon_vma<P: Platform>(vma: &Vma<P>) -> bool {
     vma.is_anonymous() && !vma.anon().is_some()
 }
 
