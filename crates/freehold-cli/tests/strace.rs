@@ -400,3 +400,45 @@ fn registrations_that_are_not_known_are_set_aside() {
     let outcome = replayed(&text(elsewhere));
     assert_eq!((outcome.calls.all, outcome.difference_count), (5, 1), "{:#?}", outcome.differences);
 }
+
+/// An arena of which a text has said that nothing is there; then what `calls` says, a call a line.
+fn arena(calls: &str) -> Outcome {
+    let mut text =
+        String::from("7 1.0 execve(\"./t\", [], NULL) = 0\n7 1.1 munmap(0x10000000, 16777216) = 0\n");
+    let lines = calls.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
+    lines.for_each(|(number, line)| text += &format!("7 1.2{number:02} {line}\n"));
+    replayed(&text)
+}
+
+/// Compared calls, and others.
+fn counts(outcome: &Outcome) -> (u64, u64) {
+    assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+    (outcome.calls.all, outcome.not_checked())
+}
+
+/// What lies in the gaps between VMAs that were moved together is as free as it was, and may be grown into.
+#[test]
+fn gaps_of_what_was_moved_are_free() {
+    let moved = "mmap(0x10100000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10100000
+        mremap(0x10100000, 16384, 16384, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10200000) = 0x10200000
+        mmap(0x10208000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10208000";
+    // Page faults have brought it down to where only the first page was moved to.
+    let found = "madvise(0x10202000, 8192, MADV_DONTDUMP) = 0";
+    assert_eq!(counts(&arena(&format!("{moved}\n{found}"))), (4, 1));
+    let free = "madvise(0x10000000, 8192, MADV_DONTDUMP) = -1 ENOMEM (Cannot allocate memory)";
+    assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
+}
+
+/// The populated file was made longer by something that a text does not show. It lies where the second of two VMAs was moved.
+#[test]
+fn files_that_were_moved_are_known_where_they_are() {
+    let outcome = arena(
+        "memfd_create(\"m\", MFD_CLOEXEC) = 3
+        ftruncate(3, 4096) = 0
+        mmap(0x10100000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10100000
+        mmap(0x10101000, 4096, PROT_READ, MAP_SHARED|MAP_FIXED, 3, 0x1000) = 0x10101000
+        mremap(0x10100000, 8192, 8192, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10200000) = 0x10200000
+        madvise(0x10200000, 8192, MADV_POPULATE_READ) = 0",
+    );
+    assert_eq!(counts(&outcome), (6, 0));
+}

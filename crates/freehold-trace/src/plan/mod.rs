@@ -30,6 +30,7 @@ mod files;
 mod lengths;
 mod limited;
 mod mapped;
+mod mremap;
 mod order;
 mod recorded;
 mod registered;

@@ -1,0 +1,100 @@
+//! What an mremap does to the plan's model of an address space.
+
+use super::area::Area;
+use super::calls::{Doing, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span};
+use std::ops::Range;
+
+impl Space {
+    /// A signal has ended it after the target and the tail had been unmapped.
+    pub(super) fn interrupted_mremap(&mut self, args: &[u64; 6]) {
+        let [at, old, new, flags, target, _] = *args;
+        if flags & MREMAP_FIXED != 0 {
+            self.areas.unmap(&span(target, new));
+            if old > new {
+                let tail = span(at, new).end..span(at, old).end;
+                self.areas.unmap(&tail);
+            }
+        }
+    }
+
+    pub(super) fn mremap(&mut self, doing: &mut Doing<'_>) {
+        let Some(to) = doing.call.returned.value() else { return };
+        let [at, old, new, flags, ..] = doing.call.args;
+        let (source, target) = (span(at, old), span(to, new));
+        let at = source.start;
+        if target.is_empty() {
+            return;
+        }
+        let Some((start, area)) = self.areas.find(at) else {
+            return self.move_unknown(&source, &target, flags);
+        };
+        if target.start == at && flags & MREMAP_FIXED == 0 {
+            if target.end < source.end {
+                return self.areas.unmap(&(target.end..source.end));
+            }
+            if target.end > source.end {
+                let mut added =
+                    Area { end: target.end, family: 0, alone: true, last: doing.stamp, ..area.clone() };
+                added.offset = added.offset.wrapping_add(source.end - start);
+                self.areas.insert(source.end, added);
+            }
+            return;
+        }
+        let bytes = target.end - target.start;
+        if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
+            return self.move_area(source, target, doing);
+        }
+        // Of several VMAs each is moved by itself, and the gaps between them stay; so does what the target has there.
+        let pieces: Vec<Range<u64>> =
+            self.areas.within(&source).map(|(start, area)| start.max(at)..area.end.min(source.end)).collect();
+        for piece in pieces {
+            let place = |addr: u64| target.start + (addr - at);
+            let target = place(piece.start)..place(piece.end);
+            self.move_area(piece, target, doing);
+        }
+    }
+
+    /// Moves the area that `source` begins in, which ends there or is to grow.
+    fn move_area(&mut self, source: Range<u64>, target: Range<u64>, doing: &Doing<'_>) {
+        let flags = doing.call.args[3];
+        let (at, to) = (source.start, target.start);
+        let Some((start, area)) = self.areas.find(at) else { return };
+        let registered = area.userfaultfd.is_some();
+        let mut moved = Area { last: doing.stamp, ..area.clone() };
+        moved.offset = moved.offset.wrapping_add(at - start);
+        if flags & MREMAP_FIXED != 0 {
+            self.areas.unmap(&target);
+        }
+        // With UFFD_FEATURE_EVENT_REMAP, which no recording shows, it stays registered.
+        self.doubts_userfaultfd |= registered;
+        moved.unregister();
+        // An anonymous mapping that was never written is counted from where it is.
+        if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
+            moved.offset = to;
+        }
+        if flags & MREMAP_DONTUNMAP == 0 {
+            self.areas.unmap(&source);
+        } else if let Some(left) = self.areas.find_mut(at) {
+            left.family = 0;
+        }
+        moved.end = target.end;
+        self.areas.put(to, moved);
+        self.areas.merge_at(target.end, doing.stamp);
+        self.areas.merge_at(to, doing.stamp);
+    }
+
+    /// An mremap of memory of which nothing is known: what else it took away.
+    fn move_unknown(&mut self, source: &Range<u64>, target: &Range<u64>, flags: u64) {
+        if target.start != source.start {
+            self.areas.unmap(target);
+        }
+        if flags & MREMAP_DONTUNMAP == 0 {
+            let stays = if target.start == source.start { target.end } else { source.start };
+            self.areas.unmap(&(stays.min(source.end)..source.end));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "mremap_tests.rs"]
+mod tests;

@@ -1,0 +1,57 @@
+use super::*;
+use crate::plan::order::Stamp;
+use crate::{Call, CallName, Returned};
+
+fn doing<'c>(call: &'c Call, families: &'c mut u32) -> Doing<'c> {
+    let stamp = Stamp { task: 1, index: 0 };
+    Doing { call, file: None, zeroes: false, segment: 0, userfaultfd: None, stamp, families }
+}
+
+fn apply(space: &mut Space, name: CallName, args: [u64; 6], value: u64) {
+    let returned = Returned::Value(value);
+    let call = Call { name, args, returned, file: None, transfer: None, beside: Vec::new() };
+    space.apply(&mut doing(&call, &mut 0));
+}
+
+/// Private anonymous memory at these pages.
+fn space(pages: &[u64]) -> Space {
+    let mut space = Space::default();
+    for page in pages {
+        let at = page << 12;
+        apply(&mut space, CallName::Mmap, [at, 0x1000, 1 + page % 2, 0x32, u64::MAX, 0], at);
+    }
+    space
+}
+
+fn pages(space: &Space) -> Vec<(u64, u64)> {
+    space.areas.iter().map(|(start, area)| (start >> 12, area.end >> 12)).collect()
+}
+
+/// ```text
+/// pages    1  2  3  4  5    9  a  b  c
+/// before   #     #     #       o     o
+/// after                     #  o  #  o
+/// ```
+#[test]
+fn of_several_vmas_each_moves_by_itself() {
+    let mut moved = space(&[1, 3, 5, 0xa, 0xc]);
+    apply(&mut moved, CallName::Mremap, [0x1000, 0x4000, 0x4000, 3, 0x9000, 0], 0x9000);
+    // What is not in the way stays, and so does what is not moved.
+    assert_eq!(pages(&moved), [(5, 6), (9, 0xa), (0xa, 0xb), (0xb, 0xc), (0xc, 0xd)]);
+    let mut copied = space(&[1, 3]);
+    apply(&mut copied, CallName::Mremap, [0x1000, 0x3000, 0x3000, 7, 0x9000, 0], 0x9000);
+    assert_eq!(pages(&copied), [(1, 2), (3, 4), (9, 0xa), (0xb, 0xc)]);
+}
+
+#[test]
+fn one_vma_moves_shrinks_and_grows() {
+    let mut moved = space(&[1, 9]);
+    apply(&mut moved, CallName::Mremap, [0x1000, 0x1000, 0x3000, 3, 0x9000, 0], 0x9000);
+    assert_eq!(pages(&moved), [(9, 0xc)]);
+    apply(&mut moved, CallName::Mremap, [0x9000, 0x3000, 0x1000, 3, 0x1000, 0], 0x1000);
+    assert_eq!(pages(&moved), [(1, 2)]);
+    apply(&mut moved, CallName::Mremap, [0x1000, 0x1000, 0x2000, 0, 0, 0], 0x1000);
+    assert_eq!(pages(&moved), [(1, 3)]);
+    apply(&mut moved, CallName::Mremap, [0x1000, 0x2000, 0x1000, 0, 0, 0], 0x1000);
+    assert_eq!(pages(&moved), [(1, 2)]);
+}
