@@ -442,3 +442,15 @@ fn files_that_were_moved_are_known_where_they_are() {
     );
     assert_eq!(counts(&outcome), (6, 0));
 }
+
+/// A mapping of huge pages that Linux refused for its offset has taken away what was there.
+#[test]
+fn what_a_refused_mapping_of_huge_pages_took_is_known() {
+    let outcome = arena(
+        "mmap(0x10200000, 8192, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10200000
+        mmap(0x10200000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_HUGETLB, -1, 0x1000) = -1 EINVAL (Invalid argument)
+        mprotect(0x10200000, 8192, PROT_READ) = -1 ENOMEM (Cannot allocate memory)
+        mmap(0x10201000, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS|MAP_FIXED_NOREPLACE, -1, 0) = 0x10201000",
+    );
+    assert_eq!(counts(&outcome), (4, 1));
+}

@@ -313,12 +313,18 @@ impl Planner {
         // What is assumed waits as the call itself.
         let beside = space.gather(&reach, &mut self.scratch);
         let (unsure, before, after) = self.assume(&mut space, task, line, &call, &reach);
+        let emptied = page.and_then(|page| refused_late(&call, page));
         if unsure && unknown::leaves_alone(&call) {
+            // What was there is gone, whatever it was.
+            if let Some(range) = &emptied {
+                space.empty(range, call.beside.is_empty());
+                space.note(&reach, beside, stamp);
+            }
             self.spaces.insert(number, space);
+            emptied.into_iter().for_each(|range| self.push(task, line, What::Clear(range)));
             self.scratch.clear();
             return self.aside(aside::UNSURE);
         }
-        let emptied = page.and_then(|page| refused_late(&call, page));
         let mut after = after;
         after.extend(emptied.clone().map(What::Clear));
         // Who waits for the call waits for what belongs to it.

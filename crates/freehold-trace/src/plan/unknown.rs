@@ -282,6 +282,14 @@ impl Space {
         self.untell(&(at..next.unwrap_or(u64::MAX)));
     }
 
+    /// What was there is gone; that nothing came since is `certain`.
+    pub(super) fn empty(&mut self, range: &Range<u64>, certain: bool) {
+        self.areas.unmap(range);
+        if certain {
+            self.tell(range);
+        }
+    }
+
     fn tell(&mut self, range: &Range<u64>) {
         if let Some(told) = &mut self.told {
             told.add(range.clone());
