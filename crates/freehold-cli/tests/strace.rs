@@ -443,6 +443,25 @@ fn files_that_were_moved_are_known_where_they_are() {
     assert_eq!(counts(&outcome), (6, 0));
 }
 
+/// Memory that grows downwards keeps places away from itself. Where Linux has chosen one nearby, that memory is gone, or something lies
+/// between.
+#[test]
+fn places_near_memory_that_grows_show_what_is_there() {
+    let stack = "mmap(0x10800000, 16384, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10800000";
+    // It is not known whether this has taken away the first page before it failed.
+    let hidden =
+        "mremap(0x20000000, 8192, 4096, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10800000) = -1 EFAULT (Bad address)";
+    let place = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x10700000";
+    let first = counts(&arena(&format!("{stack}\n{hidden}\n{place}")));
+    assert_eq!(first, (2, 2));
+    // From then on that is known.
+    let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
+        madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
+    assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
+    // Page faults, and an munmap of what they brought, may have left something below; it is not certain that nothing is.
+    assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
+}
+
 /// A mapping of huge pages that Linux refused for its offset has taken away what was there.
 #[test]
 fn what_a_refused_mapping_of_huge_pages_took_is_known() {

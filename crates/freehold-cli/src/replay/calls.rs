@@ -166,11 +166,11 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
     let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
     let addr = place.unwrap_or(addr);
-    // As a hint, that would have to have room for alignment as well.
+    // As a hint, that would have to have room for alignment as well, and for the gap below memory that grows downwards, if only here.
     let aligned = file.is_some_and(|file| file.mapping().aligns_to_huge_pages());
     let private = flags & MapFlags::SHARED_VALIDATE == MapFlags::PRIVATE;
     let flags = match place {
-        Some(_) if aligned && private => flags | MapFlags::FIXED_NOREPLACE,
+        Some(_) if aligned && private || planned.unsure => flags | MapFlags::FIXED_NOREPLACE,
         _ => flags,
     };
     let mmap = || {

@@ -345,6 +345,8 @@ impl Planner {
             Doing { call: &call, file: mapped, zeroes, segment: bytes, userfaultfd, stamp, families };
         space.apply(&mut doing);
         emptied.into_iter().for_each(|range| space.areas.unmap(&range));
+        // Not before: what has just been mapped is no place to grow to.
+        space.forget_growth();
         if let Some(at) = call.returned.value().filter(|_| unheard_of) {
             space.hide_from(at.saturating_add(PAGE));
         }

@@ -20,6 +20,8 @@ const EOPNOTSUPP: u16 = 95;
 const MAP_HUGETLB: u64 = 0x4_0000;
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
+/// Bytes that Linux keeps free below memory that grows downwards.
+const GAP: u64 = 1 << 20;
 
 /// What follows from a call.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -67,6 +69,15 @@ fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
         CallName::Mremap if flags & MREMAP_FIXED == 0 && to != from => ranges[1].clone(),
         CallName::Mremap if flags & MREMAP_FIXED == 0 && new > old => ranges[0].end..ranges[1].end,
         _ => 0..0,
+    }
+}
+
+/// Whether Linux keeps a gap between what the call was given and memory above that grows downwards: not at fixed addresses.
+fn keeps_gap(call: &Call) -> bool {
+    match call.name {
+        CallName::Mmap => call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0,
+        CallName::Brk => true,
+        _ => false,
     }
 }
 
@@ -153,9 +164,15 @@ impl Space {
         }
         let missing = told.missing(&found(call, &ranges[0]));
         let assumed: Vec<_> = missing.iter().flat_map(|part| self.assumed.missing(part)).collect();
-        let cleared = told.missing(&free(call, ranges));
+        let mut cleared = told.missing(&free(call, ranges));
+        let near = self.near_above(call, ranges);
+        let unsure = unsure || near.is_some();
+        cleared.extend(near.into_iter().flatten());
         assumed.iter().for_each(|part| self.assumed.add(part.clone()));
-        cleared.iter().for_each(|part| self.assumed.remove(part));
+        for part in &cleared {
+            self.assumed.remove(part);
+            self.areas.unmap(part);
+        }
         let mut moved = None;
         match call.name {
             CallName::Mremap if copies && unknown => self.hide(&target),
@@ -171,8 +188,22 @@ impl Space {
             _ if replaces || call.name == CallName::Shmdt => self.tell(&ranges[0]),
             _ => {}
         }
-        self.forget_growth();
         Shown { unsure, cleared, assumed, moved }
+    }
+
+    /// Whether memory that grows downwards lies nearer above the place that Linux has chosen than it could, if all were as it was last
+    /// known: then it is gone, or something that nobody knows lies between. Of it, what need not be there any more.
+    fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
+        let told = self.told.as_ref().filter(|_| self.grows && keeps_gap(call))?;
+        let end = free(call, ranges).end;
+        let above = end..end.saturating_add(GAP);
+        let (start, area) = self.areas.within(&above).next().filter(|_| end != 0)?;
+        let between = end..start.max(end);
+        if area.flags & flag::GROWSDOWN == 0 || !self.assumed.within(&between).is_empty() {
+            return None;
+        }
+        let gone = told.missing(&(between.end..area.end.min(above.end)));
+        (!gone.is_empty() || !told.missing(&between).is_empty()).then_some(gone)
     }
 
     /// What calls leave unknown that were under way beside this one, which comes first or comes after it in the plan; whether its own
