@@ -51,6 +51,8 @@ struct Pending {
     name: CallName,
     args: [u64; 6],
     mapped: Vec<Mapped>,
+    /// The arguments are not known.
+    unread: bool,
 }
 
 /// Puts events together, one report after the other, in the order of time.
@@ -75,7 +77,7 @@ impl<'a> Assembler<'a> {
     /// What it has become. Calls that never came back are in it, too.
     pub fn finish(mut self) -> Assembled {
         for pending in self.tasks.into_values().filter_map(|task| task.call) {
-            let changes_nothing = makes_task(pending.name) || pending.name.is_of_limits();
+            let changes_nothing = makes_task(pending.name) || pending.name.is_of_limits() || pending.unread;
             if is_kept(pending.name, &pending.args) && !changes_nothing {
                 let kind = &mut self.made.ops[pending.op].kind;
                 kind.get_or_insert_with(|| call(&pending, Returned::Never, None));
@@ -120,6 +122,11 @@ impl<'a> Assembler<'a> {
                 }
             }
             What::Enter(name, args) => self.enter(thread, Op::new(time, cpu, serial, None), name, args),
+            What::Unread(name) => {
+                self.enter(thread, Op::new(time, cpu, serial, None), name, [0; 6]);
+                let pending = self.tasks.get_mut(&thread).and_then(|task| task.call.as_mut());
+                pending.into_iter().for_each(|call| call.unread = true);
+            }
             What::Leave(name, value) => self.leave(thread, name, value, time),
             What::Lock { step, space, write } => {
                 let by_fault = task.in_fault && !(write && task.call.is_some());
@@ -159,7 +166,6 @@ impl<'a> Assembler<'a> {
             }
             What::Snapshot(index) => self.snapshot(thread, index, time),
             What::Limits(limits) => ops.push(Op::new(time, cpu, serial, Some(Kind::Limits(limits)))),
-            What::Missed => ops.push(Op::new(time, cpu, serial, Some(Kind::Lost { events: 1 }))),
             What::Lost(_) => {}
         }
     }
@@ -186,7 +192,7 @@ impl<'a> Assembler<'a> {
 
     fn enter(&mut self, thread: i32, mut op: Op, name: CallName, args: [u64; 6]) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
-        let pending = Pending { op: self.made.ops.len(), name, args, mapped: Vec::new() };
+        let pending = Pending { op: self.made.ops.len(), name, args, mapped: Vec::new(), unread: false };
         if matches!(name, CallName::Exit | CallName::ExitGroup) {
             op.kind = Some(call(&pending, Returned::Never, None));
         }
@@ -210,6 +216,8 @@ impl<'a> Assembler<'a> {
         op.ended = Some(time);
         if op.kind.is_some() || !is_kept(name, &pending.args) {
             // A new task or image: it was said when that came to be.
+        } else if pending.unread {
+            op.kind = (!failed).then_some(Kind::Lost { events: 1 });
         } else if name.is_of_descriptors()
             && failed
             && !(name == CallName::Fcntl && pending.args[1] as u32 == fcntl::ADD_SEALS)

@@ -43,6 +43,27 @@ fn file() -> What {
     What::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
+/// Of another ioctl only the end is reported, and of a registration that could not be read only that there was one.
+#[test]
+fn ioctls_end_as_the_kernel_says() {
+    let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
+    let leave = |value| What::Leave(CallName::Ioctl, value);
+    let story = [
+        (10, ROOT, leave(0)),
+        (20, ROOT, register),
+        (22, ROOT, lock(LockStep::Taken(true), true)),
+        (25, ROOT, leave(-22)),
+        (27, ROOT, leave(0)),
+        (30, ROOT, What::Unread(CallName::Ioctl)),
+        (35, ROOT, leave(-14)),
+        (40, ROOT, What::Unread(CallName::Ioctl)),
+        (45, ROOT, leave(0)),
+        (50, ROOT, What::Unread(CallName::Ioctl)),
+    ];
+    let expected = ["22 1 1 ioctl 3 c020aa00 7000 1000 1 = -22 e2 x3 w0", "40 1 1 L 1"];
+    assert_eq!(lines(&story, &mut []), expected);
+}
+
 #[test]
 fn a_call_takes_effect_when_it_gets_the_lock() {
     let story = [
@@ -206,7 +227,7 @@ fn limits_are_of_processes_that_are_recorded() {
         call(40, CallName::Prlimit64, &[701, 9, 0x3000, u64::MAX], 0).into(),
         call(50, CallName::Prlimit64, &[1, 9, 0x3000, u64::MAX], 0).into(),
         call(60, CallName::Capset, &[0x4000], 0).into(),
-        vec![(70, ROOT, What::Missed)],
+        vec![(70, ROOT, What::Unread(CallName::Setrlimit)), (75, ROOT, What::Leave(CallName::Setrlimit, 0))],
     ];
     let expected = [
         "1 1 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000",

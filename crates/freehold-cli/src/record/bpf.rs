@@ -17,7 +17,6 @@ pub const HALF: u8 = 0x00;
 pub const WORD: u8 = 0x18;
 
 /// Kinds of map.
-pub const HASH: u32 = 1;
 pub const ARRAY: u32 = 2;
 pub const QUEUE: u32 = 22;
 

@@ -48,6 +48,8 @@ pub enum What {
     },
     /// A system call begins.
     Enter(CallName, [u64; 6]),
+    /// A system call begins that points to what could not be read.
+    Unread(CallName),
     /// A system call comes back.
     Leave(CallName, i64),
     /// Something about an mmap lock.
@@ -95,8 +97,6 @@ pub enum What {
     Snapshot(usize),
     /// The thread has these resource limits.
     Limits(Box<Limits>),
-    /// A call of the thread is not known that may have changed something.
-    Missed,
     /// So many reports found no room, from now on; by whom, nobody knows.
     Lost(u64),
 }

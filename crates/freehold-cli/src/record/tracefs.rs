@@ -79,14 +79,13 @@ impl Instance {
             instance.write(file, value)?;
         }
         instance.page_size = page_size(&instance.read("events/header_page")?)?;
-        // What the others are about stands in memory that these events do not show.
-        for call in CallName::ALL.iter().filter(|call| !is_watched(**call)) {
-            for event in [
-                format!("syscalls/sys_enter_{}", call.as_str()),
-                format!("syscalls/sys_exit_{}", call.as_str()),
-            ] {
-                instance.enable(&event, None, NEEDED.contains(call))?;
+        for call in CallName::ALL {
+            let (name, needed) = (call.as_str(), NEEDED.contains(call));
+            // What the others are about stands in memory that these events do not show.
+            if !is_watched(*call) {
+                instance.enable(&format!("syscalls/sys_enter_{name}"), None, needed)?;
             }
+            instance.enable(&format!("syscalls/sys_exit_{name}"), None, needed)?;
         }
         for (event, filter, needed) in EVENTS {
             instance.enable(event, filter, needed)?;
