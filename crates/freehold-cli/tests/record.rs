@@ -372,7 +372,7 @@ fn registrations_with_a_userfaultfd() {
     let (output, Some(made)) = record_program(&folder, &[], "memory_of_a_userfaultfd") else { return };
     let said = String::from_utf8_lossy(&output.stderr);
     // Without leave to look, the recording is one without.
-    if !is_by_the_kernel(&made) || said.contains("registered with a userfaultfd is not recorded") {
+    if !is_by_the_kernel(&made) || said.contains("are not recorded: ") {
         return;
     }
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -397,4 +397,81 @@ fn registrations_with_a_userfaultfd() {
     }
     assert_eq!(text.matches(" ioctl ").count(), 3, "of others nothing is told");
     replay(&folder, &made);
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn advice_in_ranges() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    const PAGE: u64 = 4096;
+    const DONTNEED: u64 = 4;
+    const COLD: u64 = 20;
+    let own = std::process::id();
+    #[expect(unsafe_code, reason = "process_madvise, of which no library takes what is refused")]
+    // SAFETY: memory of nobody else's, to which nothing points.
+    unsafe {
+        let at = mmap_anonymous(
+            std::ptr::null_mut(),
+            64 * PAGE as usize,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        );
+        let at = at.expect("mapped").cast::<u8>();
+        (0..64).for_each(|page| at.add(page * PAGE as usize).write_volatile(1));
+        let start = at as u64;
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, own, 0);
+        let advise = |offsets: &[u64], advice: u64| {
+            let ranges: Vec<[u64; 2]> = offsets.iter().map(|offset| [start + offset, PAGE]).collect();
+            libc::syscall(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), advice, 0)
+        };
+        if advise(&[PAGE, 3 * PAGE], DONTNEED) != 2 * PAGE as i64 {
+            // Older kernels take few kinds of advice.
+            return;
+        }
+        let every_other: Vec<u64> = (4..21).map(|page| 2 * page * PAGE).collect();
+        assert_eq!(advise(&every_other[..16], DONTNEED), 16 * PAGE as i64);
+        assert_eq!(advise(&every_other, COLD), 17 * PAGE as i64);
+        // The second one is none.
+        assert_eq!(advise(&[5 * PAGE, 1], DONTNEED), PAGE as i64);
+        println!("at {start:x} by {pidfd:x}");
+    }
+}
+
+/// The ranges of a process_madvise stand in the memory of the caller, and in the recording, if they are not too many.
+#[test]
+fn ranges_of_an_advice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (output, Some(made)) = record_program(&folder, &[], "advice_in_ranges") else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !is_by_the_kernel(&made) || said.contains("are not recorded: ") {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let told = told.split_once("at ").and_then(|(_, rest)| rest.lines().next()?.split_once(" by "));
+    let Some((start, fd)) = told else { return };
+    let at = |page: u64| u64::from_str_radix(start, 16).expect("hexadecimal") + page * 0x1000;
+    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
+    let text = String::from_utf8(text).expect("text");
+    let ranges = |pages: &[u64]| {
+        let words: Vec<_> = pages.iter().map(|page| format!("{:x}+1000", at(*page))).collect();
+        words.join(",")
+    };
+    let mut rest = text.as_str();
+    for (count, advice, result, shown) in [
+        (2, 4, "2000", format!(" v{} ", ranges(&[1, 3]))),
+        (16, 4, "10000", format!(" v{} ", ranges(&(4..20).map(|page| 2 * page).collect::<Vec<_>>()))),
+        (17, 20, "11000", " x".to_owned()),
+        (2, 4, "1000", format!(" v{},{:x}+1000 ", ranges(&[5]), at(0) + 1)),
+    ] {
+        let (_, behind) = rest.split_once(&format!(" process_madvise {fd} ")).expect("another call");
+        let (line, behind) = behind.split_once('\n').expect("a line");
+        let expected = format!(" {count:x} {advice:x} 0 = {result}");
+        assert!(line.contains(&expected), "{line}: {expected}");
+        let (_, costs) = line.split_once(&expected).expect("in it");
+        assert!(format!("{costs} ").starts_with(&shown), "{line}: {shown}");
+        rest = behind;
+    }
+    let report = replay(&folder, &made);
+    assert!(!report.contains("its ranges are not recorded"), "{report}");
 }

@@ -142,7 +142,7 @@ pub struct Call {
     pub returned: Returned,
     /// The file that it mapped, by its number in the recording.
     pub file: Option<u32>,
-    /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev).
+    /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev), or the ranges that it was about (process_madvise).
     pub transfer: Option<Box<Transfer>>,
     /// Where calls of other tasks were under way at the same time, of which one changes what is mapped: a text by strace does not
     /// tell which came first.
@@ -160,10 +160,10 @@ pub struct Beside {
     pub locks: bool,
 }
 
-/// What process_vm_readv or process_vm_writev moved.
+/// What process_vm_readv or process_vm_writev moved, or what process_madvise was about.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Transfer {
-    /// The process on the other side, by its serial number; none when the recording does not know it.
+    /// The process on the other side, by its serial number or that of a thread of it; none when the recording does not know it.
     pub process: Option<u32>,
     /// The caller's own pieces: address and length.
     pub local: Vec<(u64, u64)>,
@@ -292,6 +292,18 @@ calls! {
     Truncate "truncate" 2,
     Userfaultfd "userfaultfd" 1,
     Vfork "vfork" 0,
+}
+
+impl Call {
+    /// Whether it is a process_madvise that can be known to be about the caller: by a descriptor that says so (`PIDFD_SELF_THREAD`,
+    /// `PIDFD_SELF`), or because the advice was taken, and is none that is taken from others. Which process other descriptors mean is
+    /// not recorded.
+    pub fn advises_itself(&self) -> bool {
+        let for_others = matches!(self.args[3], 3 | 20 | 21 | 25);
+        self.name == CallName::ProcessMadvise
+            && (matches!(self.args[0] as i32, -10_001 | -10_000)
+                || !for_others && self.returned.value().is_some_and(|bytes| bytes > 0))
+    }
 }
 
 /// What an event cost on the recorded machine, in nanoseconds, as far as the recording says so.

@@ -7,7 +7,7 @@ use crate::lines::Lines;
 use crate::numbers::Numbers;
 use crate::operation::{rlimit, uffdio};
 use crate::unread::Unread;
-use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Limits, Returned, Why};
+use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Limits, Returned, Transfer, Why};
 use std::collections::BTreeMap;
 
 /// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
@@ -197,7 +197,7 @@ impl Seen {
             (b"D", _) => Kind::TornDown { process: self.process(&mut fields)? },
             (b"G", _) => signal(&mut fields)?,
             (b"S", _) => self.snapshot(&mut fields)?,
-            (name, _) => self.call(name, &mut fields)?,
+            (name, Some(task)) => self.call(name, &mut fields, task)?,
         };
         costs(&mut fields, &kind, &mut cost)?;
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
@@ -259,7 +259,7 @@ impl Seen {
         Ok(Kind::Snapshot { id, why, process: self.process(fields)? })
     }
 
-    fn call(&self, name: &[u8], fields: &mut Fields) -> Result<Kind, Bad> {
+    fn call(&self, name: &[u8], fields: &mut Fields, task: u32) -> Result<Kind, Bad> {
         let begin = fields.position() - name.len();
         let known = str::from_utf8(name).ok().and_then(CallName::parse);
         let name =
@@ -302,7 +302,13 @@ impl Seen {
         fields.blank("what the call returned")?;
         let returned = returned(fields)?;
         let file = self.mapped_file(fields)?;
-        Ok(Kind::Call(Box::new(Call { name, args, returned, file, transfer: None, beside: Vec::new() })))
+        let mut call = Call { name, args, returned, file, transfer: None, beside: Vec::new() };
+        if name == CallName::ProcessMadvise && fields.eat_text(b" v") {
+            let process = call.advises_itself().then_some(task);
+            let remote = ranges(fields, args[2])?;
+            call.transfer = Some(Box::new(Transfer { process, remote, ..Transfer::default() }));
+        }
+        Ok(Kind::Call(Box::new(call)))
     }
 
     fn mapped_file(&self, fields: &mut Fields) -> Result<Option<u32>, Bad> {
@@ -383,6 +389,26 @@ fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
     let value = fields.decimal("a descriptor, decimal")?;
     let register = if negative { value.wrapping_neg() } else { value };
     Ok(i64::from(register as i32) as u64)
+}
+
+/// So many ranges, between commas.
+fn ranges(fields: &mut Fields, count: u64) -> Result<Vec<(u64, u64)>, Bad> {
+    let begin = fields.position();
+    let mut found = Vec::new();
+    while fields.peek().is_some_and(|byte| byte != b' ') {
+        if !found.is_empty() && !fields.eat(b',') {
+            return fields.expected("a comma, or a blank behind the last range");
+        }
+        let start = fields.hex("where a range begins, hexadecimal")?;
+        if !fields.eat(b'+') {
+            return fields.expected("`+` and the range's length");
+        }
+        found.push((start, fields.hex("a range's length, hexadecimal")?));
+    }
+    match found.len() as u64 == count {
+        true => Ok(found),
+        false => Err(Bad::Expected("as many ranges as the third argument says", begin)),
+    }
 }
 
 fn returned(fields: &mut Fields) -> Result<Returned, Bad> {

@@ -51,6 +51,9 @@ const LINES: &[&str] = &[
     "5 1 1 close 6 = 0",
     "5 1 1 ioctl 3 c020aa00 7fb1bdef5000 4000 3 = 0 e120 x0",
     "5 1 1 ioctl 3 8010aa01 7fb1bdef5000 4000 0 = -22",
+    "5 1 1 process_madvise ffffd8f0 7ffc40 2 4 0 = 2000 v7fb1bdef5000+1000,7fb1bdef9000+1000 e120 x0",
+    "5 1 1 process_madvise 3 0 0 15 0 = 0 v",
+    "5 1 1 process_madvise 3 7ffc40 11 15 0 = 11000 x9",
     "5 1 1 mmap 0 9fb3 1 2 6 0 = 7fb1bdef5000 f7 e1272 x6289 w360 h5799",
     "5 1 1 mmap 0 2000 3 22 -1 0 = -12 e1052",
     "5 1 1 munlockall  = 0 x9",
@@ -100,6 +103,24 @@ fn an_event_has_what_its_line_says() {
     assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
 }
 
+/// Whom an advice is about, the descriptor says, or that it was taken.
+#[test]
+fn an_advice_about_oneself_is_known() {
+    const COLD: u32 = 20;
+    for (descriptor, advice, result, process) in [
+        ("ffffd8f0", 4, "-22", Some(2)),
+        ("ffffffffffffd8ef", COLD, "0", Some(2)),
+        ("3", 4, "1000", Some(2)),
+        ("3", 4, "0", None),
+        ("3", COLD, "1000", None),
+    ] {
+        let line = format!("9 1 2 process_madvise {descriptor} 10 1 {advice:x} 0 = {result} v7000+1000");
+        let Kind::Call(call) = one(&line).unwrap().kind else { panic!("{line}") };
+        let about = call.transfer.unwrap();
+        assert_eq!((about.process, about.remote), (process, vec![(0x7000, 0x1000)]), "{line}");
+    }
+}
+
 #[test]
 fn remarks_and_files_are_no_events() {
     let text = "# a remark\n# file 1 40883 /etc/ld so.cache\n# file 4000000000 - [x]\n1 0 1 X";
@@ -135,6 +156,13 @@ fn damage_is_named() {
         ("5 1 1 R 1 2 3 4", "expected a limit in bytes, hexadecimal, found \"\""),
         ("5 1 1 R 1 2 3 4 5 d", "expected the end of the line"),
         ("5 1 1 ioctl 3 c020aa00 7000 1000 = 0", "expected an argument, hexadecimal, found \"= 0\""),
+        (
+            "5 1 1 process_madvise 3 10 2 4 0 = 0 v7000+1000",
+            "expected as many ranges as the third argument says, found \"7000+1000\"",
+        ),
+        ("5 1 1 process_madvise 3 10 1 4 0 = 0 v7000 x1", "expected `+` and the range's length"),
+        ("5 1 1 process_madvise 3 10 1 4 0 = 0 v7000+1000+1", "expected a comma, or a blank"),
+        ("5 1 1 madvise 7000 1000 4 = 0 v7000+1000", "expected one of the letters"),
         ("5 1 - X", "expected `Z` or `L`, the only operations without a task"),
         ("5 1 3 X", "task 3 was not created before this line"),
         ("5 1 1 D 9", "task 9 was not created before this line"),

@@ -52,8 +52,8 @@ impl<W: Write> TraceWriter<W> {
         file.huge.map_or(Ok(()), |bytes| writeln!(self.out, "# huge {} {bytes}", file.id))
     }
 
-    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, as is the line
-    /// number.
+    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, but for the ranges of a
+    /// process_madvise; so is the line number.
     ///
     /// # Errors
     ///
@@ -199,7 +199,20 @@ fn call(out: &mut impl Write, call: &Call) -> io::Result<()> {
         Returned::Error(errno) => write!(out, " = -{errno}")?,
         Returned::Never => write!(out, " = ?")?,
     }
-    call.file.map_or(Ok(()), |file| write!(out, " f{file}"))
+    call.file.map_or(Ok(()), |file| write!(out, " f{file}"))?;
+    match &call.transfer {
+        Some(about) if call.name == CallName::ProcessMadvise => ranges(out, &about.remote),
+        _ => Ok(()),
+    }
+}
+
+fn ranges(out: &mut impl Write, ranges: &[(u64, u64)]) -> io::Result<()> {
+    write!(out, " v")?;
+    for (index, (start, length)) in ranges.iter().enumerate() {
+        let between = if index == 0 { "" } else { "," };
+        write!(out, "{between}{start:x}+{length:x}")?;
+    }
+    Ok(())
 }
 
 fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use super::op::Op;
 use super::raw::{Mapped, Raw, What};
 use freehold_trace::operation::{fcntl, prctl};
-use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Why};
+use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Transfer, Why};
 use std::collections::HashMap;
 
 /// `CLONE_VM`: parent and child share the address space.
@@ -43,6 +43,8 @@ struct Task {
     /// That fault is the last thing it began.
     in_fault: bool,
     exited: bool,
+    /// The ranges of the process_madvise that it is in, or is about to be in.
+    ranges: Option<Vec<(u64, u64)>>,
 }
 
 #[derive(Debug)]
@@ -127,6 +129,7 @@ impl<'a> Assembler<'a> {
                 let pending = self.tasks.get_mut(&thread).and_then(|task| task.call.as_mut());
                 pending.into_iter().for_each(|call| call.unread = true);
             }
+            What::Ranges(ranges) => task.ranges = Some(ranges),
             What::Leave(name, value) => self.leave(thread, name, value, time),
             What::Lock { step, space, write } => {
                 let by_fault = task.in_fault && !(write && task.call.is_some());
@@ -204,6 +207,8 @@ impl<'a> Assembler<'a> {
     fn leave(&mut self, thread: i32, name: CallName, value: i64, time: u64) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
         task.in_fault = false;
+        let ranges = task.ranges.take();
+        let serial = task.serial;
         let Some(mut pending) = task.call.take().filter(|pending| pending.name == name) else { return };
         let other = self.tasks.get(&(pending.args[0] as i32)).map(|other| other.process);
         let failed = (-4095..0).contains(&value);
@@ -241,6 +246,12 @@ impl<'a> Assembler<'a> {
                 file.first = file.first.min(op.time);
             }
             op.kind = (!makes_task(name) || failed).then(|| call(&pending, returned, file));
+            if let (Some(Kind::Call(call)), Some(remote)) = (&mut op.kind, ranges)
+                && name == CallName::ProcessMadvise
+            {
+                let process = call.advises_itself().then_some(serial);
+                call.transfer = Some(Box::new(Transfer { process, remote, ..Transfer::default() }));
+            }
         }
     }
 

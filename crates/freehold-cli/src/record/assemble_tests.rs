@@ -64,6 +64,38 @@ fn ioctls_end_as_the_kernel_says() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
+/// Two clocks tell when a call begins: the report of its ranges may come before that of its beginning, but not before the end of
+/// the call before.
+#[test]
+fn ranges_are_those_of_the_call_that_ends_next() {
+    let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);
+    let leave = |value| What::Leave(CallName::ProcessMadvise, value);
+    let story = [
+        (10, ROOT, What::Ranges(vec![(0x7000, 0x1000), (0x9000, 0x1000)])),
+        (11, ROOT, advise(2)),
+        (15, ROOT, leave(0x2000)),
+        (20, ROOT, advise(1)),
+        (21, ROOT, What::Ranges(vec![(0x7000, 0x1000)])),
+        (25, ROOT, leave(-22)),
+        // More than are read.
+        (30, ROOT, advise(17)),
+        (35, ROOT, leave(0x11000)),
+        (40, ROOT, What::Ranges(vec![(0x7000, 0x1000)])),
+        (41, ROOT, enter(CallName::Madvise, &[0x7000, 0x1000, 4])),
+        (45, ROOT, What::Leave(CallName::Madvise, 0)),
+        (50, ROOT, advise(1)),
+        (55, ROOT, leave(0x1000)),
+    ];
+    let expected = [
+        "11 1 1 process_madvise ffffd8f0 5000 2 4 0 = 2000 v7000+1000,9000+1000 x4",
+        "20 1 1 process_madvise ffffd8f0 5000 1 4 0 = -22 v7000+1000 x5",
+        "30 1 1 process_madvise ffffd8f0 5000 11 4 0 = 11000 x5",
+        "41 1 1 madvise 7000 1000 4 = 0 x4",
+        "50 1 1 process_madvise ffffd8f0 5000 1 4 0 = 1000 x5",
+    ];
+    assert_eq!(lines(&story, &mut []), expected);
+}
+
 #[test]
 fn a_call_takes_effect_when_it_gets_the_lock() {
     let story = [

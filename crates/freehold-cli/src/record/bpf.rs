@@ -69,6 +69,16 @@ pub const fn add(to: u8, constant: i32) -> Instruction {
     instruction(0x07, to, 0, 0, constant)
 }
 
+/// `to <<= constant`.
+pub const fn shift_left(to: u8, constant: i32) -> Instruction {
+    instruction(0x67, to, 0, 0, constant)
+}
+
+/// Passes over `over` instructions if the register is `constant` or less.
+pub const fn skip_if_at_most(register: u8, constant: i32, over: i16) -> Instruction {
+    instruction(0xb5, register, 0, over, constant)
+}
+
 /// Passes over `over` instructions if the low half of the register is `constant`.
 pub const fn skip_if(register: u8, constant: u32, over: i16) -> Instruction {
     instruction(0x16, register, 0, over, constant as i32)

@@ -1,5 +1,5 @@
 //! What arguments of calls point to: words in the caller's memory, which no event of the kernel shows. They are
-//! registrations with userfaultfds, new resource limits, and new capabilities.
+//! registrations with userfaultfds, new resource limits and capabilities, and the ranges of process_madvise.
 //!
 //! A small program runs in the kernel where such a call begins, in whatever process. It reads what the argument
 //! points to and puts it into a queue. The caller has just written it, so its page is nearly always there; where
@@ -10,8 +10,8 @@
 //! late: events are read milliseconds after they happened, and memory is registered at once.
 
 use super::bpf::{
-    ARRAY, END, HALF, Instruction, Map, QUEUE, R, WORD, add, call, copy, count, load, program, set, skip_if,
-    skip_if_null, skip_unless_null, store, store_constant,
+    ARRAY, END, HALF, Instruction, Map, QUEUE, R, WORD, add, call, copy, count, load, program, set,
+    shift_left, skip_if, skip_if_at_most, skip_if_null, skip_unless_null, store, store_constant,
 };
 use super::raw::{Raw, What};
 use super::tracee::now;
@@ -61,6 +61,13 @@ const READ: usize = 5;
 /// Of a watched call: two arguments, and three words of the structure.
 const OF_CALL: usize = READ + 5;
 
+/// Of a process_madvise: how many ranges there are, and an address and a length of each.
+const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
+
+/// Ranges of a process_madvise that are told. Of one that has more, nothing is: they would not fit on a program's
+/// stack.
+const RANGES: usize = 16;
+
 /// Functions of the kernel, by number.
 const LOOKUP: i32 = 1;
 const TIME: i32 = 5;
@@ -74,6 +81,7 @@ const LEAVE: &str = "no leave for programs in the kernel (bpf)";
 /// The programs at work; no more when dropped.
 pub struct Pointed {
     calls: Queue<OF_CALL>,
+    advice: Queue<OF_ADVICE>,
     _attached: Vec<Counter>,
 }
 
@@ -94,12 +102,12 @@ impl Pointed {
             counter.enable()?;
             anyhow::Ok(counter)
         };
-        let calls = Queue::new(kilobytes)?;
-        let mut attached = Vec::new();
+        let (calls, advice) = (Queue::new(kilobytes)?, Queue::new(kilobytes)?);
+        let mut attached = vec![attach(CallName::ProcessMadvise, advice.program(0, ranges()))?];
         for (which, watched) in WATCHED.iter().enumerate() {
             attached.push(attach(watched.call, calls.program(which, structure(watched)))?);
         }
-        Ok(Pointed { calls, _attached: attached })
+        Ok(Pointed { calls, advice, _attached: attached })
     }
 
     /// Takes away what there is.
@@ -111,6 +119,11 @@ impl Pointed {
         self.calls.drain(to, |told| {
             let call = WATCHED.get(told[WHICH] as usize)?.call;
             Some(if told[UNREAD] == 0 { enter(call, told) } else { What::Unread(call) })
+        })?;
+        self.advice.drain(to, |told| {
+            let [_, _, _, 0, _, count, ranges @ ..] = told else { return None };
+            let ranges = ranges.chunks_exact(2).map(|range| (range[0], range[1]));
+            Some(What::Ranges(ranges.take(*count as usize).collect()))
         })
     }
 }
@@ -237,5 +250,21 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     all.extend((2..5).map(|word| store_constant(R[10], at(READ + word), 0)));
     all.extend(address(R[1], at(READ + 2)));
     all.extend([set(R[2], watched.bytes), copy(R[3], R[8]), call(READ_USER)]);
+    all
+}
+
+/// Reads the ranges of a process_madvise; ends if there are too many.
+fn ranges() -> Vec<Instruction> {
+    let at = at::<OF_ADVICE>;
+    let mut all = vec![
+        load(WORD, R[7], R[6], argument(2)),
+        skip_if_at_most(R[7], RANGES as i32, 2),
+        set(R[0], 0),
+        END,
+        store(WORD, R[10], at(READ), R[7]),
+    ];
+    all.extend((1..=2 * RANGES).map(|word| store_constant(R[10], at(READ + word), 0)));
+    all.extend(address(R[1], at(READ + 1)));
+    all.extend([copy(R[2], R[7]), shift_left(R[2], 4), load(WORD, R[3], R[6], argument(1)), call(READ_USER)]);
     all
 }

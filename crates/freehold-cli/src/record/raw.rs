@@ -48,6 +48,9 @@ pub enum What {
     },
     /// A system call begins.
     Enter(CallName, [u64; 6]),
+    /// The process_madvise is about these ranges: addresses and lengths. Reported before the call comes back, and after whatever the
+    /// thread called before.
+    Ranges(Vec<(u64, u64)>),
     /// A system call begins that points to what could not be read.
     Unread(CallName),
     /// A system call comes back.

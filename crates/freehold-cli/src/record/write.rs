@@ -9,7 +9,7 @@ use super::raw::{Raw, What};
 use crate::output::Output;
 use crate::units;
 use anyhow::{Context, bail};
-use freehold_trace::{CallName, FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
+use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
 use rustix::fs::statfs;
 use std::ffi::OsString;
 use std::fs;
@@ -80,9 +80,8 @@ pub struct Written {
     snapshots: usize,
     stopped: u64,
     failed: Option<(u64, String)>,
-    /// Why calls were not seen that say something in structures, if so, and whether there was a userfaultfd.
+    /// Why it was not seen what arguments point to, if so.
     unseen: Option<anyhow::Error>,
-    has_userfaultfd: bool,
     bytes: u64,
 }
 
@@ -130,7 +129,6 @@ pub fn write(
         stopped: 0,
         failed,
         unseen,
-        has_userfaultfd: false,
         bytes: 0,
     };
     written.stopped = stopped(&snapshots, &frozen);
@@ -179,7 +177,6 @@ impl Written {
             self.events += 1;
             self.calls += u64::from(matches!(event.kind, Kind::Call(_)));
             self.faults += u64::from(matches!(event.kind, Kind::Fault { .. }));
-            self.has_userfaultfd |= makes_userfaultfd(&event.kind);
             out.event(&event)?;
         }
         Ok(out.finish()?.finish()?)
@@ -206,17 +203,12 @@ impl Written {
             eprintln!("freehold: {number} snapshots could not be taken: {why}");
         }
         if let Some(why) = &self.unseen {
-            let registered =
-                if self.has_userfaultfd { " and what was registered with a userfaultfd" } else { "" };
-            eprintln!("freehold: resource limits{registered} are not recorded: {why:#}");
+            eprintln!(
+                "freehold: resource limits, registrations with userfaultfds and ranges of process_madvise are not recorded: {why:#}"
+            );
         }
         eprintln!("freehold: {}", replay_command(&names.trace));
     }
-}
-
-fn makes_userfaultfd(kind: &Kind) -> bool {
-    let Kind::Call(call) = kind else { return false };
-    call.name == CallName::Userfaultfd && call.returned.value().is_some()
 }
 
 fn snapshots_file(

@@ -34,7 +34,8 @@ const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 
 /// Also why such calls are not checked themselves.
-pub(super) const RANGES: &str = "process_madvise, and pages that it may have taken: its ranges lie in the caller's memory, which is not recorded";
+pub(super) const RANGES: &str =
+    "process_madvise, and pages that it may have taken: its ranges are not recorded";
 
 const NAMES: &str = "names of mapped files that are not recorded";
 pub(super) const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";

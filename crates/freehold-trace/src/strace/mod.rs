@@ -412,16 +412,10 @@ impl StraceReader {
             Some(descriptors) => self.mapped.file(made, descriptors, line)?,
             None => None,
         };
-        let transfer = self.transfer(pid, made).map(Box::new);
-        let returned = made.end.returned;
-        Ok(Some(Kind::Call(Box::new(Call {
-            name,
-            args: made.args,
-            returned,
-            file,
-            transfer,
-            beside: Vec::new(),
-        }))))
+        let (args, returned) = (made.args, made.end.returned);
+        let mut call = Call { name, args, returned, file, transfer: None, beside: Vec::new() };
+        call.transfer = self.transfer(pid, made, &call).map(Box::new);
+        Ok(Some(Kind::Call(Box::new(call))))
     }
 
     /// A call that has changed limits, with the other process that it is about by its serial number.
@@ -438,7 +432,7 @@ impl StraceReader {
     }
 
     /// What the call moved, if the text gives all pieces of memory.
-    fn transfer(&self, pid: u32, made: &Made<'_>) -> Option<Transfer> {
+    fn transfer(&self, pid: u32, made: &Made<'_>, call: &Call) -> Option<Transfer> {
         let (local, remote) = made.vectors.as_ref()?;
         if !local.complete || !remote.complete || made.end.returned == Returned::Never {
             return None;
@@ -448,7 +442,7 @@ impl StraceReader {
             return None;
         }
         let other = match made.name {
-            CallName::ProcessMadvise => is_about_itself(made).then_some(pid),
+            CallName::ProcessMadvise => call.advises_itself().then_some(pid),
             _ => u32::try_from(made.args[0]).ok(),
         };
         let process = other.and_then(|pid| self.tasks.get(pid));
@@ -488,14 +482,6 @@ impl StraceReader {
     fn report_of(&mut self, task: u32, line: u32, kind: Kind, cost: Cost) {
         self.ready.push_back(Event { line, time: self.now, cpu: None, task, kind, cost });
     }
-}
-
-/// Whether a process_madvise can be known to be about the caller: by a descriptor that says so (`PIDFD_SELF_THREAD`, `PIDFD_SELF`),
-/// or because the advice was taken, and is none that is taken from others. Which process other descriptors mean is not in the text.
-fn is_about_itself(made: &Made<'_>) -> bool {
-    let for_others = matches!(made.args[3], 3 | 20 | 21 | 25);
-    matches!(made.args[0] as i32, -10_001 | -10_000)
-        || !for_others && made.value().is_some_and(|bytes| bytes > 0)
 }
 
 /// How the line begins with which `freehold record` begins a text: the command's resource limits follow.
