@@ -473,3 +473,15 @@ fn what_a_refused_mapping_of_huge_pages_took_is_known() {
     );
     assert_eq!(counts(&outcome), (4, 1));
 }
+
+/// What may be gone does not stop what grows.
+#[test]
+fn memory_grows_through_what_may_be_gone() {
+    let outcome = arena(
+        "mmap(0x10500000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10500000
+        mmap(0x10510000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10510000
+        mremap(0x20000000, 8192, 4096, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10500000) = -1 EFAULT (Bad address)
+        mprotect(0x104f0000, 4096, PROT_READ) = 0",
+    );
+    assert_eq!(counts(&outcome), (3, 2));
+}

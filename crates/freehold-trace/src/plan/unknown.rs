@@ -329,7 +329,7 @@ impl Space {
         }
     }
 
-    /// Between a mapping that grows and what lies below it nothing is certain; nor below what may have come of it.
+    /// Between a mapping that grows and what is known to lie below it nothing is certain; nor below what may have come of it.
     pub(super) fn forget_growth(&mut self) {
         let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;
@@ -338,11 +338,12 @@ impl Space {
                 told.remove(&(below..start));
                 self.grown.add(below..start);
             }
-            below = area.end;
+            below = told.within(&(start..area.end)).last().map_or(below, |known| known.end);
         }
+        let known = self.areas.iter().flat_map(|(start, area)| told.within(&(start..area.end)));
+        let ends: Vec<u64> = known.map(|part| part.end).collect();
         for part in self.grown.within(&(0..u64::MAX)) {
-            let ends = self.areas.iter().map(|(_, area)| area.end);
-            let below = ends.take_while(|end| *end <= part.start).last().unwrap_or(0);
+            let below = ends.iter().copied().take_while(|end| *end <= part.start).last().unwrap_or(0);
             told.remove(&(below..part.start));
             self.grown.add(below..part.start);
         }
