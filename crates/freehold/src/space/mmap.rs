@@ -139,12 +139,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // Whether it fits the pages of a file of huge ones is asked last of all: see `store_mapping`.
-        let refused_for_place = flags.contains(MapFlags::FIXED) && !addr.is_multiple_of(unit);
-        let beyond = offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64);
-        if huge.is_some() && beyond && !refused_for_place {
-            return Err(MmapError::OffsetOverflow);
-        }
+        // Whether the offset fits is asked later: by `settle_file`, and of huge pages last of all by `store_mapping`.
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
         }

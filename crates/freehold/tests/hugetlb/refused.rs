@@ -89,6 +89,14 @@ fn cases() -> Vec<Refused> {
             ..granted()
         },
         Refused {
+            why: "occupied, beyond all files",
+            offset: last,
+            flags: MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+            addr: BASE + SPAN,
+            errno: Errno::EEXIST,
+            ..granted()
+        },
+        Refused {
             why: "too large a space, inside a page",
             offset: PAGE,
             ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
