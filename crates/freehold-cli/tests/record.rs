@@ -475,3 +475,68 @@ fn ranges_of_an_advice() {
     let report = replay(&folder, &made);
     assert!(!report.contains("its ranges are not recorded"), "{report}");
 }
+
+#[test]
+#[ignore = "a program that others record"]
+fn limits_that_change() {
+    use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous};
+    use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
+    const PAGE: u64 = 4096;
+    let soft = |soft: Option<u64>| Rlimit { current: soft, maximum: Some(1 << 40) };
+    #[expect(unsafe_code, reason = "memory of nobody else's; a set of capabilities, as long as it has to be")]
+    // SAFETY: as said.
+    unsafe {
+        let map = |pages: u64| {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(std::ptr::null_mut(), (pages * PAGE) as usize, prot, MapFlags::PRIVATE)
+        };
+        let at = map(4).expect("mapped");
+        setrlimit(Resource::Memlock, Rlimit { current: Some(PAGE), maximum: Some(PAGE) }).expect("lowered");
+        let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
+        assert_eq!(libc::syscall(libc::SYS_capset, &header, &none), 0);
+        assert!(mlock(at, PAGE as usize).is_ok() && mlock(at, 2 * PAGE as usize).is_err());
+        prlimit(None, Resource::As, soft(Some(PAGE))).expect("lowered");
+        assert!(map(1).is_err());
+        let child = libc::fork();
+        if child == 0 {
+            // Until its parent has lifted the limit.
+            while map(1).is_err() {
+                libc::usleep(100);
+            }
+            libc::_exit(0);
+        }
+        libc::usleep(2_000);
+        prlimit(Pid::from_raw(child), Resource::As, soft(Some(1 << 40))).expect("lifted");
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        assert!(map(1).is_err());
+        setrlimit(Resource::As, soft(Some(1 << 40))).expect("lifted");
+    }
+    println!("done");
+}
+
+/// What limits there are at the beginning, and what calls make of them, is in both kinds of recording, and what Linux refuses for them is
+/// compared.
+#[test]
+fn limits_are_recorded_with_what_changes_them() {
+    for args in [&[][..], &["--calls-only"]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (output, Some(made)) = record_program(&folder, args, "limits_that_change") else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("are not recorded: ") || said.contains("is not installed") {
+            return;
+        }
+        assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
+        let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
+        let text = String::from_utf8(text).expect("text");
+        let expected = match is_by_the_kernel(&made) {
+            true => [" R ", "rlimit64 0 8 1000 1000 = 0", " capset 0 = 0 ", "rlimit64 0 9 1000 "],
+            false => {
+                ["# limits ", "RLIMIT_MEMLOCK, {rlim_cur=4*1024,", " capset(", "RLIMIT_AS, {rlim_cur=4*1024,"]
+            }
+        };
+        for part in expected {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+        replay(&folder, &made);
+    }
+}
