@@ -4,6 +4,7 @@ use super::contents;
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Difference;
+use super::refused::is_of_unknown_length;
 use super::resident::{self, Resident};
 use super::runs::Runs;
 use super::touched::Of;
@@ -33,6 +34,10 @@ const HOW_OPENED: &str =
 const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 
+const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: where, lies in the caller's memory, which is not recorded";
+
+const CUT: &str = "private pages in files that may have lost them, or been shorter: how long a file was at the time is not recorded";
+
 /// Also why such calls are not checked themselves.
 pub(super) const RANGES: &str =
     "process_madvise, and pages that it may have taken: its ranges are not recorded";
@@ -49,6 +54,8 @@ struct PrivatePages {
     untold: u64,
     /// A call may have taken them, of which the recording does not say where.
     taken: u64,
+    /// Their file may have been shorter, or lost them.
+    cut: u64,
 }
 
 /// VMAs of files of which the recording does not tell everything.
@@ -58,6 +65,8 @@ struct Untold {
     names: u64,
     /// Not how they were opened, of shared ones that do not write.
     openings: u64,
+    /// Not whether something was written in them.
+    writes: u64,
 }
 
 /// One thing in which a snapshot and the engine differ.
@@ -110,9 +119,11 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     let Compared { findings, pages, names, resident } = compared;
     found.set_aside(NAMES, names.names);
     found.set_aside(HOW_OPENED, names.openings);
+    found.set_aside(WRITES, names.writes);
     found.set_aside(DROPPED, pages.dropped);
     found.set_aside(KERNEL, pages.untold);
     found.set_aside(RANGES, pages.taken);
+    found.set_aside(CUT, pages.cut);
     resident.count(found);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
@@ -156,6 +167,11 @@ fn compare_areas(
         let linux = area.map(|area| show_area(area, told));
         let freehold = line.map(|line| show_line(line, area.copied(), told));
         if linux == freehold {
+            continue;
+        }
+        let written = world.unseen_writes && area.is_some_and(|area| !area.shared && area.prot & 2 == 0);
+        if written && linux.as_ref().map(|linux| linux.replacen("[ac ", "[", 1)) == freehold {
+            untold.writes += 1;
             continue;
         }
         let none = || "no VMA starts here".to_owned();
@@ -296,7 +312,12 @@ fn compare_pages(
         });
     }
     let may_lack = image.touched.may_lack_pages();
-    let lost = |page: &u64| may_lack || may_go.contains(*page);
+    // Of a file of unknown length, a call that was to bring pages brings those up to its end; that a page is there only a store tells.
+    let cut = |page: &u64| {
+        image.touched.may_be_cut(*page)
+            || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)
+    };
+    let lost = |page: &u64| may_lack || may_go.contains(*page) || cut(page);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
@@ -319,6 +340,10 @@ fn compare_pages(
         dropped: may_go.not_in(&kept).count() as u64,
         untold: theirs.not_in(&ours).filter(|page| !touched(page)).count() as u64,
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
+        cut: match may_lack {
+            true => 0,
+            false => ours.not_in(&theirs).filter(cut).count() as u64,
+        },
     }
 }
 
@@ -326,7 +351,8 @@ fn compare_pages(
 /// which one side has others for a known reason. Of those that nothing recorded has touched, any may be the page of zeroes.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
-    let least = kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped + pages.taken));
+    let least =
+        kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped + pages.taken + pages.cut));
     let ours = least..=least + kilobytes(pages.untold);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
     if let Some(theirs) = theirs.filter(|theirs| !ours.contains(theirs) && !snapshot.pages.is_empty()) {

@@ -22,6 +22,8 @@ const PAGE: u64 = 4096;
 pub(super) const AROUND: u64 = 16 * PAGE;
 /// Advice that takes pages or brings them: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE, DONTNEED_LOCKED, GUARD_INSTALL.
 const TAKES_OR_BRINGS: [u64; 7] = [4, 9, 21, 22, 23, 24, 102];
+/// One that takes them if it can.
+const PAGEOUT: u64 = 21;
 /// Bytes that a page table maps.
 const TABLE: u64 = 512 * PAGE;
 
@@ -118,7 +120,14 @@ impl Reached {
         let args = &call.args;
         match call.name {
             Munmap | Mlock | Mlock2 => self.follow(process, args[0], args[1]),
-            Madvise if TAKES_OR_BRINGS.contains(&args[2]) => self.follow(process, args[0], args[1]),
+            Madvise if TAKES_OR_BRINGS.contains(&args[2]) => {
+                self.follow(process, args[0], args[1]);
+                if args[2] == PAGEOUT {
+                    // What was not in use is mapped no more, even where it stays in memory.
+                    let end = args[0].saturating_add(args[1]).min(TASK_SIZE).next_multiple_of(PAGE);
+                    self.doubt(&(args[0].min(end)..end));
+                }
+            }
             Mmap | Mremap => {
                 self.follow(process, args[0], args[1]);
                 let len = if call.name == Mmap { args[1] } else { args[2] };

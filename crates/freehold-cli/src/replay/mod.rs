@@ -224,6 +224,7 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
             replay.world.set_up(planner.recording(), shown);
         }
         events += segment.events;
+        replay.world.unseen_writes = planner.has_unseen_writes();
         progress.planned(events);
         replay.run(&segment)?;
         progress.ran(events);

@@ -165,6 +165,10 @@ impl World {
     /// A file has this length now; nothing: that is not known any more.
     pub(super) fn set_length(&self, file: u32, bytes: Option<u64>) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
+        // One that is longer than any is taken to be stays so: nothing is to be cut off.
+        if bytes.is_none() && opened.mapping.size() > UNKNOWN_SIZE {
+            return;
+        }
         // No seal of the engine's keeps it from that; without memory its length stays.
         let _ = opened.mapping.truncate(bytes.unwrap_or(UNKNOWN_SIZE));
         self.pages_went(&opened.mapping);
@@ -180,7 +184,10 @@ impl World {
     /// Something that is not recorded may have taken pages of a file: wherever it is mapped, they may be there or not.
     pub(super) fn doubt(&self, file: u32) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
-        self.each_mapping(&opened.mapping, |image, range| image.reached.doubt(&range));
+        self.each_mapping(&opened.mapping, |image, range| {
+            image.reached.doubt(&range);
+            image.touched.cut(&range);
+        });
     }
 
     /// The addresses of each VMA that maps the file, in all address spaces.

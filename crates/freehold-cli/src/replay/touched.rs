@@ -10,7 +10,9 @@
 //! | of a file | a fault has touched it or may have brought it along, here: a fork leaves them behind |
 //! | any | a call was to bring it in |
 //!
-//! And where a process_madvise has taken pages, of which the recording does not say where, any may be gone.
+//! What a call unmaps has been touched no more, and what it moves goes along. What it discards stays touched: Linux had to discard it, too.
+//! And where a process_madvise has taken pages, of which the recording does not say where, any may be gone; where a file of which it does
+//! not say which has become shorter, any of a file.
 
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
@@ -20,6 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PAGE: u64 = 4096;
 /// Pages of a block, which has a bit for each.
 const BLOCK: u64 = 64;
+const MAP_FIXED: u64 = 0x10;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_POPULATE: u64 = 0x8000;
 const POPULATE: [u64; 2] = [22, 23];
@@ -63,12 +66,26 @@ struct Pages {
     all: bool,
     /// A call has taken pages, nobody knows where.
     lacks: bool,
+    /// Here, by numbers of pages, a file may have lost some since they were touched last.
+    cut: Vec<Range<u64>>,
+}
+
+/// What was touched of some pages.
+struct Taken {
+    blocks: Vec<(u64, [u64; 3])>,
+    ranges: Vec<Range<u64>>,
 }
 
 impl Touched {
     /// A fault ended well that has touched the pages of these addresses, of which there are few.
     pub(super) fn pages(&self, addresses: Range<u64>, how: How) {
-        let blocks = &mut self.lock().here.blocks;
+        let Both { here, before } = &mut *self.lock();
+        if how == How::Written {
+            let numbers = addresses.start / PAGE..addresses.end.div_ceil(PAGE);
+            let cut = [&mut here.cut, &mut before.cut].into_iter().filter(|cut| !cut.is_empty());
+            cut.for_each(|cut| without(cut, &numbers));
+        }
+        let blocks = &mut here.blocks;
         for page in addresses.start / PAGE..addresses.end.div_ceil(PAGE) {
             blocks.entry(page / BLOCK).or_default()[how as usize] |= 1 << (page % BLOCK);
         }
@@ -76,6 +93,7 @@ impl Touched {
 
     /// A call was made: what it was to bring in counts as touched.
     pub(super) fn called(&self, call: &Call) {
+        self.gone(call);
         let Some(value) = call.returned.value() else { return };
         let args = &call.args;
         let start = match call.name {
@@ -89,6 +107,62 @@ impl Touched {
             _ => return,
         };
         self.lock().here.ranges.push(start / PAGE..start.saturating_add(args[1]).div_ceil(PAGE));
+    }
+
+    /// What the call has taken away was touched no more.
+    fn gone(&self, call: &Call) {
+        let [at, len, third, flags, to, _] = call.args;
+        let done = call.returned.value();
+        match call.name {
+            CallName::Munmap if done.is_some() => self.forget(at, len),
+            // What was there may be gone even where the call was refused.
+            CallName::Mmap if flags & MAP_FIXED != 0 => self.forget(at, len),
+            CallName::Mmap => done.map_or((), |to| self.forget(to, len)),
+            CallName::Mremap => match done {
+                Some(to) if to == at => self.forget(at.saturating_add(third), len.saturating_sub(third)),
+                Some(to) => self.move_pages(at, len, to, third),
+                None => self.forget(to, third),
+            },
+            _ => {}
+        }
+    }
+
+    /// What was touched of `len` bytes at `at` lies at `to` now, as much of it as `new` bytes hold.
+    fn move_pages(&self, at: u64, len: u64, to: u64, new: u64) {
+        self.forget(to, new);
+        let from = at / PAGE..at.saturating_add(len.min(new)).div_ceil(PAGE);
+        let mut both = self.lock();
+        let Both { here, before } = &mut *both;
+        for pages in [here, before] {
+            let moved = pages.take(&from);
+            pages.put(moved, (to / PAGE).wrapping_sub(at / PAGE));
+        }
+        drop(both);
+        self.forget(at, len);
+    }
+
+    fn forget(&self, at: u64, len: u64) {
+        let pages = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
+        let mut both = self.lock();
+        both.here.take(&pages);
+        both.before.take(&pages);
+    }
+
+    /// Pages of a file may be gone in this range of addresses, copies included.
+    pub(super) fn cut(&self, range: &Range<u64>) {
+        self.lock().here.cut.push(range.start / PAGE..range.end.div_ceil(PAGE));
+    }
+
+    /// Whether `page`, by its number, may be gone with what its file has lost.
+    pub(super) fn may_be_cut(&self, page: u64) -> bool {
+        let both = self.lock();
+        both.here.cut.iter().chain(&both.before.cut).any(|range| range.contains(&page))
+    }
+
+    /// Whether a recorded fault has written to `page`, by its number, here or before the fork.
+    pub(super) fn was_written(&self, page: u64) -> bool {
+        let both = self.lock();
+        [&both.here, &both.before].iter().any(|pages| pages.has(page, &[How::Written]))
     }
 
     /// What a child has that was just forked.
@@ -124,10 +198,13 @@ impl Pages {
             Of::Copy => &[How::Written],
             Of::File => &[How::Read, How::Written, How::Along],
         };
+        self.all || self.has(page, ways) || self.ranges.iter().any(|range| range.contains(&page))
+    }
+
+    /// A fault has touched it in one of these ways.
+    fn has(&self, page: u64, ways: &[How]) -> bool {
         let block = self.blocks.get(&(page / BLOCK));
-        let touched =
-            block.is_some_and(|block| ways.iter().any(|&how| block[how as usize] >> (page % BLOCK) & 1 != 0));
-        self.all || touched || self.ranges.iter().any(|range| range.contains(&page))
+        block.is_some_and(|block| ways.iter().any(|&how| block[how as usize] >> (page % BLOCK) & 1 != 0))
     }
 
     fn add(&mut self, other: &Pages) {
@@ -138,12 +215,55 @@ impl Pages {
         self.ranges.extend_from_slice(&other.ranges);
         self.all |= other.all;
         self.lacks |= other.lacks;
+        self.cut.extend_from_slice(&other.cut);
     }
+
+    /// Takes out what was touched of `pages`, by their numbers: blocks, and ranges that calls brought in.
+    fn take(&mut self, pages: &Range<u64>) -> Taken {
+        let mut taken = Vec::new();
+        for (number, block) in self.blocks.range_mut(pages.start / BLOCK..pages.end.div_ceil(BLOCK)) {
+            let first = number * BLOCK;
+            let mask = |end: u64| if end >= BLOCK { u64::MAX } else { (1 << end) - 1 };
+            let within = mask(pages.end.saturating_sub(first)) & !mask(pages.start.saturating_sub(first));
+            taken.push((*number, block.map(|bits| bits & within)));
+            *block = block.map(|bits| bits & !within);
+        }
+        let cut = |range: &Range<u64>| range.start.max(pages.start)..range.end.min(pages.end);
+        let ranges = self.ranges.iter().map(cut).filter(|range| range.start < range.end).collect();
+        without(&mut self.ranges, pages);
+        without(&mut self.cut, pages);
+        Taken { blocks: taken, ranges }
+    }
+
+    /// Puts back what [`take`](Self::take) took, so many pages further on.
+    fn put(&mut self, Taken { blocks, ranges }: Taken, by: u64) {
+        for (number, block) in blocks {
+            for bit in 0..BLOCK {
+                for (how, bits) in block.iter().enumerate() {
+                    if bits >> bit & 1 != 0 {
+                        let page = (number * BLOCK + bit).wrapping_add(by);
+                        self.blocks.entry(page / BLOCK).or_default()[how] |= 1 << (page % BLOCK);
+                    }
+                }
+            }
+        }
+        let moved = |range: Range<u64>| range.start.wrapping_add(by)..range.end.wrapping_add(by);
+        self.ranges.extend(ranges.into_iter().map(moved));
+    }
+}
+
+/// Takes `gone` out of ranges.
+fn without(ranges: &mut Vec<Range<u64>>, gone: &Range<u64>) {
+    let parts =
+        |range: &Range<u64>| [range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end];
+    let left: Vec<_> = ranges.iter().flat_map(parts).filter(|range| range.start < range.end).collect();
+    *ranges = left;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use freehold_trace::Returned;
 
     #[test]
     fn what_a_fork_leaves_behind() {
@@ -164,5 +284,44 @@ mod tests {
         assert!(parent.forked().forked().may_lack_pages() && !grandchild.may_lack_pages());
         grandchild.pages(4 * PAGE..4 * PAGE + 1, How::Read);
         assert_eq!(has(&grandchild, Of::File), [4]);
+    }
+
+    fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {
+        Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }
+    }
+
+    #[test]
+    fn what_calls_take_was_touched_no_more() {
+        let touched = Touched::default();
+        let has = || (0..200).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
+        touched.pages(60 * PAGE..68 * PAGE, How::Written);
+        touched.called(&call(CallName::Mlock, [100 * PAGE, 4 * PAGE, 0, 0, 0, 0], Returned::Value(0)));
+        touched.called(&call(CallName::Munmap, [62 * PAGE, 3 * PAGE, 0, 0, 0, 0], Returned::Value(0)));
+        touched.called(&call(CallName::Munmap, [60 * PAGE, 1, 0, 0, 0, 0], Returned::Error(22)));
+        assert_eq!(has(), [60, 61, 65, 66, 67, 100, 101, 102, 103]);
+        // Two of four pages move, and the others go.
+        let to = 130 * PAGE;
+        touched.called(&call(
+            CallName::Mremap,
+            [65 * PAGE, 4 * PAGE, 2 * PAGE, 3, to, 0],
+            Returned::Value(to),
+        ));
+        touched.called(&call(
+            CallName::Mremap,
+            [100 * PAGE, 3 * PAGE, 3 * PAGE, 3, 0, 0],
+            Returned::Value(0),
+        ));
+        assert_eq!(has(), [0, 1, 2, 60, 61, 103, 130, 131]);
+    }
+
+    #[test]
+    fn what_a_file_may_have_lost_is_there_again_once_it_is_written() {
+        let parent = Touched::default();
+        parent.cut(&(10 * PAGE..14 * PAGE));
+        let child = parent.forked();
+        child.pages(11 * PAGE..11 * PAGE + 1, How::Written);
+        child.called(&call(CallName::Munmap, [13 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)));
+        let cut = |touched: &Touched| (9..15).filter(|&page| touched.may_be_cut(page)).collect::<Vec<_>>();
+        assert_eq!((cut(&parent), cut(&child)), (vec![10, 11, 12, 13], vec![10, 12]));
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct World {
     pub(super) options: Options,
     /// Bytes that Linux did not refuse to promise, whatever others had been promised (overcommit).
     pub(super) promises: u64,
+    /// A process_vm_writev has written somewhere, where the recording does not say.
+    pub(super) unseen_writes: bool,
     /// The recording has page faults; a text by strace has none.
     pub(super) has_faults: bool,
     files: HashMap<u32, Mapped>,
@@ -100,6 +102,7 @@ impl World {
             engine,
             options: options.clone(),
             promises: 0,
+            unseen_writes: false,
             has_faults: true,
             files: HashMap::new(),
             names: HashMap::new(),

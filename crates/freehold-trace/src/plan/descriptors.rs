@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CLONE_FILES: u64 = 0x400;
+const O_CREAT: u64 = 0x40;
 const O_PATH: u64 = 0x20_0000;
+const O_TMPFILE: u64 = 0x40_0000;
 const CLOSE_RANGE_UNSHARE: u64 = 2;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
 /// Most descriptors of a process that are remembered.
@@ -37,6 +39,8 @@ pub(super) struct Open {
     pub(super) memfd: bool,
     /// It is a userfaultfd, by its number in the plan.
     pub(super) userfaultfd: Option<u32>,
+    /// It was made when it was opened, perhaps: it is no file that was there before.
+    pub(super) new: bool,
     /// The size that it was given when its number was not known yet.
     pub(super) length: Option<u64>,
 }
@@ -128,7 +132,7 @@ impl Descriptors {
         match call.name {
             CallName::Open => self.set(task, value, Some(opened(args[1]))),
             CallName::Openat => self.set(task, value, Some(opened(args[2]))),
-            CallName::Creat => self.set(task, value, Some(opened(1))),
+            CallName::Creat => self.set(task, value, Some(opened(1 | O_CREAT))),
             // How, stands in memory that is not recorded.
             CallName::Openat2 => self.set(task, value, None),
             CallName::Dup | CallName::Dup2 | CallName::Dup3 => self.copy(task, args[0], value),
@@ -193,5 +197,5 @@ fn opened(flags: u64) -> Open {
         2 => Some(Access { read: true, write: true }),
         _ => None,
     };
-    Open { access, ..Open::default() }
+    Open { access, new: flags & (O_CREAT | O_TMPFILE) != 0, ..Open::default() }
 }

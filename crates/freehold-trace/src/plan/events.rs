@@ -552,7 +552,10 @@ impl Planner {
             CallName::ProcessMadvise | CallName::ProcessMrelease => aside::OTHERS,
             CallName::Userfaultfd => aside::OTHERS,
             CallName::Ioctl if userfaultfd.is_none() => aside::OTHERS,
-            CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => aside::OTHERS,
+            CallName::ProcessVmReadv | CallName::ProcessVmWritev if call.transfer.is_none() => {
+                self.unseen_writes |= call.name == CallName::ProcessVmWritev;
+                aside::OTHERS
+            }
             CallName::ProcessVmReadv | CallName::ProcessVmWritev
                 if matches!(call.returned, Returned::Error(EPERM | ESRCH)) =>
             {

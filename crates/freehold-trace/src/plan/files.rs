@@ -7,7 +7,8 @@ use super::calls::{Reach, Space};
 use super::descriptors::{Access, Open};
 use super::step::{PlannedCall, What};
 use crate::operation::{fallocate, fcntl};
-use crate::{Call, CallName, Returned};
+use crate::{Call, CallName, Format, Returned};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 const EPERM: u16 = 1;
@@ -93,6 +94,22 @@ impl Planner {
         self.push(task, line, What::Doubt { file });
     }
 
+    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their pages may be gone.
+    fn doubt_files(&mut self, line: u32, task: u32) {
+        if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
+            return;
+        }
+        self.lengths.doubt(true);
+        let areas = self.spaces.values().flat_map(|space| space.areas.iter());
+        let mapped: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).collect();
+        for file in mapped.into_iter().filter(|file| self.lengths.follows(*file)).collect::<Vec<_>>() {
+            let (stamp, before) = (self.stamp(task), self.lengths.get(file));
+            self.lengths.changes(file, before, stamp, &mut self.scratch);
+            self.lengths.doubt_one(file);
+            self.push(task, line, What::Doubt { file });
+        }
+    }
+
     fn allocated(&self, task: u32, call: &Call) -> Change {
         let [_, mode, offset, len, ..] = call.args;
         let now = self.file_at(task, call).and_then(|file| self.lengths.get(file));
@@ -115,6 +132,12 @@ impl Planner {
     fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
         let open = self.descriptors.get(task, call.args[0]);
         let Some(file) = self.file_at(task, &call) else {
+            if call.returned.value().is_some()
+                && !matches!(change, Change::Nothing)
+                && open.is_none_or(|open| !open.new)
+            {
+                self.doubt_files(line, task);
+            }
             match (open, change, call.returned) {
                 (Some(open), Change::Length(bytes), Returned::Value(_)) => {
                     let open = Open { length: Some(bytes), ..open };
@@ -204,8 +227,19 @@ impl Planner {
 
     /// Before a call: a file of which it finds pages where there should be none is longer.
     pub(super) fn lengths_before(&mut self, line: u32, task: u32, space: u32, call: &Call) {
-        let Some(value) = call.returned.value().filter(|_| !self.lengths.is_empty()) else { return };
+        if self.lengths.is_empty() {
+            return;
+        }
         let [first, second, third, ..] = call.args;
+        if matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Madvise | CallName::Mincore) {
+            let range = first..first.saturating_add(second);
+            let areas = self.spaces.get(&space).into_iter().flat_map(|space| space.areas.within(&range));
+            let files: Vec<u32> = areas.filter_map(|(_, area)| area.file).collect();
+            let stale =
+                files.into_iter().filter(|file| self.lengths.is_stale(*file)).collect::<BTreeSet<_>>();
+            stale.into_iter().for_each(|file| self.forget_length(line, task, file));
+        }
+        let Some(value) = call.returned.value() else { return };
         let found: Vec<(u32, Range<u64>)> = match (call.name, &call.transfer) {
             (CallName::Mlock | CallName::Mlock2, _) => vec![(space, first..first.saturating_add(second))],
             (CallName::Madvise, _) if POPULATES.contains(&third) => {

@@ -59,6 +59,11 @@ impl Lengths {
         self.files.values_mut().filter(|length| all || !length.memfd).for_each(|length| length.stale = true);
     }
 
+    /// What is known of this file may be wrong.
+    pub(super) fn doubt_one(&mut self, file: u32) {
+        self.files.entry(file).or_default().stale = true;
+    }
+
     /// Whether the length that is known of the file may be wrong.
     pub(super) fn is_stale(&self, file: u32) -> bool {
         self.files.get(&file).is_some_and(|length| length.stale && length.bytes.is_some())

@@ -112,6 +112,7 @@ pub struct Planner {
     /// A call has occurred of which the recording shows the bytes that it moved.
     shows_bytes: bool,
     uses_keys: bool,
+    unseen_writes: bool,
     segment: Segment,
     steps: usize,
     /// Faults in it of which the end is still to come.
@@ -196,6 +197,7 @@ impl Planner {
             set_aside: BTreeMap::new(),
             shows_bytes: false,
             uses_keys: false,
+            unseen_writes: false,
             segment: Segment::default(),
             steps: 0,
             open_faults: 0,
@@ -239,6 +241,11 @@ impl Planner {
     /// Whether a program so far was given a protection key: only a machine that has them gives the same answers.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
+    }
+
+    /// Whether a process_vm_writev so far has written where the recording does not say.
+    pub fn has_unseen_writes(&self) -> bool {
+        self.unseen_writes
     }
 
     /// The recording.
