@@ -15,8 +15,8 @@
 //! [caught]
 //! suite = "plain"     # or loom, shuttle
 //! package = "freehold"
-//! target = "tlb"      # a file of the package's tests, or "lib" for its unit tests
-//! test = "a_store_after_the_entry_was_cleared_is_not_lost"
+//! target = "engine"   # a test program of the package, or "lib" for its unit tests
+//! test = "tlb::a_store_after_the_entry_was_cleared_is_not_lost"
 //! ```
 //!
 //! `caught` may also have `hang = true` (the test may fail by never ending) and `seconds` (how long it may take). Instead of
@@ -74,7 +74,7 @@ pub struct Caught {
     pub suite: Build,
     /// The package that it belongs to.
     pub package: String,
-    /// Its test program: a name in the package's `tests`, or `lib`.
+    /// Its test program, or `lib`.
     pub target: String,
     /// Its name, or the part of it that selects it.
     pub test: String,

@@ -1,18 +1,13 @@
 //! What calls about mapped files say and do: mincore, msync, and advice, beside pages that come, go, and move.
 
-mod support;
-
+use crate::support::{
+    Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
+};
 use freehold::{
     access::IoVec,
     error::{MadviseError, MsyncError},
     space::{Advice, SyncFlags, TASK_SIZE},
 };
-use support::{
-    Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
-};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const PAGES: u64 = 8;
 
@@ -54,7 +49,7 @@ fn mincore_sees_the_cache_of_a_file() {
 fn advice_about_several_ranges() {
     use Advice::*;
     everywhere(|_, process, cpu| {
-        let at = support::anon(process, support::BASE, 8);
+        let at = crate::support::anon(process, crate::support::BASE, 8);
         let part = |page: u64, len: u64| IoVec { base: at + page * PAGE, len };
         let advise = |parts: &[IoVec], advice| process.process_madvise(parts, advice, true);
         (0..8).for_each(|page| process.store(cpu, at + page * PAGE, 1u64).unwrap());

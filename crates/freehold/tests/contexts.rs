@@ -1,8 +1,7 @@
 //! Calls in places where the table of `freehold::platform` forbids them: the machine panics at each.
 #![expect(unsafe_code, reason = "calls the platform as the engine does")]
 
-mod support;
-
+use crate::support::*;
 use freehold_pagetable::{Access, Flush, TableMemory, VirtAddr};
 use freehold_sync::{Host, Rank, RawSpin, RcuHead, RwSem, WordLock, atomic::AtomicU32};
 use std::{
@@ -10,10 +9,6 @@ use std::{
     ptr::NonNull,
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
 };
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 static WORD: AtomicU32 = AtomicU32::new(0);
 

@@ -1,8 +1,10 @@
 //! Files whose pages are the storage itself (DAX): nothing is copied, what is stored is noticed once after every write-back,
 //! and a frame goes back to the storage only when nobody has it any more.
 
-mod support;
-
+use crate::support::{
+    ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,
+    everywhere, storage::Storage,
+};
 use freehold::{
     access::AccessMode,
     error::{MadviseError, MsyncError},
@@ -16,13 +18,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
 };
-use support::{
-    ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,
-    everywhere, storage::Storage,
-};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const PAGES: u64 = 8;
 
@@ -194,7 +189,7 @@ fn a_storage_that_fails_or_lies_is_a_bus_error() {
         assert_eq!(process.load(cpu, at), Ok(0u64));
         assert_eq!(process.load(cpu, at + PAGE), Ok(2u64));
         // An ordinary file's store cannot be mapped directly: the pager has no frames.
-        let plain = freehold::object::Mapping::direct(world.engine(), support::Disk, PAGE).unwrap();
+        let plain = freehold::object::Mapping::direct(world.engine(), crate::support::Disk, PAGE).unwrap();
         assert_eq!(plain.fill(0), Err(FillError::Io));
     });
 }

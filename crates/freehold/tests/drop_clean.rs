@@ -1,8 +1,7 @@
 //! Pages of files that nobody uses are taken out of the cache; pages that somebody uses, and what was
 //! written, stay.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::PinFlags,
     object::{FillError, Zeroes},
@@ -16,7 +15,6 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
-use support::*;
 
 const ALL: Range<u64> = 0..u64::MAX;
 

@@ -1,8 +1,7 @@
 //! Arguments and settings at the edges: what nothing could keep to is refused, with an error that says what it was; nothing
 //! panics.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     engine::HugePages,
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
@@ -12,7 +11,6 @@ use freehold::{
     space::{RemapFlags, TASK_SIZE},
     vma::flags::VmFlags,
 };
-use support::*;
 
 /// The largest size of a file.
 const LARGEST: u64 = i64::MAX as u64;

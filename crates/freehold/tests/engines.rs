@@ -1,8 +1,7 @@
 //! Objects of two engines never meet: each engine believes that what it finds is in the keeping of its own caches and records. One
 //! test for each place where they could; and numbers of frames that are nobody's, or another engine's.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::IoVec,
     error::{AccessError, Errno, MmapError, ShmatError},
@@ -14,7 +13,6 @@ use freehold::{
     space::{ShmFlags, SpecialPart},
     vma::flags::VmFlags,
 };
-use support::*;
 
 /// A process of one world and the other world.
 fn two(scenario: impl Fn(&World, &Process, &mut Vcpu, &World)) {

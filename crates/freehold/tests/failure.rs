@@ -1,8 +1,6 @@
 //! Memory that fails: who loses what, who is told, and what never comes back.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::AccessMode,
     engine::HugePages,
@@ -13,7 +11,6 @@ use freehold::{
     space::{Advice, Limits, RemapFlags, SyncFlags},
 };
 use std::{collections::BTreeMap, ops::Deref};
-use support::*;
 
 /// A world in which memory fails. In the end exactly that memory is missing.
 struct Failing(World);

@@ -1,13 +1,8 @@
 //! Threads that fault in one VMA at once, and where their frames come from.
 
-mod support;
-
+use crate::support::*;
 use freehold::fault::Access;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 /// Readers that meet so often that they spread over their CPUs' slots, beside a writer who wants the VMA alone again and again (C-19,
 /// C-22). Nobody is lost: each page is filled once, each write lock is got, and the VMA goes at the end.

@@ -25,9 +25,6 @@ use std::{
     },
 };
 
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
-
 type Vcpu = Cpu<X86_4>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);

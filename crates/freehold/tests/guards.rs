@@ -1,7 +1,6 @@
 //! Guard pages, and mappings that are sealed.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::AccessMode,
     error::{AccessError, MadviseError, MmapError, MprotectError, MremapError, MsealError, MunmapError},
@@ -10,10 +9,6 @@ use freehold::{
     space::{Advice, LockFlags, RemapFlags},
 };
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 fn guarded<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })

@@ -1,20 +1,13 @@
 //! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is bounded, or ends with a
 //! fatal signal (`docs/bounds.md`). Nothing here asserts a time: depths, places and how far a call came are what shows.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::{AccessMode, IoVec, PinFlags},
     error::{ForkError, UffdError},
     space::{Advice, TASK_SIZE},
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 /// What the balance of a file's VMAs could rest on without a secret, and once did.
 fn hash(addr: usize) -> u64 {

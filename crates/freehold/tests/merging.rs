@@ -1,16 +1,11 @@
 //! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and who inherits it. As Linux 6.18 answers;
 //! `recordings/causes/memory-merge` and a case of the model have the same from there.
 
-mod support;
-
+use crate::support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
 use freehold::{
     space::{Advice, LockAllFlags, SpaceConfig},
     vma::flags::VmFlags,
 };
-use support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 fn is_marked(process: &Process, at: u64) -> bool {
     process.find_vma(at).unwrap().flags().contains(VmFlags::MERGEABLE)

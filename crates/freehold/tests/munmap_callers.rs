@@ -3,8 +3,7 @@
 //! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in a walk of the
 //! tables, which a flush waits for, and its thread tries the lock. And the write holds of the whole call are counted.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     object::{Frames, Segment, Special},
     space::{RemapFlags, ShmFlags, Unmap},
@@ -19,10 +18,6 @@ use std::{
     },
     thread,
 };
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 /// How the mmap lock is held by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

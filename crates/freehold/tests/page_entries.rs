@@ -1,8 +1,6 @@
 //! What is done to all entries of one page: unmapped, write-protected, asked whether they were used.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use freehold::{
     engine::HugePages,
     nommu::{NoMmuSpace, Regions},
@@ -14,10 +12,6 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 /// A store that keeps the first number of each page that is written to it.
 #[derive(Clone, Default)]

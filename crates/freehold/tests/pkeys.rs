@@ -1,7 +1,6 @@
 //! Protection keys: which there are, what they deny to whom, and where they stay.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::AccessMode,
     engine::HugePages,
@@ -10,11 +9,7 @@ use freehold::{
     platform::PkeyRights,
     space::{Advice, RemapFlags},
 };
-use freehold_machine::{Cpu, FailingAllocator};
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
+use freehold_machine::Cpu;
 
 const X: Prot = Prot::EXEC;
 const NONE: PkeyRights = PkeyRights::empty();

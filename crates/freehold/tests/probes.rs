@@ -1,26 +1,18 @@
 //! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly once, and nowhere
 //! else. On the machine with TLBs that remember: every scenario under every design of the locks.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::AccessMode,
     error::ProbeError,
     space::{Advice, RemapFlags, Rss},
 };
-use freehold_machine::{
-    FailingAllocator, fail_heap_from, fail_memory_from, stop_failing_heap, stop_failing_memory,
-};
+use freehold_machine::{fail_heap_from, fail_memory_from, stop_failing_heap, stop_failing_memory};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::Mutex,
 };
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 const TRAP: [u8; 1] = [0xcc];

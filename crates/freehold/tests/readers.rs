@@ -1,17 +1,12 @@
 //! Readers that are in nobody's way: one VMA by address, by what it must be, and without a lock; a program's arguments.
 
-mod support;
-
+use crate::support::*;
 use freehold::{
     access::AccessMode,
     error::{AccessError, ArgumentsError, QueryError},
     space::{Arguments, QueryFlags, TASK_SIZE, VmaInfo},
     vma::flags::VmFlags,
 };
-use support::*;
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 const NEXT: QueryFlags = QueryFlags::COVERING_OR_NEXT;

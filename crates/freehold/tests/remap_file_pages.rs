@@ -1,15 +1,10 @@
 //! remap_file_pages: other pages of a shared file at the same addresses, with the arguments and errors of Linux's emulation.
 
-mod support;
-
-use freehold::error::RemapFilePagesError as E;
-use support::{
+use crate::support::{
     BASE, Counted, File, FileAccess, Machine, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
     everywhere, layout,
 };
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
+use freehold::error::RemapFilePagesError as E;
 
 const PAGES: u64 = 8;
 const NONE: Prot = Prot::empty();

@@ -1,20 +1,13 @@
 //! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that remember: every
 //! scenario under every design of the locks, a file's included.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::*;
 use freehold::{
     engine::HugePages,
     rmap::MigrateError,
     space::{Advice, RemapFlags},
 };
-use freehold_machine::FailingAllocator;
 use std::collections::BTreeMap;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);

@@ -1,7 +1,9 @@
 //! Seals of a memfd: what they refuse, what has to be gone before they are put on, and that no mmap slips through beside.
 
-mod support;
-
+use crate::support::{
+    Counted, File, FileAccess, Locking, Machine, MapFlags, Mapping, PAGE, Process, R, RW, Vcpu, World,
+    everywhere,
+};
 use freehold::{
     error::{Errno, MadviseError, MmapError, MprotectError, SealError},
     object::{FillError, Seals},
@@ -11,13 +13,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
 };
-use support::{
-    Counted, File, FileAccess, Locking, Machine, MapFlags, Mapping, PAGE, Process, R, RW, Vcpu, World,
-    everywhere,
-};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const PAGES: u64 = 4;
 
@@ -33,7 +28,7 @@ fn with_memfd(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<File<Machi
 fn map(
     process: &Process,
     file: &Counted<File<Machine>>,
-    prot: support::Prot,
+    prot: crate::support::Prot,
     flags: MapFlags,
 ) -> Result<u64, MmapError> {
     process.mmap(0, PAGES * PAGE, prot, flags, Some(file), 0)

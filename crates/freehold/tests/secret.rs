@@ -1,8 +1,10 @@
 //! Secret memory (memfd_secret): how it is mapped, who comes to it, and what it refuses. As Linux 6.18 answers;
 //! `recordings/causes/secret-memory` has the same from there.
 
-mod support;
-
+use crate::support::{
+    Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,
+    everywhere,
+};
 use freehold::{
     access::{AccessMode, IoVec, PinFlags},
     error::{AccessError, Errno, MadviseError, MlockError, MmapError, MsyncError, PinError},
@@ -12,13 +14,6 @@ use freehold::{
     space::{Advice, Limits, LockAllFlags, RemapFlags, SyncFlags},
     vma::flags::VmFlags,
 };
-use support::{
-    Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,
-    everywhere,
-};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const PAGES: u64 = 4;
 const LEN: u64 = PAGES * PAGE;

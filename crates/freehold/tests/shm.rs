@@ -1,19 +1,16 @@
 //! System V shared memory: where a segment goes, what a detach takes, and when the memory is given back.
 
-mod support;
-
+use crate::support::{
+    BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere, layout,
+};
 use freehold::{
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
     object::Segment,
     space::{Limits, LockAllFlags, MapFlags, Prot, RemapFlags, ShmFlags},
 };
-use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
+use freehold_machine::{fail_heap_once, stop_failing_heap};
 use std::thread;
-use support::{BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere, layout};
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 const PAGES: u64 = 8;
 const NONE: ShmFlags = ShmFlags::empty();

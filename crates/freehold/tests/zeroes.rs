@@ -1,8 +1,10 @@
 //! /dev/zero: anonymous memory of which an open file shows, or new shared memory. As Linux 6.18 answers;
 //! `recordings/causes/dev-zero` has the same from there.
 
-mod support;
-
+use crate::support::{
+    ANON, BASE, Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu,
+    World, anon, everywhere,
+};
 use freehold::{
     error::{Errno, MadviseError, MmapError, MremapError, UffdError, UffdRegisterError},
     fault::FaultError,
@@ -14,13 +16,6 @@ use freehold::{
     uffd::{FillMode, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };
-use support::{
-    ANON, BASE, Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu,
-    World, anon, everywhere,
-};
-
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
 
 const NAME: &str = "/dev/zero";
 const SHARED_NAME: &str = "/dev/zero (deleted)";

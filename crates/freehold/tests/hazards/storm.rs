@@ -20,12 +20,10 @@ const STRIDE: u64 = 300 * PAGE;
 const THREADS: u64 = 2;
 const ROUNDS: u64 = 6000;
 
-impl Dice {
-    /// A few pages of a window.
-    fn part(&mut self) -> (u64, u64) {
-        let first = self.roll(PAGES);
-        (first, 1 + self.roll((PAGES - first).min(12)))
-    }
+/// A few pages of a window.
+fn part(dice: &mut Dice) -> (u64, u64) {
+    let first = dice.roll(PAGES);
+    (first, 1 + dice.roll((PAGES - first).min(12)))
 }
 
 fn tag(addr: u64, owner: u64, round: u64) -> u64 {
@@ -133,7 +131,7 @@ impl Worker<'_> {
 
     /// In the window that belongs to all threads of the process.
     fn share(&mut self, shared: u64, round: u64) {
-        let (first, pages) = self.dice.part();
+        let (first, pages) = part(&mut self.dice);
         let (addr, len) = (shared + first * PAGE, pages * PAGE);
         match self.dice.roll(6) {
             0 => drop(self.process.mmap(addr, len, RW, ANON | MapFlags::FIXED, None, 0).unwrap()),
@@ -152,7 +150,7 @@ impl Worker<'_> {
 
     fn run(&mut self, shared: u64) {
         for round in 1..=ROUNDS {
-            let part = self.dice.part();
+            let part = part(&mut self.dice);
             match self.dice.roll(10) {
                 0 | 1 => self.map(part, RW),
                 2 => self.map(part, R),

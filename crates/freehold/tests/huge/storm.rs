@@ -20,17 +20,15 @@ const CHANGES: u64 = 12;
 /// How often it begins anew with whole huge pages.
 const EPISODES: u64 = 3;
 
-impl Dice {
-    /// Some pages of the window: often whole huge ones.
-    fn part(&mut self) -> (u64, u64) {
-        let huge = self.roll(WINDOW) * PAGES;
-        let (first, pages) = match self.roll(3) {
-            0 => (huge, PAGES),
-            1 => (huge + self.roll(PAGES), 1),
-            _ => (huge + self.roll(PAGES - 64), 1 + self.roll(64)),
-        };
-        (BASE + first * PAGE, pages * PAGE)
-    }
+/// Some pages of the window: often whole huge ones.
+fn part(dice: &mut Dice) -> (u64, u64) {
+    let huge = dice.roll(WINDOW) * PAGES;
+    let (first, pages) = match dice.roll(3) {
+        0 => (huge, PAGES),
+        1 => (huge + dice.roll(PAGES), 1),
+        _ => (huge + dice.roll(PAGES - 64), 1 + dice.roll(64)),
+    };
+    (BASE + first * PAGE, pages * PAGE)
 }
 
 struct Writer<'w> {
@@ -95,7 +93,7 @@ fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
 
 /// Pages move, wherever they are mapped.
 fn migrate(process: &Process, dice: &mut Dice) {
-    let (at, len) = dice.part();
+    let (at, len) = part(dice);
     for addr in (at..at + len).step_by(PAGE as usize) {
         if let Some(pfn) = process.frame_at(addr) {
             let _ = process.engine().migrate(pfn);
@@ -105,7 +103,7 @@ fn migrate(process: &Process, dice: &mut Dice) {
 
 /// Changes that leave contents alone.
 fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
-    let (at, len) = dice.part();
+    let (at, len) = part(dice);
     match dice.roll(12) {
         // Something may be in the way: somebody's reference to a page, or nothing at all.
         8 | 9 => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
@@ -119,7 +117,7 @@ fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
 
 /// Changes that take pages away.
 fn take(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
-    let (at, len) = dice.part();
+    let (at, len) = part(dice);
     match dice.roll(10) {
         8.. => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
         0..3 => drop(process.madvise(at, len, Advice::DontNeed)),

@@ -1,16 +1,12 @@
 //! Somebody looks at a page just when its owner needs it: neither the page nor the promise of it is lost, and nobody gets SIGBUS for it.
 
-#[path = "../hazards/gate.rs"]
-mod gate;
-
-use super::*;
+use super::{support::gate::Gated, *};
 use freehold::{
     access::{AccessMode, PinFlags},
     fault::Access,
     space::AddressSpace,
 };
 use freehold_machine::Task;
-use gate::Gated;
 use std::{sync::mpsc::channel, thread, time::Duration};
 
 type Space = Counted<AddressSpace<Gated>>;

@@ -108,11 +108,9 @@ fn somebody_elses_frames_are_not_pinned() {
     everywhere(|world, process, cpu| {
         let mut frame = [Pfn::new(0)];
         assert_eq!(world.machine.alloc_frames(&mut frame), 1);
-        let special = Special::new(
-            world.engine(),
-            Frames::new("[device]", &crate::support::foreign_each(&frame)).unwrap(),
-        )
-        .unwrap();
+        let special =
+            Special::new(world.engine(), Frames::new("[device]", &support::foreign_each(&frame)).unwrap())
+                .unwrap();
         let at = process.install_special(0, PAGE, VmFlags::READ | VmFlags::MAYREAD, &special).unwrap();
         assert!(process.load::<u64>(cpu, at).is_ok());
         assert_eq!(fast(process, cpu, at, 1, READ).len(), 0);

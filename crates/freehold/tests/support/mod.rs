@@ -1,7 +1,10 @@
 //! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped where.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
+pub mod board;
 pub mod failure;
+pub mod gate;
+pub mod heap;
 pub mod public_calls;
 pub mod storage;
 

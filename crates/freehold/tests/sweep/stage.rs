@@ -4,44 +4,10 @@
 use super::{
     board::{Board, PAGES},
     states::State,
-    support::{failure::Failure, *},
+    support::{failure::Failure, heap::last_refused, *},
 };
 use freehold::object::{Frames, Segment, Special};
-use freehold_machine::FailingAllocator;
-use std::{
-    alloc::{GlobalAlloc, Layout},
-    cell::Cell,
-    sync::Arc,
-};
-
-thread_local! {
-    static REFUSED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The heap, which notes how large the last refused block was.
-pub struct Recorder;
-
-// SAFETY: all is passed on.
-unsafe impl GlobalAlloc for Recorder {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        let block = unsafe { FailingAllocator.alloc(layout) };
-        if block.is_null() {
-            REFUSED.set(layout.size());
-        }
-        block
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { FailingAllocator.dealloc(block, layout) };
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { FailingAllocator.realloc(block, layout, size) }
-    }
-}
+use std::sync::Arc;
 
 /// VMAs are made many at a time: blocks of at least this size; nodes of the tree are smaller.
 const CHUNK: usize = 2048;
@@ -129,7 +95,7 @@ impl Stage {
             let taken = take();
             if Failure::Heap.stop() > 0 {
                 assert!(taken.is_err());
-                if REFUSED.get() >= CHUNK {
+                if last_refused() >= CHUNK {
                     return;
                 }
                 // A node of its own tree.

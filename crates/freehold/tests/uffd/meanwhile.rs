@@ -1,11 +1,7 @@
 //! A change that begins in the middle of a fill: what is put after it began would be put where the pager has not heard of the change.
 
-#[path = "../hazards/gate.rs"]
-mod gate;
-
-use super::*;
+use super::{gate::Gated, *};
 use freehold::space::{AddressSpace, Advice};
-use gate::Gated;
 use std::{sync::Arc, sync::mpsc::channel, thread};
 
 /// COPY and a hole that is punched: the pager's page must not come into the hole behind the pager's back.

@@ -1,7 +1,7 @@
 //! madvise, every advice.
 
 use super::{Left, Op, PAGE, R, RW, op, told};
-use crate::scene::Scene;
+use crate::sweep::scene::Scene;
 use freehold::{access::IoVec, error::Errno, space::Advice};
 
 fn advise(s: &Scene, advice: Advice) -> Result<u64, Errno> {

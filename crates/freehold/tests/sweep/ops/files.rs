@@ -1,7 +1,7 @@
 //! Files, segments, pools and pages by their frames.
 
 use super::{Left, Op, done, filled, made, op, told};
-use crate::{board::OpenBoard, scene::Scene, *};
+use crate::sweep::{board::OpenBoard, scene::Scene, *};
 use freehold::{
     error::Errno,
     hugetlb::HugePageSize,

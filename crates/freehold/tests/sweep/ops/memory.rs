@@ -1,7 +1,7 @@
 //! What is mapped, and accesses.
 
 use super::{Left, Op, done, made, op, signal, told};
-use crate::{scene::Scene, stage::HOG, *};
+use crate::sweep::{scene::Scene, stage::HOG, *};
 use freehold::{
     access::{AccessMode, IoVec, PinFlags},
     error::Errno,

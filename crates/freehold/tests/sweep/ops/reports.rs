@@ -1,7 +1,7 @@
 //! What only looks.
 
 use super::{Op, made, op, told};
-use crate::scene::Scene;
+use crate::sweep::scene::Scene;
 use freehold::{
     error::Errno,
     space::{QueryFlags, SyncFlags},

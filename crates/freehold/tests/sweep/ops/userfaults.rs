@@ -1,7 +1,7 @@
 //! userfaultfd.
 
 use super::{Left, Op, done, made, op, told};
-use crate::{scene::Scene, *};
+use crate::sweep::{scene::Scene, *};
 use freehold::{
     error::{Errno, UffdError},
     uffd::{FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},

@@ -7,22 +7,16 @@ mod files;
 mod fork;
 mod kept;
 mod oom;
-#[path = "../support/mod.rs"]
-mod support;
 mod taken;
 
+use crate::support::{
+    self, ANON, BASE, Config, Counted, Disk, File, FileAccess, IoError, Locking, Machine, MapFlags, Mapping,
+    PAGE, Pager, Pfn, Platform, Process, R, RW, Vcpu, World, anon, everywhere, failure::Failure, fill,
+};
 use freehold::{
     access::{PinFlags, Pins},
     error::PinError,
 };
-use freehold_machine::FailingAllocator;
-use support::{
-    ANON, BASE, Config, Counted, Disk, File, FileAccess, IoError, Locking, Machine, MapFlags, Mapping, PAGE,
-    Pager, Pfn, Platform, Process, R, RW, Vcpu, World, anon, everywhere, failure::Failure, fill,
-};
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 const READ: PinFlags = PinFlags::empty();
 const WRITE: PinFlags = PinFlags::WRITE;

@@ -1,23 +1,16 @@
 //! Mappings by an embedder's own rules: a device's memory, a crash dump, the vdso. Numbers such as C-31 are those of the list of
 //! hazards.
 
-mod board;
 mod hooks;
 mod mapping;
 mod oom;
 mod random;
 mod revoke;
-#[path = "../support/mod.rs"]
-mod support;
 mod vdso;
 mod vmcore;
 
+use crate::support::{self, *};
 use board::*;
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 /// Stores reach the device.
 pub const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);

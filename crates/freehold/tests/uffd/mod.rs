@@ -1,8 +1,5 @@
 //! userfaultfd: what the pager may do, what it is told, and who waits for it.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod events;
 mod fill;
 mod meanwhile;
@@ -12,17 +9,13 @@ mod protect;
 mod register;
 mod sleepers;
 
+use crate::support::{self, *};
 use freehold::{
     error::{UffdError, UffdReadError},
     fault::{Access, FaultError},
     object::Zeroes,
     uffd::{FaultReason, Features, FillMode, Message, RegisterMode, UffdConfig, Userfaultfd},
 };
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 type Uffd = Userfaultfd<Machine>;
 

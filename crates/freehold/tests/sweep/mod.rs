@@ -12,26 +12,18 @@
 //! and in the end all memory is back. `complete.rs` compares the list of operations with the public methods in the sources, so that
 //! a new one cannot be forgotten.
 
-#[path = "../special/board.rs"]
-#[allow(dead_code, reason = "a test program of its own uses the rest")]
-mod board;
 mod complete;
 mod ops;
 mod scene;
 mod stage;
 mod states;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{self, failure::Failure, *};
 use freehold::error::Errno;
 use ops::{Left, Op, each_op};
 use scene::{Scene, View};
-use stage::{Recorder, Stage};
+use stage::Stage;
 use states::STATES;
-use support::{failure::Failure, *};
-
-#[global_allocator]
-static HEAP: Recorder = Recorder;
 
 /// How a call without failures ends.
 struct Undisturbed {

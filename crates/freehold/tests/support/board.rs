@@ -1,6 +1,6 @@
 //! A board with some memory of its own, and a driver that does what it is told and counts.
 
-use super::support::*;
+use super::*;
 use freehold::{
     error::{MmapError, MremapError},
     object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},

@@ -1,46 +1,16 @@
 //! An engine that has had much to do, and now has nothing to do, gives the machine's memory back: frames and
 //! heap, without being dropped.
-#![expect(unsafe_code, reason = "a global allocator")]
 
+use super::{bytes_in_use, one_at_a_time};
 use freehold::{
     PAGE_SIZE,
     counted::Counted,
     engine::{Config, Engine},
     object::{File, FileAccess, IoError, Mapping, Pager},
-    platform::Host,
     space::{MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-use freehold_model as _;
 use freehold_pagetable::Pfn;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicIsize, Ordering::Relaxed},
-};
-
-/// The system's allocator, and how many bytes it has given out.
-struct Counting;
-
-static BYTES: AtomicIsize = AtomicIsize::new(0);
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) };
-    }
-}
-
-#[global_allocator]
-static HEAP: Counting = Counting;
 
 /// What the test program and a host that keeps lists of what is deferred may have taken meanwhile.
 const NOISE: isize = 32 << 10;
@@ -83,13 +53,14 @@ fn read_file(file: &Counted<File<Machine>>, pages: u64) {
 
 /// Bytes of the heap, and frames and tables of the machine.
 fn in_use(machine: &Machine) -> (isize, usize, usize) {
-    <Machine>::rcu_barrier();
+    let bytes = bytes_in_use();
     let accounts = machine.accounting();
-    (BYTES.load(Relaxed), accounts.frames, accounts.tables)
+    (bytes, accounts.frames, accounts.tables)
 }
 
 #[test]
 fn memory_returns_to_its_start() {
+    let _alone = one_at_a_time();
     let machine = Machine::new(MachineConfig::phantom(2 << 30)).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
     let process = Process::new(&engine, &SpaceConfig::default()).unwrap();

@@ -8,23 +8,17 @@ mod pools;
 mod private;
 mod refused;
 mod shared;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{
+    self, Config, Counted, Engine, File, FileAccess, Machine, MachineConfig, MapFlags, Mapping, PAGE,
+    Process, R, RW, SpaceConfig, Vcpu, World,
+};
 use freehold::{
     error::Errno,
     fault::FaultError,
     hugetlb::{HugePageSize, HugePoolCounts},
     space::{Advice, HugetlbLock, Locking},
 };
-use freehold_machine::FailingAllocator;
-use support::{
-    Config, Counted, Engine, File, FileAccess, Machine, MachineConfig, MapFlags, Mapping, PAGE, Process, R,
-    RW, SpaceConfig, Vcpu, World,
-};
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;

@@ -5,22 +5,16 @@
 mod anonymous;
 mod files;
 mod oom;
-#[path = "../support/mod.rs"]
-mod support;
 mod threads;
 mod truncate;
 
+use crate::support::{self, *};
 use freehold::{
     counted::Counted,
     error::MmapError,
     nommu::{NoMmuMapping, NoMmuSpace, RegionCounts, Regions},
     object::Zeroes,
 };
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 type Space = Counted<NoMmuSpace<Machine>>;
 type Opened = Counted<File<Machine>>;

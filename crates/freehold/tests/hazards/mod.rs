@@ -3,7 +3,6 @@
 
 mod balance;
 mod borrowed;
-mod gate;
 mod hooks;
 mod killed;
 mod leftovers;
@@ -14,12 +13,6 @@ mod refused;
 mod remembered;
 mod sizes;
 mod storm;
-#[path = "../support/mod.rs"]
-mod support;
 mod walkers;
 
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
+use crate::support::{self, *};

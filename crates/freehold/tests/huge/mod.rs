@@ -10,9 +10,11 @@ mod oom;
 mod random;
 mod split;
 mod storm;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{
+    self, ANON, BASE, Config, Dice, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
+    assert_filled, layout,
+};
 use freehold::{
     engine::HugePages,
     space::{
@@ -20,14 +22,6 @@ use freehold::{
         pagemap::{PageKind, Present},
     },
 };
-use freehold_machine::FailingAllocator;
-use support::{
-    ANON, BASE, Config, Dice, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
-    assert_filled, layout,
-};
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;

@@ -1,46 +1,8 @@
 //! The index of a page cache gives its memory back: what a program writes far apart and punches or cuts off again costs nothing in
 //! the end.
-#![expect(unsafe_code, reason = "an allocator that counts")]
 
-#[path = "support/mod.rs"]
-mod support;
-
+use super::{bytes_in_use as live, one_at_a_time, support::*};
 use freehold::hugetlb::HugePageSize;
-use freehold_sync::Host;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicI64, Ordering::Relaxed},
-};
-use support::*;
-
-/// Bytes in use.
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-struct Counting;
-
-#[global_allocator]
-static HEAP: Counting = Counting;
-
-// SAFETY: hands everything on.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-/// Bytes in use when all that was deferred has run.
-fn live() -> i64 {
-    <Machine>::rcu_barrier();
-    LIVE.load(Relaxed)
-}
 
 struct Broken;
 
@@ -54,9 +16,9 @@ impl Pager<Machine> for Broken {
 const STRIDE: u64 = 64 * PAGE;
 const PLACES: u64 = 10_000;
 
-/// One test, because it counts for the whole program.
 #[test]
 fn what_is_cut_off_costs_nothing() {
+    let _alone = one_at_a_time();
     let world = World::with(64 << 20, Config::default());
     let shared = Mapping::memfd(world.engine(), PLACES * STRIDE).unwrap();
     // What the machine and this thread keep for ever has come by then.
@@ -74,7 +36,7 @@ fn what_is_cut_off_costs_nothing() {
         shared.write_at(place * STRIDE, &[1]).unwrap();
     }
     let full = live() - start;
-    assert!(full > 512 * (PLACES as i64 / 4), "the pages are there: {full} bytes");
+    assert!(full > 512 * (PLACES as isize / 4), "the pages are there: {full} bytes");
     shared.truncate(0).unwrap();
     let kept = live() - start;
     assert!(kept < 16384, "{kept} bytes after truncation");

@@ -6,11 +6,5 @@ mod fork;
 mod mremap;
 mod reports;
 mod stack;
-#[path = "../support/mod.rs"]
-mod support;
 
-use freehold_machine::FailingAllocator;
-use support::*;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
+use crate::support::{self, *};

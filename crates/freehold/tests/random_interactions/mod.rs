@@ -5,9 +5,8 @@
 //! many.
 
 mod storm;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{storage::Storage, *};
 use freehold::{
     access::AccessMode,
     engine::HugePages,
@@ -17,7 +16,6 @@ use freehold::{
     rmap::{Damage, FileRmap, OfflineError},
     space::{Advice, Limits, RemapFlags},
 };
-use freehold_machine::FailingAllocator;
 use rand_pcg::{
     Pcg64Mcg,
     rand_core::{Rng, SeedableRng},
@@ -28,10 +26,6 @@ use std::{
     ops::Range,
     sync::{Arc, Mutex},
 };
-use support::{storage::Storage, *};
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 /// Pages of each file, at most.
 const PAGES: u64 = 6;
