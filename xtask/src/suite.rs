@@ -121,8 +121,8 @@ pub const SHUTTLE: &[Suite] = &[Suite {
 pub const REPLAY: &[Suite] = &[Suite {
     name: "replay: every recording at hand, on every design of locking, ten seeds each",
     build: Build::Plain,
-    args: &["test", "--release", "--quiet", "--package", "freehold-cli", "--test", "corpus"],
-    passed_on: &["--nocapture"],
+    args: &["test", "--release", "--quiet", "--package", "freehold-cli", "--test", "cli"],
+    passed_on: &["corpus::", "--nocapture"],
 }];
 
 impl Suite {

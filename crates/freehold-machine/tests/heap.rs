@@ -1,12 +1,8 @@
 //! The heap that fails on demand, in a program that uses it.
-#![cfg(not(shuttle))]
 
-use freehold_machine::{FailingAllocator, Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
+use freehold_machine::{Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
 use freehold_sync::{Host, RcuHead};
 use std::ptr::NonNull;
-
-#[global_allocator]
-static HEAP: FailingAllocator = FailingAllocator;
 
 fn room() -> bool {
     let mut list = Vec::<u8>::new();

@@ -1,8 +1,6 @@
 //! Threads, waiting, fatal signals and grace periods.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use freehold_machine::Task;
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use freehold_sync::{Host, Killed, RcuHead};

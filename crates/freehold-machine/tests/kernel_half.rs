@@ -14,9 +14,6 @@ use freehold_machine::{Machine, MachineConfig, Process, fail_heap_once, stop_fai
 // The engine on this machine is compiled with that crate, once for all test programs.
 use freehold_model as _;
 
-#[global_allocator]
-static HEAP: freehold_machine::FailingAllocator = freehold_machine::FailingAllocator;
-
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const SUPERVISOR: Access = Access { user: false, ..Access::READ };

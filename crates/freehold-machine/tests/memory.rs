@@ -1,8 +1,6 @@
 //! Frames, tables and contents, in both kinds of memory.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use freehold::platform::Platform;
 use freehold_machine::{Machine, MachineConfig, fail_memory_from, fail_memory_once, stop_failing_memory};
 use freehold_pagetable::{Access, Level, Pfn, TableMemory, VirtAddr};

@@ -1,8 +1,6 @@
 //! Each oracle finds the mistake it is for, made by a kernel that is right in everything else.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use freehold::platform::Platform;
 use freehold_machine::MachineConfig;
 use freehold_pagetable::{Access, Format, Level, TableMemory, X86_4};

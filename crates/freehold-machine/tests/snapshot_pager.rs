@@ -1,5 +1,4 @@
 //! The pager of the example, with a process whose memory changes under its hands.
-#![cfg(not(any(loom, shuttle)))]
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "the example says what there was to do")]

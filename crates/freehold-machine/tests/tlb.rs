@@ -1,8 +1,6 @@
 //! What the TLBs remember, and what makes them forget.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use freehold::platform::Platform;
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::{Access, Format, Kind, Level, PteFlags, X86_4};

@@ -1,12 +1,10 @@
 //! The recorded cases, on every subject.
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::{linux, lockings};
 use freehold_model::linux::Options;
 use freehold_model::{Engine, Model, Subject, World, cases};
-use support::{linux, lockings};
 
 fn files() -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("cases");

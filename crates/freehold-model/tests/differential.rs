@@ -1,11 +1,9 @@
 //! The model against the running kernel: ten thousand random calls in every test run.
 
-mod support;
-
+use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};
 use freehold_model::linux::Options;
 use freehold_model::{Model, Subject};
-use support::{assert_same, linux};
 
 fn compare(plan: &Plan, options: Options) {
     let Some(mut linux) = linux(options) else { return };
@@ -38,7 +36,7 @@ fn model_agrees_with_the_kernel_at_the_limit_of_mappings() {
 
 #[test]
 fn model_agrees_with_the_kernel_for_a_million_calls() {
-    if support::long() {
+    if crate::support::long() {
         let plan = Plan { seed: 1 << 32, calls: 1_000_000, per_run: 512, between_maps: 64 };
         compare(&plan, Options::default());
     }

@@ -3,14 +3,12 @@
 //!
 //! With `FREEHOLD_LONG=1` each comparison runs a million calls.
 
-mod support;
-
+use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;
 use freehold_model::compare::{self, Plan};
 use freehold_model::linux::Options;
 use freehold_model::world::Quirks;
 use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, Subject, World};
-use support::{assert_same, calls, linux, lockings};
 
 fn against_the_model(world: World, locking: Locking, plan: &Plan) {
     let mut model = Model::new(world.clone());

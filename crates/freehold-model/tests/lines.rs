@@ -1,12 +1,10 @@
 //! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and on the kernel.
 
-mod support;
-
+use crate::support::{linux, lockings};
 use freehold_model::linux::Options;
 use freehold_model::op::{Proc, vmflag};
 use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, PAGE, Subject, World};
 use std::ops::Range;
-use support::{linux, lockings};
 
 /// Column of the first page's bar.
 const MARGIN: usize = 10;

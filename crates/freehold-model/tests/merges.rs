@@ -16,8 +16,6 @@
 //!
 //! With `FREEHOLD_LONG=1` all designs run it: who holds which lock does not decide what merges.
 
-mod support;
-
 use freehold::space::Locking;
 use freehold_model::compare::{self, Report};
 use freehold_model::op::Proc;
@@ -204,7 +202,7 @@ fn layouts() -> Vec<Layout> {
 fn every_range_of_every_small_layout_merges_and_splits_as_in_the_model() {
     let changes: Vec<Change> =
         ranges().flat_map(|(start, end)| [0, READ, WRITE].map(|prot| Change { start, end, prot })).collect();
-    let designs = if support::long() { support::lockings() } else { vec![Locking::default()] };
+    let designs = if crate::support::long() { crate::support::lockings() } else { vec![Locking::default()] };
     for locking in designs {
         let world = Engine::world_for(false);
         let (mut model, mut engine) = (Model::new(world.clone()), Engine::new(world, locking));

@@ -2,8 +2,6 @@
 //!
 //! With `FREEHOLD_LONG=1` there are a hundred times as many cases.
 
-mod support;
-
 use freehold::space::Locking;
 use freehold_model::compare::{self, Report};
 use freehold_model::{Engine, Model, script, text};
@@ -12,7 +10,7 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use std::cell::RefCell;
 
 fn config() -> Config {
-    let cases = if support::long() { 50_000 } else { 500 };
+    let cases = if crate::support::long() { 50_000 } else { 500 };
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 

@@ -1,8 +1,6 @@
 //! The gather: what it pays, in which order, and what overlap makes of it (hazards C-4 and C-53).
 
-mod common;
-
-use common::{Event, Ledger, Memory, Zap};
+use crate::common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{
     Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Stale, UnmappedFrame,
     VaRange, VirtAddr, Walked, X86_4,

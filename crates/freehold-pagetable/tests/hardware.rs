@@ -1,8 +1,6 @@
 //! The hardware's walk beside software's plain stores, on real processors.
 
-mod common;
-
-use common::{Ledger, Memory, tear_down};
+use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{Access, NotCached, PageTable, Pfn, Pte, PteFlags, VirtAddr, X86_4, hw_walk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -3,9 +3,7 @@
 //! That two who split, or one who splits and one who removes a leaf, do not take the same one is a matter of the table's lock
 //! alone: nothing of it is read or written without, so the checkers of interleavings have nothing to look for here.
 
-mod common;
-
-use common::{Ledger, Memory, tear_down};
+use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
     Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, PmdGuard, Pte, PteFlags,
     PteGuard, SpareTable, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,

@@ -1,8 +1,6 @@
 //! Tables that several spaces use together.
 
-mod common;
-
-use common::{Event, Ledger, Memory, tear_down, unmap};
+use crate::common::{Event, Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
     Access, Flush, Format, Gather, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags, TableError,
     VaRange, VirtAddr, X86_4, hw_walk,

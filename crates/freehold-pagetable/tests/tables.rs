@@ -1,8 +1,6 @@
 //! Tables one by one: filling, splitting, unlinking to the exact border, the hardware's walk.
 
-mod common;
-
-use common::{Ledger, Memory, tear_down, unmap};
+use crate::common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
     Absent, Access, FaultCode, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached,
     OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard, TableError, VaRange, VirtAddr, Visitor,

@@ -1,9 +1,7 @@
 //! The walker against a model that only remembers what was done: random maps, unmaps and protections with
 //! leaves of all sizes, on both sides of a border of every level.
 
-mod common;
-
-use common::{Event, Ledger, Memory, Zap, tear_down, unmap};
+use crate::common::{Event, Ledger, Memory, Zap, tear_down, unmap};
 use freehold_pagetable::{
     Access, FaultCode, Gather, Kind, LeafGuard, Level, MarkerKind, PAGE_SHIFT, PAGE_SIZE, PageTable, Pfn,
     Pte, PteFlags, PteGuard, VaRange, VirtAddr, Visitor, WalkFault, Walked, X86_4, hw_walk,

@@ -1,5 +1,4 @@
 //! The interval tree against a list.
-#![cfg(not(loom))]
 
 use std::cell::Cell;
 use std::mem::offset_of;

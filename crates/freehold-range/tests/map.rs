@@ -1,16 +1,13 @@
 //! The range map against the naive map, one thread. C-36: a small fan-out puts every edge at a node's limit.
-#![cfg(not(loom))]
-
-mod support;
 
 use std::collections::BTreeMap;
 
+use crate::support::model::{Model, entry};
+use crate::support::pair::Pair;
 use freehold_range::{Direction, Entry, GapRequest, RangeMap};
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
 use proptest::prelude::*;
-use support::model::{Model, entry};
-use support::pair::Pair;
 
 #[test]
 fn a_new_map_is_a_hole_everywhere() {

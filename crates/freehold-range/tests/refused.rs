@@ -1,15 +1,12 @@
 //! Calls with a broken contract panic before they store anything: whatever was there is found as before, and the map works on.
-#![cfg(not(loom))]
-
-mod support;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
+use crate::support::model::entry;
+use crate::support::pair::Pair;
 use freehold_range::Entry;
-use support::model::entry;
-use support::pair::Pair;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };

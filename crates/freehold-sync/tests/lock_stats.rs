@@ -1,5 +1,4 @@
 //! What a lock records, by a clock that the test moves.
-#![cfg(not(loom))]
 
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use freehold_sync::counted::Counted;

@@ -1,5 +1,4 @@
 //! The lock order is enforced where it has to be, and only there. (With debug assertions; a release build checks nothing.)
-#![cfg(all(not(loom), debug_assertions))]
 
 use freehold_sync::testing::StdHost;
 use freehold_sync::{Host, MmapLock, Rank, RawSpin, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq};

@@ -1,5 +1,4 @@
 //! The locks among real threads: exclusion, fairness, kills, counters.
-#![cfg(not(loom))]
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;

@@ -177,7 +177,7 @@ fn small_ones_are_read_counted_and_written() {
     }
 }
 
-/// `cargo test -p freehold-trace --release --test shared -- --ignored`
+/// `cargo test -p freehold-trace --release --test trace -- --ignored`
 #[test]
 #[ignore = "takes half a minute"]
 fn all_are_read_counted_and_written() {

@@ -1,0 +1,10 @@
+//! The comparisons of the model, the engine and the running kernel, one program.
+
+mod cases;
+mod differential;
+mod engine;
+mod lines;
+mod merges;
+mod properties;
+mod support;
+mod wild;

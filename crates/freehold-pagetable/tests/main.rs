@@ -1,0 +1,10 @@
+//! The tests of page tables, one program.
+
+mod common;
+mod format;
+mod gather;
+mod hardware;
+mod kept;
+mod shared;
+mod tables;
+mod walker_model;

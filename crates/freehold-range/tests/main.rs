@@ -1,0 +1,7 @@
+//! The tests of the range map and the interval tree, one program.
+#![cfg(not(loom))]
+
+mod interval;
+mod map;
+mod refused;
+mod support;

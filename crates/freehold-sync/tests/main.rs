@@ -1,0 +1,7 @@
+//! The tests of locks on threads, one program.
+#![cfg(not(loom))]
+
+mod lock_stats;
+#[cfg(all(not(loom), debug_assertions))]
+mod ranks;
+mod threads;
