@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Calls of a text among which one may differ, in the long run.
-const RARE_IN_TEXTS: u64 = 25_000;
+const RARE_IN_TEXTS: u64 = 200_000;
 /// Calls and faults of a recording by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 15_000;
 /// Its lists of VMAs and pages: one difference stays until the process ends, and every list shows it.
