@@ -1,7 +1,7 @@
 //! The chores of the project: every test suite, in order, by one command.
 //!
-//! `cargo xtask test` runs what a change must pass; `cargo xtask test --long` gives the random suites more time and adds the
-//! fuzz targets, AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
+//! `cargo xtask test` runs every suite with few cases, `cargo xtask test --full` what a change must pass; `cargo xtask test --long`
+//! gives the random suites more time and adds the fuzz targets, AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
 //! replays every recording at hand on every design, ten seeds each, and prints a line for each. `cargo xtask mutants` takes
 //! protections away and sees tests fail; `cargo xtask asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
@@ -12,11 +12,11 @@ use xtask::{
     fuzz,
     mutants::{self, Selection},
     sanitizer,
-    suite::{LOOM, PLAIN, REPLAY, SHUTTLE, Suite},
+    suite::{Effort, LOOM, PLAIN, REPLAY, SHUTTLE, Suite},
     table,
 };
 
-const USAGE: &str = "usage: cargo xtask test [--long] | plain | loom | shuttle | replay
+const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
@@ -25,18 +25,19 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["test"] => run([PLAIN, LOOM, SHUTTLE].concat(), false),
-        ["test", "--long"] => run([PLAIN, LOOM, SHUTTLE].concat(), true)
+        ["test"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Quick),
+        ["test", "--full"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Full),
+        ["test", "--long"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Long)
             .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
             .and_then(|all| mutants::run(&all)),
         ["fuzz"] => fuzz::run(),
-        ["plain"] => run(PLAIN.to_vec(), false),
-        ["loom"] => run(LOOM.to_vec(), false),
-        ["shuttle"] => run(SHUTTLE.to_vec(), false),
+        ["plain"] => run(PLAIN.to_vec(), Effort::Full),
+        ["loom"] => run(LOOM.to_vec(), Effort::Full),
+        ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
         ["asan", rest @ ..] => sanitizer::run(rest),
-        ["replay"] => run(REPLAY.to_vec(), true),
+        ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),
         ["mutants", rest @ ..] => Selection::of(rest).and_then(|selection| mutants::run(&selection)),
         _ => {
@@ -53,6 +54,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(suites: Vec<Suite>, long: bool) -> Result<(), String> {
-    suites.iter().try_for_each(|suite| suite.run(long).map_err(|why| format!("{}: {why}", suite.name)))
+fn run(suites: Vec<Suite>, effort: Effort) -> Result<(), String> {
+    suites.iter().try_for_each(|suite| suite.run(effort).map_err(|why| format!("{}: {why}", suite.name)))
 }

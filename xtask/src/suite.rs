@@ -50,6 +50,29 @@ impl Build {
     }
 }
 
+/// How much time there is. The tests that choose numbers are told, and `freehold_machine::Effort` reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Minutes for all together: every suite, with fewer cases.
+    Quick,
+    /// What a change must pass.
+    Full,
+    /// Hours.
+    Long,
+}
+
+impl Effort {
+    /// The value of the variable that tests read.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Effort::Quick => "quick",
+            Effort::Full => "full",
+            Effort::Long => "long",
+        }
+    }
+}
+
 /// Tests that run together.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
@@ -61,6 +84,10 @@ pub struct Suite {
     pub args: &'static [&'static str],
     /// What the test programs are told.
     pub passed_on: &'static [&'static str],
+    /// About how many seconds it takes on two processors, compiling included, in a quick run and in a full one.
+    pub budget: [u32; 2],
+    /// Why a quick run leaves it out, if it does.
+    pub not_quick: Option<&'static str>,
 }
 
 /// Every crate without a checker.
@@ -71,12 +98,16 @@ pub const PLAIN: &[Suite] = &[
         // Benchmarks have no tests, but dependencies that take a while.
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
+        budget: [240, 600],
+        not_quick: None,
     },
     Suite {
         name: "how much stack a build without optimisation needs",
         build: Build::Plain,
         args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
         passed_on: &[],
+        budget: [0, 60],
+        not_quick: Some("it builds the engine once more, without optimisation; a full run sees what grows"),
     },
 ];
 
@@ -100,12 +131,16 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
+        budget: [60, 60],
+        not_quick: None,
     },
     Suite {
         name: "loom: the records of frames",
         build: Build::Loom,
         args: &["test", "--quiet", "--package", "freehold", "--lib"],
         passed_on: &[],
+        budget: [25, 25],
+        not_quick: None,
     },
 ];
 
@@ -115,6 +150,8 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
+    budget: [80, 280],
+    not_quick: None,
 }];
 
 /// Every recording at hand.
@@ -123,29 +160,38 @@ pub const REPLAY: &[Suite] = &[Suite {
     build: Build::Plain,
     args: &["test", "--release", "--quiet", "--package", "freehold-cli", "--test", "cli"],
     passed_on: &["corpus::", "--nocapture"],
+    budget: [600, 600],
+    not_quick: None,
 }];
 
 impl Suite {
-    /// Runs it. `long`: with more time for random suites.
+    /// Runs it, and says how long it should take and how long it took.
     ///
     /// # Errors
     ///
     /// Why it failed.
-    pub fn run(&self, long: bool) -> Result<(), String> {
-        println!("== {}", self.name);
+    pub fn run(&self, effort: Effort) -> Result<(), String> {
+        if let (Effort::Quick, Some(why)) = (effort, self.not_quick) {
+            println!("== left out: {}: {why}", self.name);
+            return Ok(());
+        }
+        let budget = match effort {
+            Effort::Quick => format!("about {} s", self.budget[0]),
+            Effort::Full => format!("about {} s", self.budget[1]),
+            Effort::Long => "hours".to_owned(),
+        };
+        println!("== {} ({budget})", self.name);
         let started = Instant::now();
         let mut cargo = self.build.cargo(self.args, None);
         if !self.passed_on.is_empty() {
             cargo.arg("--").args(self.passed_on);
         }
-        if long {
-            cargo.env("FREEHOLD_LONG", "1");
-        }
         let status = cargo
+            .env("FREEHOLD_EFFORT", effort.name())
             .stdin(Stdio::null())
             .status()
             .map_err(|error| format!("cargo could not be started: {error}"))?;
-        println!("== {:.0} s", started.elapsed().as_secs_f64());
+        println!("== took {:.0} s ({budget})", started.elapsed().as_secs_f64());
         if status.success() { Ok(()) } else { Err(format!("failed ({status})")) }
     }
 }

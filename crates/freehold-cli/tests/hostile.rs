@@ -412,7 +412,7 @@ fn assert_says_where(message: &str, seed: u64) {
 #[test]
 fn nonsense_is_refused_or_reported() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("FREEHOLD_ROUNDS").unwrap_or(150);
+    let rounds = number("FREEHOLD_ROUNDS").unwrap_or(freehold_machine::Effort::of(40, 150, 150));
     let first = number("FREEHOLD_SEED").unwrap_or(0);
     let survivors = (first..first + rounds).filter(|seed| survives(*seed)).count() as u64;
     assert!(rounds < 100 || (rounds / 5..rounds * 9 / 10).contains(&survivors), "{survivors} of {rounds}");

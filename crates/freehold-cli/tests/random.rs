@@ -1,5 +1,5 @@
 //! Random calls on the running kernel, recorded as everybody records programs, and replayed: all as on Linux. A quick look each time; with
-//! `FREEHOLD_LONG` a hundred thousand calls of each kind, as texts by strace and, where that is allowed, by the kernel's tracing.
+//! `FREEHOLD_EFFORT=long` a hundred thousand calls of each kind, as texts by strace and, where that is allowed, by the kernel's tracing.
 //!
 //! A text does not determine everything, and of what either leaves open the replay does not know all yet: in the long run one answer in so
 //! many may be another. These bounds may only grow.
@@ -10,6 +10,7 @@
 mod program;
 
 use freehold_cli::replay::{Options, replay};
+use freehold_machine::Effort;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -31,7 +32,7 @@ struct Sum {
 }
 
 fn is_long() -> bool {
-    std::env::var_os("FREEHOLD_LONG").is_some()
+    Effort::asked() == Effort::Long
 }
 
 /// Records a run, with further arguments to the recorder; none where the machine does not allow it, which is said.
@@ -97,7 +98,7 @@ fn main() {
 }
 
 fn of_both_kinds(args: &[&str]) -> Sum {
-    let (runs, calls) = if is_long() { (5, 20_000) } else { (1, 2_000) };
+    let (runs, calls) = Effort::of((1, 500), (1, 2_000), (5, 20_000));
     let mut sum = Sum::default();
     for mix in ["model", "outsider"] {
         for seed in 0..runs {

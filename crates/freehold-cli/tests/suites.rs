@@ -3,6 +3,7 @@
 //! exception no more has to leave that list.
 
 use freehold_cli::replay::{Options, replay};
+use freehold_machine::Effort;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,9 @@ fn every_recording_is_as_on_linux_or_a_named_exception() {
     let mut differ = BTreeSet::new();
     let mut wrong = Vec::new();
     let mut places = 0;
-    for (name, path) in recordings() {
+    // In a quick run every fourth recording is looked at.
+    let step = Effort::of(4, 1, 1);
+    for (name, path) in recordings().into_iter().step_by(step) {
         let options = Options { cpus: 2, oracles: !name.starts_with(PROGRAMS), ..Options::default() };
         let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(outcome.is_whole(), "{name}: {:?} {:?}", outcome.cut_off, outcome.unread_lines);
@@ -59,8 +62,8 @@ fn every_recording_is_as_on_linux_or_a_named_exception() {
             differ.insert(name);
         }
     }
-    assert!(places > 4_000, "only {places} places compared");
+    assert!(places > 4_000 || step > 1, "only {places} places compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let stale: Vec<_> = exceptions.keys().filter(|name| !differ.contains(*name)).collect();
-    assert!(stale.is_empty(), "no exceptions any more: {stale:?}");
+    assert!(stale.is_empty() || step > 1, "no exceptions any more: {stale:?}");
 }

@@ -53,6 +53,7 @@ mod config;
 mod contents;
 mod context;
 mod cpu;
+mod effort;
 #[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
 #[cfg_attr(not(shuttle), path = "host_std/mod.rs")]
 mod host;
@@ -72,6 +73,7 @@ pub use config::{MachineConfig, Memory};
 pub use contents::Word;
 pub use context::{RcuGuard, deepest_call, unchecked};
 pub use cpu::{Cpu, Entered};
+pub use effort::Effort;
 pub use host::Task;
 pub use inject::{
     FailingAllocator, exempt, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once,

@@ -26,7 +26,7 @@ const PAGES: u64 = 4;
 fn run(scenario: impl Fn() + Send + Sync + 'static) {
     // Few switches, at any place: what one thread does has to fit into a narrow gap of another's.
     #[cfg(shuttle)]
-    shuttle::check_pct(scenario, 1500, 2);
+    shuttle::check_pct(scenario, freehold_machine::Effort::of(200, 1500, 1500), 2);
     #[cfg(not(shuttle))]
     scenario();
 }

@@ -1,7 +1,7 @@
 //! The engine, in every design, against the model and against the running kernel: random calls, the same results, the
 //! same maps and counters, the same bytes.
 //!
-//! With `FREEHOLD_LONG=1` each comparison runs a million calls.
+//! With `FREEHOLD_EFFORT=long` each comparison runs a million calls.
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;

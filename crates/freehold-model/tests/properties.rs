@@ -1,6 +1,6 @@
 //! Any calls whatever have the same results in the engine and in the model; proptest makes small what does not.
 //!
-//! With `FREEHOLD_LONG=1` there are a hundred times as many cases.
+//! With `FREEHOLD_EFFORT=long` there are a hundred times as many cases.
 
 use freehold::space::Locking;
 use freehold_model::compare::{self, Report};
@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use std::cell::RefCell;
 
 fn config() -> Config {
-    let cases = if crate::support::long() { 50_000 } else { 500 };
+    let cases = freehold_machine::Effort::of(100, 500, 50_000);
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 

@@ -29,7 +29,7 @@ fn lives(share: u64) {
         life(seed);
         return;
     }
-    let count = if number("FREEHOLD_LONG").is_some() { 5000 } else { 100 };
+    let count = freehold_machine::Effort::of(25, 100, 5000);
     let mut all = Life::default();
     for n in 0..count {
         let life = life(2 * n + share);

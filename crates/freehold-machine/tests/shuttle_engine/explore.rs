@@ -19,16 +19,15 @@ pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + S
 #[cfg(shuttle)]
 mod checker {
     use freehold::space::Locking;
+    use freehold_machine::Effort;
     use shuttle::{
         Config, Runner,
         scheduler::{PctScheduler, RandomScheduler, Scheduler},
     };
     use std::{env, io::Write, sync::Arc};
 
-    /// Schedules for each design by each scheduler.
-    const SCHEDULES: usize = 80;
-    /// The same in a long run.
-    const LONG: usize = 3000;
+    /// Schedules for each design by each scheduler, in a quick, a full and a long run.
+    const SCHEDULES: [usize; 3] = [12, 80, 3000];
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
@@ -36,7 +35,8 @@ mod checker {
     /// few places: what one thread does has to fit into a narrow gap of another's.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         let scenario = Arc::new(scenario);
-        let usual = if env::var_os("FREEHOLD_LONG").is_some() { LONG } else { SCHEDULES };
+        let [quick, full, long] = SCHEDULES;
+        let usual = Effort::of(quick, full, long);
         let schedules = (usual * share / 100).max(1);
         let seed =
             env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));

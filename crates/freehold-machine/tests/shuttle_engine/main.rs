@@ -5,7 +5,7 @@
 //! or table, writes to freed memory, double frees), the checker's deadlocks, ranks of locks, and at the end of every run the
 //! engine's own `check` and the machine's accounts.
 //!
-//! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_LONG=1` means many times the
+//! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_EFFORT=long` means many times the
 //! schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
 
 mod collapse;

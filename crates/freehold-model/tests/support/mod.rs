@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use freehold::space::{FaultLock, Locking, Unmap};
+use freehold_machine::Effort;
 use freehold_model::compare::{Plan, Report};
 use freehold_model::linux::{Linux, Options};
 use freehold_model::{PAGE, Subject, text};
@@ -16,14 +17,14 @@ pub fn lockings() -> Vec<Locking> {
     Locking::ALL.into_iter().chain([small]).collect()
 }
 
-/// Whether there is time for the long versions (`FREEHOLD_LONG=1`).
+/// Whether there is time for the long versions.
 pub fn long() -> bool {
-    std::env::var_os("FREEHOLD_LONG").is_some_and(|value| value != "0")
+    Effort::asked() == Effort::Long
 }
 
-/// Calls of a comparison: so many, or a million.
-pub fn calls(short: u64) -> u64 {
-    if long() { 1_000_000 } else { short }
+/// Calls of a comparison: so many, a quarter of them, or a million.
+pub fn calls(usual: u64) -> u64 {
+    Effort::of(usual / 4, usual, 1_000_000)
 }
 
 /// The kernel, or a word to whoever reads the test's output that it cannot be driven here.

@@ -32,7 +32,7 @@ fn tables_go_with_the_last_mapping_below_them() {
 fn a_truncation_leaves_the_next_owner_alone() {
     const PAGES: u64 = 20_000;
     for locking in Locking::ALL {
-        for round in 0..4 {
+        for round in 0..Effort::of(1, 4, 4) {
             let machine: Machine = Machine::new(MachineConfig::phantom(1 << 30).cpus(4)).unwrap();
             let engine = Engine::new(machine.clone(), Config::default()).unwrap();
             let process =

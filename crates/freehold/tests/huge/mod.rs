@@ -12,7 +12,7 @@ mod split;
 mod storm;
 
 use crate::support::{
-    self, ANON, BASE, Config, Dice, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
+    self, ANON, BASE, Config, Dice, Effort, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
     assert_filled, layout,
 };
 use freehold::{

@@ -289,9 +289,13 @@ fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
 /// C-10, C-47, C-64.
 #[test]
 fn every_failure_leaves_huge_pages_as_they_were() {
-    let wrong: Vec<String> = designs()
-        .into_iter()
-        .flat_map(|locking| CALLS.iter().filter_map(move |call| every_failure_of(call, locking).err()))
-        .collect();
+    let mut wrong = Vec::new();
+    for (number, call) in CALLS.iter().enumerate() {
+        // In a quick run each call has one design, by turns.
+        let turn = [designs()[number % designs().len()]];
+        for &locking in Effort::of(&turn[..], &designs(), &designs()) {
+            wrong.extend(every_failure_of(call, locking).err());
+        }
+    }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! Random calls by processes with huge pages everywhere, against a map from pages to bytes.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with; `FREEHOLD_LONG=1` means thirty
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with; `FREEHOLD_EFFORT=long` means thirty
 //! times as many.
 
 mod known;
@@ -227,7 +227,7 @@ impl Run {
 #[test]
 fn random_calls() {
     let first = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
-    let runs = if env::var_os("FREEHOLD_LONG").is_some_and(|value| value != "0") { 30 * RUNS } else { RUNS };
+    let runs = Effort::of(RUNS / 4, RUNS, 30 * RUNS);
     for locking in Locking::ALL {
         let mut huge = 0;
         for seed in first..first + runs {

@@ -1,7 +1,7 @@
 //! Where parts meet that were made one by one: direct files, probes, memory that fails, pages that move, write-back, truncation and
 //! forced access, in random order upon a fork tree, against plain numbers.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with, `FREEHOLD_LONG=1` means thirty times as
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with, `FREEHOLD_EFFORT=long` means thirty times as
 //! many.
 
 mod storm;
@@ -559,7 +559,7 @@ impl Run {
 #[test]
 fn random_lives_where_parts_meet() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let runs = if env::var("FREEHOLD_LONG").is_ok() { 60 } else { 2 };
+    let runs = Effort::of(1, 2, 60);
     for seed in first..first + runs {
         for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
             for locking in Locking::ALL {

@@ -8,7 +8,7 @@ use std::thread;
 #[test]
 fn a_storm_where_parts_meet() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let runs = if env::var("FREEHOLD_LONG").is_ok() { 30 } else { 1 };
+    let runs = Effort::of(1, 1, 30);
     for seed in first..first + runs {
         for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
             for locking in Locking::ALL {

@@ -18,7 +18,7 @@ pub use freehold::{
     rmap::FileRmap,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
-pub use freehold_machine::{Cpu, Machine, MachineConfig, Process, Task};
+pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task};
 use freehold_model as _;
 pub use freehold_pagetable::{Pfn, X86_4};
 use rand_pcg::{

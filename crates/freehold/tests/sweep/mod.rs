@@ -122,13 +122,20 @@ fn every_failure(op: &Op, stage: &mut Stage) -> Result<u64, String> {
 fn sweep(share: usize) {
     let only = |name: &str| std::env::var(name).ok();
     let (only_op, only_state) = (only("SWEEP_OP"), only("SWEEP_STATE"));
+    let some = only_op.is_none() && only_state.is_none() && Effort::asked() == Effort::Quick;
     let mut ops: Vec<(&Op, u64)> =
         each_op().enumerate().filter(|(n, _)| n % SHARES == share).map(|(_, op)| (op, 0)).collect();
     ops.retain(|(op, _)| only_op.as_ref().is_none_or(|only| only == op.name));
     let mut wrong = Vec::new();
-    for state in STATES.iter().filter(|state| only_state.as_ref().is_none_or(|only| only == state.name)) {
+    for (number, state) in STATES.iter().enumerate() {
+        if only_state.as_ref().is_some_and(|only| only != state.name) {
+            continue;
+        }
         let mut stage = Stage::new(state);
-        for (op, met) in &mut ops {
+        for (nth, (op, met)) in ops.iter_mut().enumerate() {
+            if some && (nth + number) % STEP != 0 {
+                continue;
+            }
             stage.doing = op.name;
             match every_failure(op, &mut stage) {
                 Ok(failures) => *met += failures,
@@ -142,13 +149,16 @@ fn sweep(share: usize) {
         stage.end();
     }
     for (op, met) in ops.iter().filter(|_| only_state.is_none()) {
-        if (*met > 0) == op.needs_nothing {
+        // What fails in few states may not have met one of them in a quick run.
+        if (*met > 0) == op.needs_nothing && (*met > 0 || !some) {
             wrong.push(format!("{}: {met} allocations failed", op.name));
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// In a quick run an operation is made on every so many-th state, each on others.
+const STEP: usize = 4;
 /// They run side by side.
 const SHARES: usize = 4;
 
