@@ -98,7 +98,7 @@ pub const PLAIN: &[Suite] = &[
         // Benchmarks have no tests, but dependencies that take a while.
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
-        budget: [240, 600],
+        budget: [400, 600],
         not_quick: None,
     },
     Suite {

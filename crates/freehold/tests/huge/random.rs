@@ -237,6 +237,10 @@ fn random_calls() {
             }
             huge += run.end();
         }
-        assert!(huge > 0, "{locking:?}: no huge page was left in any run from seed {first} on");
+        // In a quick run there may be too few.
+        assert!(
+            huge > 0 || runs < RUNS,
+            "{locking:?}: no huge page was left in any run from seed {first} on"
+        );
     }
 }
