@@ -72,8 +72,8 @@
 //! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
 //! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
-//! | [`probe`] | breakpoints in the pages of files |
-//! | [`hugetlb`] | huge pages from pools, reserved, and the tables that processes share for them |
+//! | [`uprobe`] | breakpoints in the pages of files |
+//! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
 //! | [`access`] | a process's memory, read and written on its behalf |
