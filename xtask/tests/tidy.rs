@@ -491,3 +491,81 @@ fn the_table_of_mutations_is_the_files() {
     let written = table::put(&document, &table::of(&mutations)).expect("a place for the table");
     assert!(document == written, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
 }
+
+/// The rooms of the engine, from the ground up: what a room uses stands before it.
+const ROOMS: &[&str] = &[
+    "platform", "error", "vma", "frame", "engine", "rounds", "hugetlb", "space", "nommu", "uprobe", "object",
+    "rmap", "reclaim", "uffd", "fault", "access",
+];
+
+/// Imports that run up nevertheless: from a room to one above it. The list may only get shorter.
+const UPWARDS: &[(&str, &[&str])] = &[
+    ("platform", &["frame"]),
+    ("vma", &["hugetlb", "object", "rmap", "space", "uffd"]),
+    ("frame", &["engine", "hugetlb", "object", "space"]),
+    ("engine", &["hugetlb", "reclaim", "rmap"]),
+    ("hugetlb", &["object", "rmap", "space"]),
+    ("space", &["access", "fault", "object", "rmap", "uffd", "uprobe"]),
+    ("nommu", &["object"]),
+    ("uprobe", &["object", "rmap"]),
+    ("object", &["reclaim", "rmap"]),
+    ("uffd", &["fault"]),
+];
+
+#[test]
+fn rooms_use_what_is_below_them() {
+    const ENGINE: &str = "crates/freehold/src/";
+    let height = |room: &str| ROOMS.iter().position(|known| *known == room);
+    let mut found = std::collections::BTreeSet::new();
+    for source in rust("crates/freehold/src").filter(|source| !source.path.contains("tests")) {
+        let path = source.path.strip_prefix(ENGINE).expect("in the engine");
+        let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        let Some(own) = height(room) else {
+            assert_eq!(path, "lib.rs", "a room that is not in the order: {path}");
+            continue;
+        };
+        for other in used(&source.text).into_iter().filter(|other| height(other).is_some_and(|at| at > own)) {
+            found.insert((room.to_owned(), other));
+        }
+    }
+    let allowed = || UPWARDS.iter().flat_map(|(room, others)| others.iter().map(|other| (*room, *other)));
+    let is_allowed = |(room, other): &&(String, String)| !allowed().any(|one| one == (room, other));
+    let new = found.iter().filter(is_allowed).map(|(room, other)| format!("{room} uses {other}"));
+    assert_none("imports that run up", new.collect());
+    let gone = allowed().filter(|(room, other)| !found.contains(&((*room).to_owned(), (*other).to_owned())));
+    assert_none(
+        "imports that do not run up any more",
+        gone.map(|(room, other)| format!("{room}, {other}")).collect(),
+    );
+}
+
+/// The modules at the top of the crate that a source uses, by `crate::name` or `use crate::{name, ...}`.
+fn used(text: &str) -> Vec<String> {
+    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    let text: String = text[..tests].lines().flat_map(|line| [code(line), "\n"]).collect();
+    let name = |part: &str| -> String {
+        part.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+    };
+    let mut names = Vec::new();
+    for part in text.split("crate::").skip(1) {
+        let Some(group) = part.strip_prefix('{') else {
+            names.push(name(part));
+            continue;
+        };
+        let (mut depth, mut begins) = (0, true);
+        for (at, letter) in group.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                _ if begins && !letter.is_whitespace() => {
+                    names.push(name(&group[at..]));
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}

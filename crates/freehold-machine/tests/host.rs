@@ -176,6 +176,35 @@ unsafe fn free(head: NonNull<RcuHead>) {
     object.runs.fetch_add(1, SeqCst);
 }
 
+/// Batches run in any order, and a barrier waits for its own: what it has deferred lies on its stack.
+#[cfg(not(shuttle))]
+#[test]
+fn a_barrier_waits_for_what_it_deferred_itself() {
+    use std::sync::atomic::AtomicBool;
+    #[repr(C)]
+    struct Local {
+        head: RcuHead,
+        ran: AtomicBool,
+    }
+    unsafe fn note(head: NonNull<RcuHead>) {
+        // SAFETY: the head is the first field of a `Local`, which stays until this has run.
+        unsafe { head.cast::<Local>().as_ref() }.ran.store(true, SeqCst);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..400 {
+                    let local = Local { head: RcuHead::new(), ran: AtomicBool::new(false) };
+                    // SAFETY: it stays here, untouched, until the function has run.
+                    unsafe { Machine::rcu_defer(NonNull::from(&local).cast(), note) };
+                    Machine::rcu_barrier();
+                    assert!(local.ran.load(SeqCst), "a barrier came back early");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_barrier_returns_when_everything_deferred_has_run() {
     run(|| {

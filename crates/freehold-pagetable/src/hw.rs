@@ -168,3 +168,14 @@ fn step<F: Format>(
         }
     }
 }
+
+bitflags! {
+    /// What a thread denies itself of the pages of a key, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PkeyRights: u32 {
+        /// PKEY_DISABLE_ACCESS: loads and stores.
+        const DISABLE_ACCESS = 1;
+        /// PKEY_DISABLE_WRITE: stores.
+        const DISABLE_WRITE = 2;
+    }
+}

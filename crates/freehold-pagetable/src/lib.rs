@@ -84,7 +84,7 @@ pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, V
 pub use each::Slot;
 pub use format::{Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, TABLE_BITS, X86, X86_4, X86_5};
 pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
-pub use hw::{Access, FaultCode, Rights, Translation, WalkFault, hw_walk};
+pub use hw::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};
 pub use split::SpareTable;

@@ -2,7 +2,7 @@
 //! Linux keeps under `/proc/sys/vm`.
 
 use crate::{
-    PAGE_SIZE, Pfn,
+    PAGE_SIZE, Pfn, TASK_SIZE,
     counted::{Counted, Shared},
     error::{EngineError, NoMemory},
     frame::cache::FrameCache,
@@ -10,7 +10,6 @@ use crate::{
     platform::Platform,
     reclaim::Files,
     rmap::FileRmap,
-    space::TASK_SIZE,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_pagetable::Level;

@@ -1,6 +1,5 @@
 //! One small error per verb, and the one table that turns them into errno numbers.
 
-use crate::object::FillError;
 use allocator_api2::alloc::AllocError;
 use core::fmt;
 use freehold_sync::Killed;
@@ -105,10 +104,12 @@ macro_rules! verb_error {
 }
 
 mod access;
+mod fill;
 mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
+pub use fill::FillError;
 pub use settings::{EngineError, HeapError, MdweError, MergeError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 

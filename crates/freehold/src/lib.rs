@@ -106,3 +106,6 @@ pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
+
+/// End of user space with four levels of tables: the last page below the canonical hole stays unused.
+pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;

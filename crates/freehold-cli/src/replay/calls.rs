@@ -4,7 +4,7 @@ use super::prctl;
 use super::world::{Mapped, UNKNOWN_SIZE, UNNAMED, World};
 use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
-use freehold::space::pkeys::PkeyRights;
+use freehold::platform::PkeyRights;
 use freehold::space::{
     Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags, TASK_SIZE,
 };

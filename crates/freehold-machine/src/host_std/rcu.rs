@@ -6,8 +6,9 @@
 //!
 //! Mechanism: what is deferred is linked into batches, a few of them beside each other so that threads do
 //! not meet, and a full batch becomes one deferred function of crossbeam's, pushed at once to where every
-//! thread finds it. A barrier pushes the batches begun and drives the epochs until as many functions have
-//! run as were deferred.
+//! thread finds it. Batches run in any order. So each place counts what it still owes in two generations: a
+//! barrier has the next one begin, pushes the batches begun, and drives the epochs until nothing is owed of the
+//! generation before. Barriers take turns, so the other generation owes nothing when it begins.
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
@@ -18,6 +19,7 @@ use freehold_sync::RcuHead;
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// A read section: objects reachable in it stay until it ends.
 #[derive(Debug)]
@@ -33,24 +35,26 @@ const BATCHES: usize = 8;
 #[repr(align(128))]
 struct Batch {
     list: Lock<List>,
-    /// Functions deferred here.
-    deferred: AtomicU64,
-    /// How many of these have run.
-    run: AtomicU64,
+    /// Functions deferred here that have not run, by generation.
+    owed: [AtomicU64; 2],
 }
 
 /// Requests linked through their heads, the latest first.
 struct List {
     first: Option<NonNull<RcuHead>>,
     len: u64,
+    /// Which of the two it is owed in. Changed by barriers.
+    generation: usize,
 }
 
 // SAFETY: the objects were handed over to whoever runs the functions, on any thread.
 unsafe impl Send for List {}
 
 static PENDING: [Batch; BATCHES] =
-    [const { Batch { list: Lock::new(List::EMPTY), deferred: AtomicU64::new(0), run: AtomicU64::new(0) } };
-        BATCHES];
+    [const { Batch { list: Lock::new(List::empty(0)), owed: [const { AtomicU64::new(0) }; 2] } }; BATCHES];
+
+/// Held by the barrier whose turn it is.
+static BARRIER: Mutex<()> = Mutex::new(());
 
 thread_local! {
     /// The thread is running deferred functions.
@@ -72,8 +76,8 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
         unsafe { RcuHead::set(head, list.first, f) };
         list.first = Some(head);
         list.len += 1;
-        // Release, pairs with the acquire in `rcu_barrier`; counted before it can run.
-        PENDING[at].deferred.fetch_add(1, Ordering::Release);
+        // Relaxed: a barrier that has to wait for it has taken the list's lock since; counted before it can run.
+        PENDING[at].owed[list.generation].fetch_add(1, Ordering::Relaxed);
         (list.len >= FULL).then(|| list.take())
     };
     if let Some(list) = full {
@@ -82,15 +86,22 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
 }
 
 pub(crate) fn rcu_barrier() {
-    let wanted = PENDING.each_ref().map(|batch| batch.deferred.load(Ordering::Acquire));
-    for (at, batch) in PENDING.iter().enumerate() {
-        let begun = batch.list.lock().take();
-        if begun.first.is_some() {
-            push(at, begun);
-        }
+    // A test that failed in its turn has left nothing half done.
+    let _turn = BARRIER.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = PENDING.each_ref().map(|batch| {
+        let mut list = batch.list.lock();
+        let next = 1 - list.generation;
+        std::mem::replace(&mut *list, List::empty(next))
+    });
+    let generations = before.each_ref().map(|list| list.generation);
+    for (at, begun) in before.into_iter().enumerate().filter(|(_, list)| list.first.is_some()) {
+        push(at, begun);
     }
     // Acquire: pairs with the release in `run`; what the functions did is seen.
-    let done = || PENDING.iter().zip(wanted).all(|(batch, count)| batch.run.load(Ordering::Acquire) >= count);
+    let done = || {
+        let mut places = PENDING.iter().zip(generations);
+        places.all(|(batch, generation)| batch.owed[generation].load(Ordering::Acquire) == 0)
+    };
     while !done() {
         exempt(|| epoch::pin().flush());
         std::thread::yield_now();
@@ -127,13 +138,16 @@ fn run(at: usize, list: List) {
     }
     RUNNING.set(before);
     // Release, pairs with the acquire in `rcu_barrier`.
-    PENDING[at].run.fetch_add(list.len, Ordering::Release);
+    PENDING[at].owed[list.generation].fetch_sub(list.len, Ordering::Release);
 }
 
 impl List {
-    const EMPTY: List = List { first: None, len: 0 };
+    const fn empty(generation: usize) -> List {
+        List { first: None, len: 0, generation }
+    }
 
     fn take(&mut self) -> List {
-        std::mem::replace(self, List::EMPTY)
+        let generation = self.generation;
+        std::mem::replace(self, List::empty(generation))
     }
 }

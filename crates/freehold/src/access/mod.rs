@@ -80,6 +80,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each page those of a fault; none on entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, access::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at + PAGE_SIZE - 2, b"across", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 6];
+    /// assert_eq!(space.read_memory(at + PAGE_SIZE - 2, &mut found, AccessMode::Plain), Ok(6));
+    /// assert_eq!(&found, b"across");
+    /// ```
     pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: AccessMode) -> Result<usize, AccessError> {
         let how = How { write: false, manner, own: false };
         let (mut done, mut rounds) = (0, Rounds::new());

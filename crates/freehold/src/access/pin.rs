@@ -161,6 +161,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// Those of faults; none on entry, and none from one page table to the next.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, access::PinFlags, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
+    /// space.munmap(at, 4 * PAGE_SIZE).unwrap();
+    /// // The frames stay until the pins go.
+    /// drop(pins);
+    /// ```
     pub fn pin_user_pages(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
         Pinning::new(self, addr, pages, flags)?.pin_slow()
     }

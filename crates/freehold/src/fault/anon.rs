@@ -1,6 +1,6 @@
 //! Faults on private anonymous memory with nothing there yet.
 
-use super::{Access, FaultOutcome, Held, cow::written, vma_pte_flags};
+use super::{Access, FaultOutcome, Held, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     error::NoMemory,

@@ -9,7 +9,7 @@
 //! those entries alone, so here each page has a frame of its own: what takes, copies or shares a page needs to know of no block.
 //! A read brings one page of zeroes, and a copy is one page, as where there are no blocks.
 
-use super::{FaultOutcome, cow::written, vma_pte_flags};
+use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     engine::{Blocks, Engine},

@@ -14,9 +14,8 @@
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
-    cow::written,
     huge::{FRAMES, HUGE, HugePage},
-    vma_pte_flags,
+    vma_pte_flags, written,
 };
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,

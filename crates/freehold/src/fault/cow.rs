@@ -11,7 +11,7 @@
 //! attempt (hazard C-2). The copy is installed only when no processor can read the old page through this entry any more:
 //! otherwise one thread could still read the old page after another has written the new one (hazard C-21).
 
-use super::{FaultOutcome, Held, vma_pte_flags};
+use super::{FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     object::Object,
@@ -20,15 +20,6 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteGuard, PteTable};
-
-/// What an entry gets when a store goes straight to its frame.
-pub(super) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
-
-/// What an entry gets when a store goes to its frame, in a VMA that may not allow stores to anybody but a debugger. Wherever
-/// an entry is made for a store: the page that a debugger wanted to copy may be gone by the time its fault comes.
-pub(crate) fn written(flags: VmFlags) -> PteFlags {
-    if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
-}
 
 /// A page that is mapped without the right to write.
 #[derive(Clone, Copy)]

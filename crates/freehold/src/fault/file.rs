@@ -3,7 +3,7 @@
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
 
-use super::{Access, FaultError, FaultOutcome, Held, cow::written, vma_pte_flags};
+use super::{Access, FaultError, FaultOutcome, Held, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,

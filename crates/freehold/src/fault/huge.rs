@@ -13,11 +13,7 @@
 //! entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing by far. With each huge page
 //! comes a table, kept with the table above for the split, which therefore cannot fail.
 
-use super::{
-    Access, FaultOutcome, Held,
-    cow::{WRITTEN, written},
-    vma_pte_flags,
-};
+use super::{Access, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     engine::{Engine, HugePages},

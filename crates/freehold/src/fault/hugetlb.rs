@@ -12,11 +12,7 @@
 //! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its pages: if another
 //! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
 
-use super::{
-    Access, Await, FaultError, FaultOutcome, Held,
-    cow::{WRITTEN, written},
-    vma_pte_flags,
-};
+use super::{Access, Await, FaultError, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,

@@ -35,10 +35,13 @@ use crate::{
     rounds::Rounds,
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung, locking::ReadGuard},
     uffd::Userfault,
-    vma::{Vma, flags::VmFlags},
+    vma::{
+        Vma,
+        flags::VmFlags,
+        rights::{WRITTEN, vma_pte_flags, written},
+    },
 };
 use core::fmt;
-pub(crate) use cow::written;
 pub use freehold_pagetable::Access;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
@@ -177,6 +180,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// By the ladder of the module's documentation. Waits for the mmap lock only where it has to, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let done = space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert!(!done.major && space.rss().anon == 1);
+    /// let hole = space.handle_fault(at + 4 * PAGE_SIZE, Access::READ);
+    /// assert!(matches!(hole, Err(FaultError::Segv { .. })));
+    /// ```
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut rung = match self.locking.fault {
@@ -436,12 +454,4 @@ pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     } else {
         flags.intersects(VmFlags::ACCESS)
     }
-}
-
-/// The rights of an entry in a VMA and its protection key, all but the right to write, which depends on the frame.
-pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
-    let mut rights = PteFlags::USER | PteFlags::ACCESSED;
-    rights.set(PteFlags::EXEC, flags.contains(VmFlags::EXEC));
-    rights.set(PteFlags::NO_ACCESS, !flags.intersects(VmFlags::ACCESS));
-    rights.with_pkey(flags.pkey())
 }

@@ -2,7 +2,7 @@
 //!
 //! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why that cannot be missed.
 
-use super::{FaultError, FaultOutcome, SegvCode, cow::WRITTEN, vma_pte_flags};
+use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
     VirtAddr,
     object::{HookFault, Special, VmaInfo},

@@ -4,12 +4,11 @@ use super::{HugePageSize, tables::SPAN};
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    fault::vma_pte_flags,
     frame::{Unshared, cache::anon_root_of},
     platform::Platform,
     rmap::{Moving, edit::RmapEdit},
     space::{AddressSpace, zap::SpaceTlb},
-    vma::Vma,
+    vma::{Vma, rights::vma_pte_flags},
 };
 use core::ops::Range;
 use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};

@@ -20,13 +20,13 @@
 //!
 //! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
 
-pub use super::fill_error::FillError;
 use super::{
     Pager, Zeroes,
     file::MAX_BYTES,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
 };
+pub use crate::error::FillError;
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,

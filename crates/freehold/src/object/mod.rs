@@ -13,7 +13,6 @@ mod driver;
 mod drop_clean;
 mod exchange;
 mod file;
-mod fill_error;
 mod foreign;
 pub(crate) mod in_place;
 mod lose;

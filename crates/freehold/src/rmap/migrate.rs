@@ -16,10 +16,9 @@ use super::walk::{AnyRmapRoot, Page};
 use crate::{
     Pfn, VirtAddr,
     engine::Engine,
-    fault::vma_pte_flags,
     platform::Platform,
     space::{AddressSpace, RssKind, zap::SpaceTlb},
-    vma::{Vma, flags::VmFlags},
+    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use freehold_pagetable::{Format, Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags};
 

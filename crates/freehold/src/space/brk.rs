@@ -47,6 +47,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let heap = space.brk(0).unwrap();
+    /// assert_eq!(space.brk(heap + PAGE_SIZE), Ok(heap + PAGE_SIZE));
+    /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
+    /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
         let (guard, now) = loop {
             let guard = self.write_killable()?;

@@ -21,11 +21,10 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{MmapError, NoMemory},
-    fault::vma_pte_flags,
     object::{Asked, File, MapRequest, Object, Run, Special, VmaInfo},
     platform::Platform,
     rounds::Rounds,
-    vma::{Vma, flags::VmFlags},
+    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use allocator_api2::vec::Vec;
 use core::ops::Range;

@@ -57,6 +57,23 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's; the i_mmap lock
     /// of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, access::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"parent", AccessMode::Plain).unwrap();
+    /// let child = space.fork().unwrap();
+    /// child.write_memory(at, b"child!", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 6];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"parent");
+    /// ```
     pub fn fork(&self) -> Result<Counted<Self>, ForkError> {
         let child = self.new_child()?;
         let mut notices = Notices::new();

@@ -162,6 +162,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// As [`maps`](Self::maps); none while `out` is written to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let mut maps = String::new();
+    /// space.write_maps(&mut maps).unwrap();
+    /// assert!(maps.starts_with(&format!("{at:x}-")) && maps.contains(" rw-p 00000000 "));
+    /// ```
     pub fn write_maps(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
     }

@@ -20,6 +20,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for reading, killably, again and again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// let mut resident = [0; 4];
+    /// space.mincore(at, 4 * PAGE_SIZE, &mut resident).unwrap();
+    /// assert_eq!(resident, [0, 1, 0, 0]);
+    /// ```
     pub fn mincore(&self, addr: u64, len: u64, out: &mut [u8]) -> Result<(), MincoreError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(MincoreError::Invalid);

@@ -63,6 +63,21 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's content lock for writing.
     /// Then, to populate, the locks of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let low = space.mmap(0x10_0000, PAGE_SIZE, rw, private | MapFlags::FIXED_NOREPLACE, None, 0);
+    /// assert_eq!(low, Ok(0x10_0000));
+    /// let again = space.mmap(0x10_0000, PAGE_SIZE, rw, private | MapFlags::FIXED_NOREPLACE, None, 0);
+    /// assert_eq!(again.unwrap_err().errno(), freehold::error::Errno::EEXIST);
+    /// ```
     pub fn mmap(
         &self,
         addr: u64,

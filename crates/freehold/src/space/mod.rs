@@ -171,8 +171,7 @@ impl Locking {
     };
 }
 
-/// End of user space with four levels of tables: the last page below the canonical hole stays unused.
-pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;
+pub use crate::TASK_SIZE;
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]

@@ -17,10 +17,9 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
     error::MprotectError,
-    fault::vma_pte_flags,
     platform::Platform,
     uprobe,
-    vma::{Vma, flags::VmFlags},
+    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
@@ -76,6 +75,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
+    /// let mut maps = String::new();
+    /// space.write_maps(&mut maps).unwrap();
+    /// assert!(maps.lines().next().unwrap().contains(" r--p "));
+    /// ```
     pub fn mprotect(&self, addr: u64, len: u64, prot: Prot) -> Result<(), MprotectError> {
         self.protect(addr, len, prot, None)
     }

@@ -163,6 +163,16 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then, to populate
     /// what grew of a locked mapping, the locks of faults. Waits for munmaps of the same ranges to end.
+    ///
+    /// # Examples
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # let machine = <freehold_machine::Machine>::new(freehold_machine::MachineConfig::backed(1 << 20)).unwrap();
+    /// # let space = AddressSpace::new(&Engine::new(machine, Config::default()).unwrap(), &SpaceConfig::default()).unwrap();
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0).unwrap();
+    /// let moved = space.mremap(at, 4 * PAGE_SIZE, 8 * PAGE_SIZE, RemapFlags::MAYMOVE, 0).unwrap();
+    /// assert!(space.vma_info(moved + 7 * PAGE_SIZE).is_some());
+    /// ```
     pub fn mremap(
         &self,
         addr: u64,

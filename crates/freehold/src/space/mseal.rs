@@ -28,6 +28,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mseal(at, PAGE_SIZE, 0).unwrap();
+    /// assert!(space.munmap(at, PAGE_SIZE).is_err() && space.mprotect(at, PAGE_SIZE, Prot::READ).is_err());
+    /// ```
     pub fn mseal(&self, addr: u64, len: u64, flags: u64) -> Result<(), MsealError> {
         let whole = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
         let sound = flags == 0 && addr.is_multiple_of(PAGE_SIZE);

@@ -44,6 +44,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for reading, killably, let go of while a file is written; the file's locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// // Of anonymous memory there is nothing to write.
+    /// space.msync(at, PAGE_SIZE, SyncFlags::SYNC).unwrap();
+    /// ```
     pub fn msync(&self, addr: u64, len: u64, flags: SyncFlags) -> Result<(), MsyncError> {
         let both = SyncFlags::ASYNC | SyncFlags::SYNC;
         if !SyncFlags::all().contains(flags) || !addr.is_multiple_of(PAGE_SIZE) || flags.contains(both) {

@@ -16,6 +16,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably; waits for other munmaps of the same range to end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+    /// assert!(space.vma_info(at).is_some() && space.vma_info(at + PAGE_SIZE).is_none());
+    /// ```
     pub fn munmap(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&Decoded::new(addr, len)?, false)
     }

@@ -40,6 +40,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at. None while `sink` runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// let mut present = 0;
+    /// space.pagemap(at..at + 4 * PAGE_SIZE, |_| present += 1);
+    /// assert_eq!(present, 1);
+    /// ```
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
         let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(TASK_SIZE);
         let mut at = range.start & !(PAGE_SIZE - 1);

@@ -9,23 +9,15 @@
 //! say otherwise: the first time that somebody asks for `EXEC` alone, and then for good.
 
 use super::{AddressSpace, locking::WriteGuard};
-use crate::{error::PkeyError, platform::Platform, vma::flags::VmFlags};
-use bitflags::bitflags;
+use crate::{
+    error::PkeyError,
+    platform::{PkeyRights, Platform},
+    vma::flags::VmFlags,
+};
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// How many there are.
 const KEYS: u8 = 16;
-
-bitflags! {
-    /// What a thread denies itself of the pages of a key, with Linux's numbers.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PkeyRights: u32 {
-        /// PKEY_DISABLE_ACCESS: loads and stores.
-        const DISABLE_ACCESS = 1;
-        /// PKEY_DISABLE_WRITE: stores.
-        const DISABLE_WRITE = 2;
-    }
-}
 
 /// The keys in use by one address space.
 ///
@@ -85,6 +77,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::PkeyRights, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let key = space.pkey_alloc(PkeyRights::empty()).unwrap();
+    /// space.pkey_mprotect(at, PAGE_SIZE, rw, key).unwrap();
+    /// space.pkey_free(key).unwrap();
+    /// ```
     pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
         if !PkeyRights::all().contains(rights) {
             return Err(PkeyError::Invalid);

@@ -54,6 +54,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each VMA looked at its lock for reading, or the mmap lock for reading; none in between, and none on entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let found = space.query_vma(0, QueryFlags::COVERING_OR_NEXT).unwrap();
+    /// assert_eq!((found.start, found.end), (at, at + 4 * PAGE_SIZE));
+    /// ```
     pub fn query_vma(&self, addr: u64, flags: QueryFlags) -> Result<MapLine<P>, QueryError> {
         if !QueryFlags::all().contains(flags) {
             return Err(QueryError::Invalid);

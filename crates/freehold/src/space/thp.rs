@@ -53,6 +53,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// None.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.set_thp_disable(ThpDisable::Everywhere);
+    /// assert_eq!(space.thp_disable(), ThpDisable::Everywhere);
+    /// ```
     pub fn set_thp_disable(&self, disable: ThpDisable) {
         self.thp_disable.store(disable as u32, Relaxed);
     }

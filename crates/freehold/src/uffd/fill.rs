@@ -8,7 +8,7 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
-    fault::{FaultOutcome, Held, vma_pte_flags, written},
+    fault::{FaultOutcome, Held},
     object::{File, FillError, Object},
     platform::Platform,
     rounds::Rounds,
@@ -16,7 +16,11 @@ use crate::{
         AddressSpace, Rss, RssKind,
         locking::{ReadGuard, VmaRead},
     },
-    vma::{Vma, flags::VmFlags},
+    vma::{
+        Vma,
+        flags::VmFlags,
+        rights::{vma_pte_flags, written},
+    },
 };
 use bitflags::bitflags;
 use core::ops::Range;

@@ -13,13 +13,16 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::UffdError,
-    fault::{vma_pte_flags, written},
     frame::cache::anon_root_of,
     platform::Platform,
     rmap::Moving,
     rounds::Rounds,
     space::{AddressSpace, locking::VmaRead, zap::SpaceTlb},
-    vma::{Vma, flags::VmFlags},
+    vma::{
+        Vma,
+        flags::VmFlags,
+        rights::{vma_pte_flags, written},
+    },
 };
 use bitflags::bitflags;
 use core::ops::Range;

@@ -5,11 +5,11 @@ use crate::{
     VirtAddr,
     counted::Counted,
     error::NoMemory,
-    fault::{Access, FaultError, FaultOutcome, vma_pte_flags},
+    fault::{Access, FaultError, FaultOutcome},
     object::Object,
     platform::Platform,
     space::{AddressSpace, FaultLock, Rss},
-    vma::{Vma, flags::VmFlags},
+    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use freehold_pagetable::{Format, Kind, Level, MarkerKind, Pte, PteFlags, PteTable};
 use freehold_sync::Killed;

@@ -29,6 +29,7 @@ mod info;
 mod loom_tests;
 pub mod merge;
 pub mod owned;
+pub(crate) mod rights;
 pub mod slab;
 
 pub use anon_vma::AnonId;

@@ -145,6 +145,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// By the kind of advice: see the table at the top of `madvise/mod.rs`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, access::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"scratch", AccessMode::Plain).unwrap();
+    /// space.madvise(at, PAGE_SIZE, Advice::DontNeed).unwrap();
+    /// let mut found = [1; 7];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(found, [0; 7]);
+    /// ```
     pub fn madvise(&self, addr: u64, len: u64, advice: Advice) -> Result<(), MadviseError> {
         use Advice::*;
         let range = decode(addr, len)?;

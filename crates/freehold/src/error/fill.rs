@@ -1,6 +1,6 @@
 //! Why pages cannot be had.
 
-use crate::error::NoMemory;
+use super::NoMemory;
 use freehold_sync::Killed;
 
 /// Why a page could not be brought into the cache, or taken away.
