@@ -77,20 +77,6 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::PkeyRights, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
-    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
-    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// let key = space.pkey_alloc(PkeyRights::empty()).unwrap();
-    /// space.pkey_mprotect(at, PAGE_SIZE, rw, key).unwrap();
-    /// space.pkey_free(key).unwrap();
-    /// ```
     pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
         if !PkeyRights::all().contains(rights) {
             return Err(PkeyError::Invalid);
