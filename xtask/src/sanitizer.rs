@@ -7,8 +7,14 @@
 use std::{env, process::Command};
 
 /// What runs under it: all that has unsafe code, and the machine that it runs on.
-const PACKAGES: &[&str] =
-    &["freehold-sync", "freehold-range", "freehold-pagetable", "freehold", "freehold-machine"];
+const PACKAGES: &[&str] = &[
+    "freehold-sync",
+    "freehold-range",
+    "freehold-pagetable",
+    "freehold-vmspace",
+    "freehold",
+    "freehold-machine",
+];
 
 /// What may be left: a file for the sanitizer, from the repository's root.
 const LEAKS: &str = "xtask/leaks.supp";

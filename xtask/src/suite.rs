@@ -137,7 +137,7 @@ pub const LOOM: &[Suite] = &[
     Suite {
         name: "loom: the records of frames",
         build: Build::Loom,
-        args: &["test", "--quiet", "--package", "freehold", "--lib"],
+        args: &["test", "--quiet", "--package", "freehold-vmspace", "--package", "freehold", "--lib"],
         passed_on: &[],
         budget: [25, 25],
         not_quick: None,

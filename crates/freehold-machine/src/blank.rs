@@ -3,7 +3,7 @@
 
 use crate::contents::Page;
 use crate::mmu::SpaceSlot;
-use freehold::frame::Frame;
+use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;
 

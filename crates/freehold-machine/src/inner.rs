@@ -10,7 +10,7 @@ use crate::mmu::SpaceSlot;
 use crate::oracle;
 use crate::pool::Pool;
 use crate::tlb::SpaceTag;
-use freehold::frame::Frame;
+use freehold::platform::Frame;
 use freehold_pagetable::{Format, Level, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;

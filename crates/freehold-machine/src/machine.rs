@@ -9,7 +9,7 @@ use crate::inject;
 use crate::inner::Inner;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
-use freehold::frame::Frame;
+use freehold::platform::Frame;
 use freehold::platform::{PkeyRights, Platform};
 use freehold_pagetable::{Flush, Format, Level, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;

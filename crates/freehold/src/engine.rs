@@ -2,22 +2,21 @@
 //! Linux keeps under `/proc/sys/vm`.
 
 use crate::{
-    PAGE_SIZE, Pfn, TASK_SIZE,
+    PAGE_SIZE, TASK_SIZE,
     counted::{Counted, Shared},
     error::{EngineError, NoMemory},
-    frame::cache::FrameCache,
-    hugetlb::{HugePageSize, Hugetlb},
+    hugetlb::Hugetlb,
     platform::Platform,
     reclaim::Files,
     rmap::FileRmap,
     vma::{AnonId, owned::VmaSlab},
 };
-use freehold_pagetable::Level;
 use freehold_sync::{
     PerCpu, ReaderSlots,
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     stats::{LockSnapshot, LockStats},
 };
+use freehold_vmspace::Memory;
 
 /// Where private anonymous memory gets huge pages when it is touched: what /sys/kernel/mm/transparent_hugepage/enabled says. Nothing
 /// collapses small pages into huge ones later, but for MADV_COLLAPSE.
@@ -107,14 +106,9 @@ impl Default for Config {
 /// One kernel's worth of shared state.
 pub struct Engine<P: Platform> {
     pub(crate) slab: VmaSlab<P>,
-    pub(crate) frames: FrameCache<P>,
     /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs change from one to another.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
-    /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
-    pub(crate) zero: Pfn,
-    /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
-    pub(crate) huge_zero: AtomicU64,
-    /// Pools of huge pages that programs ask for by name.
+    /// What huge pages of pools need besides their frames.
     pub(crate) hugetlb: Hugetlb<P>,
     /// Those that may have memory to spare.
     pub(crate) files: Files<P>,
@@ -127,11 +121,9 @@ pub struct Engine<P: Platform> {
     huge_pages: AtomicU32,
     /// See [`Blocks`]; likewise.
     blocks: AtomicU32,
-    /// Frames whose memory failed; only ever counted up.
-    pub(crate) failed_frames: AtomicU64,
     config: Config,
-    /// Last: whatever the fields above give back goes to it.
-    platform: P,
+    /// The frames of the platform. Last: whatever the fields above give back goes to it.
+    memory: Counted<Memory<P>>,
 }
 
 impl<P: Platform> Engine<P> {
@@ -149,7 +141,7 @@ impl<P: Platform> Engine<P> {
 
     /// With settings that were checked.
     fn make(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
-        let frames = FrameCache::try_new()?;
+        let memory = Counted::try_new(Memory::new(platform)?)?;
         let slab = VmaSlab::try_new()?;
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
@@ -161,14 +153,9 @@ impl<P: Platform> Engine<P> {
         };
         let (lock_stats, file_stats) = (stats()?, stats()?);
         let hugetlb = Hugetlb::try_new(stats()?)?;
-        let zero = frames.alloc(&platform)?;
-        platform.zero_frame(zero);
         match Counted::try_new(Engine {
             slab,
-            frames,
             reader_slots,
-            zero,
-            huge_zero: AtomicU64::new(0),
             hugetlb,
             files: Files::new(),
             serials,
@@ -176,9 +163,8 @@ impl<P: Platform> Engine<P> {
             file_stats,
             huge_pages: AtomicU32::new(config.huge_pages as u32),
             blocks: AtomicU32::new(config.blocks.word()),
-            failed_frames: AtomicU64::new(0),
             config,
-            platform,
+            memory,
         }) {
             Ok(engine) => Ok(engine),
             Err(error) => Err(error.into()),
@@ -187,7 +173,13 @@ impl<P: Platform> Engine<P> {
 
     /// The machine below.
     pub fn platform(&self) -> &P {
-        &self.platform
+        self.memory.platform()
+    }
+
+    /// The platform's frames, which all address spaces share.
+    #[inline]
+    pub fn memory(&self) -> &Counted<Memory<P>> {
+        &self.memory
     }
 
     /// How the mmap locks of all address spaces were used, if [asked for](Config::lock_stats).
@@ -208,7 +200,7 @@ impl<P: Platform> Engine<P> {
     /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls HardwareCorrupted,
     /// in frames.
     pub fn failed_frames(&self) -> u64 {
-        self.failed_frames.load(Relaxed)
+        self.memory.failed_frames()
     }
 
     /// Where anonymous memory gets huge pages.
@@ -254,13 +246,6 @@ impl<P: Platform> Engine<P> {
         core::ptr::eq(self, Counted::as_ptr(other))
     }
 
-    /// Whether it is a frame of zeroes that is not counted.
-    pub(crate) fn is_zero(&self, pfn: Pfn) -> bool {
-        // Relaxed: who asks found the frame in an entry, which was made after the number was stored.
-        let huge = self.huge_zero.load(Relaxed);
-        pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
-    }
-
     /// An anon_vma of anonymous pages that no VMA has yet.
     pub(crate) fn new_anon(&self) -> AnonId {
         // Unique without a shared counter: each CPU counts in its own residue class.
@@ -273,18 +258,3 @@ impl<P: Platform> Engine<P> {
 }
 
 impl<P: Platform> Shared for Engine<P> {}
-
-impl<P: Platform> Drop for Engine<P> {
-    fn drop(&mut self) {
-        for size in HugePageSize::ALL {
-            self.resize_huge_pool(size, 0, None);
-        }
-        self.free_frame(self.zero);
-        if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
-            for n in 0..Level::Pmd.frames() {
-                self.free_frame(Pfn::new(huge + n));
-            }
-        }
-        self.frames.drain(&self.platform);
-    }
-}

@@ -1,8 +1,9 @@
 //! One small error per verb, and the one table that turns them into errno numbers.
 
-use allocator_api2::alloc::AllocError;
 use core::fmt;
 use freehold_sync::Killed;
+
+pub use freehold_vmspace::NoMemory;
 
 /// A Linux errno number, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,24 +38,6 @@ errnos! {
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
     EHWPOISON = 133, "The memory failed";
-}
-
-/// The engine's own records could not be allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMemory;
-
-impl fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("out of memory")
-    }
-}
-
-impl core::error::Error for NoMemory {}
-
-impl From<AllocError> for NoMemory {
-    fn from(_: AllocError) -> Self {
-        NoMemory
-    }
 }
 
 /// An error of a verb that needs no memory, and that no signal ends.

@@ -91,11 +91,9 @@ pub mod access;
 pub mod engine;
 pub mod error;
 pub mod fault;
-pub mod frame;
 pub mod hugetlb;
 pub mod nommu;
 pub mod object;
-pub mod platform;
 mod reclaim;
 pub mod rmap;
 mod rounds;
@@ -106,6 +104,7 @@ pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
+pub use freehold_vmspace::platform;
 
 /// End of user space with four levels of tables: the last page below the canonical hole stays unused.
 pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;

@@ -120,7 +120,7 @@ impl<P: Platform> Engine<P> {
     /// The slab's, for a short time. May be called with any lock of an outer rank held.
     pub fn trim(&self) {
         self.slab.trim();
-        self.frames.trim(self.platform());
+        self.memory().trim();
     }
 
     /// Takes pages of files out of their caches that need not be there, until `frames` of them have gone or

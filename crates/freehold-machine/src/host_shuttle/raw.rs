@@ -1,7 +1,7 @@
 //! Looking at and changing other crates' words without a switch of threads at every one.
 #![expect(unsafe_code, reason = "replaces atomics of the checker")]
 
-use freehold::frame::Frame;
+use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table};
 use freehold_sync::atomic::AtomicU64;
 use std::ptr;

@@ -1,7 +1,7 @@
 //! Looking at other crates' words as the plain memory they are here.
 #![expect(unsafe_code, reason = "reads a record's bytes")]
 
-use freehold::frame::Frame;
+use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,9 +9,8 @@ use crate::{
 use freehold::{
     Pfn,
     access::AccessMode,
-    frame::Frame,
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
-    platform::Platform,
+    platform::{Frame, Platform},
 };
 use freehold_machine::Machine;
 use std::{

@@ -170,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
                     frame.set_dirty();
                 }
                 if found.counted {
-                    self.engine.put_frame(found.record);
+                    self.vm.memory().put_frame(found.record);
                 }
                 return FaultOutcome::Done;
             }
@@ -205,11 +205,11 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`find_page`](Self::find_page), where no table of small pages hangs.
     fn find_in_huge(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
-        let (_, level) = self.table.peek(self.platform(), address);
+        let (_, level) = self.vm.peek(address);
         if level > Level::Pud {
             return Err(Missing::Absent);
         }
-        let leaf = self.table.lock_leaf(self.platform(), address, level);
+        let leaf = self.vm.lock_leaf(address, level);
         let Some(mut leaf) = leaf else { return Err(Missing::Absent) };
         let Kind::Leaf { pfn: first, flags } = leaf.kind() else {
             return Err(Missing::Absent);
@@ -232,7 +232,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The page as it is mapped now, with a reference if it is a counted one.
     fn find_page(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.table.pte_table(self.platform(), address) else {
+        let Some(table) = self.vm.pte_table(address) else {
             return self.find_in_huge(page, how);
         };
         let mut guard = table.lock();

@@ -107,7 +107,7 @@ impl<P: Platform> Pins<P> {
         self.for_each_vma_range(offset, data.len(), |pfn, at, len| {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
             done += len;
-            let frame = self.engine.platform().frame(self.engine.record_of(pfn));
+            let frame = self.engine.platform().frame(self.engine.memory().record_of(pfn));
             if !frame.is_anon() {
                 frame.set_dirty();
             }
@@ -118,7 +118,7 @@ impl<P: Platform> Pins<P> {
     /// first store and now. Of pages that were not pinned for stores it is not believed.
     pub fn unpin_dirty(mut self) {
         let frames = core::mem::take(&mut self.frames);
-        self.engine.unpin(&frames, self.write);
+        self.engine.memory().unpin(&frames, self.write);
     }
 
     fn for_each_vma_range(
@@ -143,7 +143,7 @@ impl<P: Platform> Pins<P> {
 
 impl<P: Platform> Drop for Pins<P> {
     fn drop(&mut self) {
-        self.engine.unpin(&self.frames, false);
+        self.engine.memory().unpin(&self.frames, false);
     }
 }
 
@@ -290,7 +290,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         let space = self.space;
         // A section of its own for each table: no processor keeps flushes waiting for longer.
         while !self.is_over()
-            && let Some(Ok(())) = space.platform().walk_tables(&space.mmu, || {
+            && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
                 // A pin for long needs to know what kind of mapping it is, except of what is this space's own.
                 self.table(self.end, Walk::Fast, self.flags.contains(PinFlags::LONGTERM))
             })
@@ -363,17 +363,17 @@ impl<'s, P: Platform> Pinning<'s, P> {
     /// `own`: only what is this space's own.
     fn table(&mut self, limit: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
-        if let Some(table) = space.table.pte_table(space.platform(), address) {
+        if let Some(table) = space.vm.pte_table(address) {
             let guard = match walk {
                 Walk::Fast => table.try_lock_linked().ok_or(Stop::ABSENT)?,
                 Walk::Slow => table.lock(),
             };
             return self.entries(guard, limit, walk, own);
         }
-        if let Some(table) = space.table.pmd_table(space.platform(), address) {
+        if let Some(table) = space.vm.pmd_table(address) {
             return self.large(table, address, limit, walk, own);
         }
-        let table = space.table.pud_table(space.platform(), address).ok_or(Stop::ABSENT)?;
+        let table = space.vm.pud_table(address).ok_or(Stop::ABSENT)?;
         self.large(table, address, limit, walk, own)
     }
 
@@ -440,14 +440,14 @@ impl<'s, P: Platform> Pinning<'s, P> {
         }
         let engine = &self.space.engine;
         if flags.contains(PteFlags::SPECIAL) {
-            if !engine.is_zero(pfn) {
+            if !engine.memory().is_zero(pfn) {
                 // It may go with the VMA.
                 return Err(Stop::never(self.at));
             }
             if self.pins.write || own {
                 return Err(Stop::READ_ONLY);
             }
-            self.pins.frames.push(engine.zero);
+            self.pins.frames.push(engine.memory().zero());
             return Ok(());
         }
         // Of a huge page of a pool the first frame's record counts.

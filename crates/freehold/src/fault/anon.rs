@@ -27,7 +27,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));
         if !access.write {
-            let zero = Pte::page(self.engine.zero, rights | PteFlags::SPECIAL);
+            let zero = Pte::page(self.engine.memory().zero(), rights | PteFlags::SPECIAL);
             // If the slot is not empty any more, somebody else was faster, and the access will show what is there.
             let _ = table.lock().install(address, zero);
             return FaultOutcome::Done;
@@ -40,13 +40,15 @@ impl<P: Platform> AddressSpace<P> {
         {
             return step;
         }
-        let Ok(frame) = self.engine.alloc_anon(true, vma, page) else { return FaultOutcome::OUT_OF_MEMORY };
+        let Ok(frame) = self.vm.memory().alloc_anon(true, vma.anon_root(), vma.pgoff_of(page)) else {
+            return FaultOutcome::OUT_OF_MEMORY;
+        };
         let pte = Pte::page(frame, rights | written(vma.flags()));
         // The lock ends here: nothing is freed under it.
         let installed = table.lock().install(address, pte);
         match installed {
-            Ok(()) => self.counters.count_page(RssKind::Anon, 1),
-            Err(_) => self.engine.discard_anon(frame),
+            Ok(()) => self.vm.count_page(RssKind::Anon, 1),
+            Err(_) => self.vm.memory().discard_anon(frame),
         }
         FaultOutcome::Done
     }

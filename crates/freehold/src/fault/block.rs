@@ -51,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
             let _ = guard.install(address, Pte::page(*frame, rights));
         }
         drop(guard);
-        self.counters.count_page(RssKind::Anon, new.frames.len() as i64);
+        self.vm.count_page(RssKind::Anon, new.frames.len() as i64);
         // They are mapped.
         new.frames.clear();
         Some(FaultOutcome::Done)
@@ -108,7 +108,9 @@ impl<P: Platform> BlockFrames<'_, P> {
     /// Takes frames of zeroes for `block`, each counted as mapped once. False: there are not so many, and it has none.
     fn fill(&mut self, vma: &Vma<P>, block: &Range<u64>) -> bool {
         for address in addresses(block) {
-            let Ok(frame) = self.engine.alloc_anon(true, vma, address.get()) else {
+            let Ok(frame) =
+                self.engine.memory().alloc_anon(true, vma.anon_root(), vma.pgoff_of(address.get()))
+            else {
                 self.discard();
                 return false;
             };
@@ -118,7 +120,7 @@ impl<P: Platform> BlockFrames<'_, P> {
     }
 
     fn discard(&mut self) {
-        self.frames.drain(..).for_each(|frame| self.engine.discard_anon(frame));
+        self.frames.drain(..).for_each(|frame| self.engine.memory().discard_anon(frame));
     }
 }
 

@@ -22,16 +22,12 @@ use crate::{
     error::MadviseError,
     platform::Platform,
     rmap::edit::RmapEdit,
-    space::{
-        AddressSpace, RssKind,
-        locking::WriteGuard,
-        zap::{SpaceTlb, Zap},
-    },
+    space::{AddressSpace, RssKind, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Gather, Kind, Level, PmdTable, Pte, PteFlags, PteTable, SpareTable, VaRange};
+use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, PteTable, SpareTable, VaRange};
 
 /// Pages whose frames are looked up under one hold of the table's lock.
 const BATCH: u64 = 64;
@@ -51,12 +47,12 @@ impl<P: Platform> AddressSpace<P> {
         first: u64,
     ) -> Result<(), MadviseError> {
         let (address, platform) = (VirtAddr::new(first), self.platform());
-        let above = self.table.pmd_table(platform, address).ok_or(MadviseError::Invalid)?;
+        let above = self.vm.pmd_table(address).ok_or(MadviseError::Invalid)?;
         let Kind::Table { .. } = above.peek(address).kind(Level::Pmd) else {
             return if above.peek(address).is_leaf(Level::Pmd) { Ok(()) } else { Err(MadviseError::Invalid) };
         };
         let _lock = guard.lock_vma_killable(vma)?;
-        let table = self.table.pte_table(platform, address).ok_or(MadviseError::Invalid)?;
+        let table = self.vm.pte_table(address).ok_or(MadviseError::Invalid)?;
         // Before memory is taken, and again when nobody can change it any more.
         self.may_collapse(vma, table)?;
         let spare = SpareTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
@@ -107,8 +103,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Nobody reads or writes through the entries from now on.
     fn close(&self, vma: &Vma<P>, table: PteTable<'_, P::Format, P>) -> Result<(), MadviseError> {
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let mut gather = self.vm.exclusive_gather::<1>();
         let mut table = table.lock();
         self.look(vma, &mut table)?;
         table.change_each(table.span(), &mut gather, |_, pte| {
@@ -141,15 +136,12 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Takes the small pages and their table away.
     fn clear_small(&self, vma: &Vma<P>, range: Range<u64>) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::exclusive(&tlb);
+        let mut gather = self.vm.exclusive_gather();
         let span = VaRange::of(range.start, range.end);
-        self.zap(range, Zap::of(vma), &mut gather);
+        self.vm.zap(range, vma.zap(), &mut gather);
         // SAFETY: the range was zapped just now; it is of a VMA that is locked for writing, under the mmap lock for writing, so that
         // nobody faults or looks there; walkers of the reverse map are kept away. `gather` frees to this space's platform.
-        unsafe {
-            self.table.unlink_tables(self.platform(), span, span.start(), span.end(), &mut gather);
-        };
+        unsafe { self.vm.unlink_tables(span, span, &mut gather) };
         gather.finish();
     }
 
@@ -169,7 +161,7 @@ impl<P: Platform> AddressSpace<P> {
         above.deposit(spare);
         drop(above);
         new.mapped();
-        self.counters.count_page(RssKind::Anon, FRAMES as i64);
+        self.vm.count_page(RssKind::Anon, FRAMES as i64);
     }
 }
 

@@ -16,10 +16,10 @@ use crate::{
     Pfn, VirtAddr,
     object::Object,
     platform::Platform,
-    space::{AddressSpace, RssKind, zap::SpaceTlb},
+    space::{AddressSpace, RssKind},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteGuard, PteTable};
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};
 
 /// A page that is mapped without the right to write.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return FaultOutcome::Retry };
+        let Some(table) = self.vm.pte_table(address) else { return FaultOutcome::Retry };
         if vma.flags().contains(VmFlags::SHARED) {
             if let Object::Special(special) = vma.object()
                 && special.ops().notifies_writes()
@@ -67,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
             Ok(old) => {
                 let step = self.copy(vma, table, address, old, held);
                 if !old.special {
-                    self.engine.put_frame(old.pfn);
+                    self.vm.memory().put_frame(old.pfn);
                 }
                 step
             }
@@ -127,8 +127,8 @@ impl<P: Platform> AddressSpace<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
             return step;
         }
-        let zero = self.engine.is_zero(old.pfn);
-        let Ok(new) = self.engine.alloc_anon(zero, vma, address.get()) else {
+        let zero = self.vm.memory().is_zero(old.pfn);
+        let Ok(new) = self.vm.memory().alloc_anon(zero, vma.anon_root(), vma.pgoff_of(address.get())) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
         if !zero {
@@ -141,7 +141,7 @@ impl<P: Platform> AddressSpace<P> {
             Pte::page(new, vma_pte_flags(vma.flags()) | written(vma.flags())),
         );
         if !matches!(step, FaultOutcome::Done) {
-            self.engine.discard_anon(new);
+            self.vm.memory().discard_anon(new);
         }
         step
     }
@@ -154,9 +154,8 @@ impl<P: Platform> AddressSpace<P> {
         old: ReadOnly,
         new: Pte<P::Format>,
     ) -> FaultOutcome<P> {
-        let tlb = SpaceTlb { space: self };
         // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the new entry.
-        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let mut gather = self.vm.exclusive_gather::<1>();
         let mut guard = table.lock();
         // The reference keeps the frame from becoming another page, so the same number is the same page. Anything else than
         // the old entry, writable or not, is somebody else's work, to be looked at again.
@@ -171,12 +170,12 @@ impl<P: Platform> AddressSpace<P> {
         guard.set(address, new);
         if !old.special {
             let frame = self.platform().frame(old.pfn);
-            self.counters.count_page(RssKind::of(frame), -1);
+            self.vm.count_page(frame.kind(), -1);
             frame.sub_map();
             gather.frame(old.pfn, Level::Pte);
         }
         drop(guard);
-        self.counters.count_page(RssKind::Anon, 1);
+        self.vm.count_page(RssKind::Anon, 1);
         gather.finish();
         FaultOutcome::Done
     }

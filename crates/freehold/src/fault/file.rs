@@ -50,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             self.read_around(vma, file, page, table)
         };
-        self.counters.count_rss(&rss);
+        self.vm.count_rss(&rss);
         step
     }
 
@@ -106,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn map_window(&self, vma: &Vma<P>, range: Range<u64>) -> Result<bool, NoMemory> {
         let Object::File(file) = vma.object() else { return Ok(false) };
         let first = VirtAddr::new(range.start);
-        let table = self.table.pte_table_alloc(self.platform(), first).map_err(|_| NoMemory)?;
+        let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
         let (mut rss, mut all) = (Rss::default(), true);
         let (indices, rights) =
             (vma.pgoff_of(range.start)..vma.pgoff_of(range.end - 1) + 1, vma_pte_flags(vma.flags()));
@@ -130,7 +130,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         });
         drop(guard);
-        self.counters.count_rss(&rss);
+        self.vm.count_rss(&rss);
         Ok(all)
     }
 
@@ -179,11 +179,13 @@ impl<P: Platform> AddressSpace<P> {
         if !file.mapping().has_page(index) {
             return FaultOutcome::Fill(file.clone(), index);
         }
-        let Ok(copy) = self.engine.alloc_anon(false, vma, page) else { return FaultOutcome::OUT_OF_MEMORY };
+        let Ok(copy) = self.vm.memory().alloc_anon(false, vma.anon_root(), vma.pgoff_of(page)) else {
+            return FaultOutcome::OUT_OF_MEMORY;
+        };
         let step = self.map_copy(vma, file, page, copy, table);
         match step {
-            FaultOutcome::Done => self.counters.count_page(RssKind::Anon, 1),
-            _ => self.engine.discard_anon(copy),
+            FaultOutcome::Done => self.vm.count_page(RssKind::Anon, 1),
+            _ => self.vm.memory().discard_anon(copy),
         }
         step
     }
@@ -221,7 +223,7 @@ impl<P: Platform> AddressSpace<P> {
         if !frame.try_map() {
             return Err(NoMemory);
         }
-        rss.add(RssKind::of(frame), 1);
+        rss.add(frame.kind(), 1);
         Ok(())
     }
 }

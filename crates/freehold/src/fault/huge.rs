@@ -17,13 +17,11 @@ use super::{Access, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     engine::{Engine, HugePages},
-    frame::cache::anon_root_of,
     platform::Platform,
-    space::{AddressSpace, RssKind, zap::SpaceTlb},
+    space::{AddressSpace, RssKind},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Gather, Kind, Level, PmdTable, Pte, PteFlags, SpareTable, TableError};
-use freehold_sync::atomic::Ordering::{Acquire, Release};
+use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable, TableError};
 
 /// Bytes of a huge page.
 pub(crate) const HUGE: u64 = Level::Pmd.span();
@@ -45,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let first = page & !(HUGE - 1);
         let address = VirtAddr::new(first);
-        let table = match self.table.pmd_table_alloc(self.platform(), address) {
+        let table = match self.vm.pmd_table_alloc(address) {
             Ok(table) => table,
             Err(TableError::OutOfTables) => return Some(FaultOutcome::OUT_OF_MEMORY),
             Err(TableError::Huge(_) | TableError::Marker(_)) => return None,
@@ -60,7 +58,7 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags());
         let spare = SpareTable::try_new(self.platform()).ok()?;
         if !access.write {
-            let zeroes = self.engine.huge_zero()?;
+            let zeroes = self.vm.memory().huge_zero()?;
             let zeroes = Pte::leaf(Level::Pmd, zeroes, rights | PteFlags::SPECIAL);
             let mut guard = table.lock();
             // If something is there by now, the access will show what.
@@ -76,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
             guard.deposit(spare);
             drop(guard);
             new.mapped();
-            self.counters.count_page(RssKind::Anon, FRAMES as i64);
+            self.vm.count_page(RssKind::Anon, FRAMES as i64);
         }
         Some(FaultOutcome::Done)
     }
@@ -106,7 +104,7 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(never)]
     pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> FaultOutcome<P> {
         let address = VirtAddr::new(page & !(HUGE - 1));
-        let Some(table) = self.table.pmd_table(self.platform(), address) else { return FaultOutcome::Retry };
+        let Some(table) = self.vm.pmd_table(address) else { return FaultOutcome::Retry };
         let mut guard = table.lock();
         let (pfn, flags) = match guard.get(address).kind(Level::Pmd) {
             Kind::Leaf { pfn, flags } => (pfn, flags),
@@ -150,9 +148,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Option<FaultOutcome<P>> {
         let new = HugePage::new(&self.engine, vma, address.get())?;
         let flags = vma_pte_flags(vma.flags()) | WRITTEN;
-        let tlb = SpaceTlb { space: self };
         // As in copying a small page: nobody reads the zeroes any more when the first can write.
-        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let mut gather = self.vm.exclusive_gather::<1>();
         let mut guard = table.lock();
         let zeroes = match guard.get(address).kind(Level::Pmd) {
             Kind::Leaf { flags, .. } => flags.contains(PteFlags::SPECIAL),
@@ -164,7 +161,7 @@ impl<P: Platform> AddressSpace<P> {
             guard.replace(address, closed, &mut gather);
             gather.flush();
             guard.change(address, &mut gather, |pte| pte.with_flags(Level::Pmd, flags));
-            self.counters.count_page(RssKind::Anon, FRAMES as i64);
+            self.vm.count_page(RssKind::Anon, FRAMES as i64);
         }
         drop(guard);
         gather.finish();
@@ -185,7 +182,7 @@ pub(super) struct HugePage<'e, P: Platform> {
 impl<'e, P: Platform> HugePage<'e, P> {
     /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
     pub(super) fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
-        let (home, index) = (anon_root_of(vma), vma.pgoff_of(address));
+        let (home, index) = (vma.anon_root(), vma.pgoff_of(address));
         let first = engine.platform().alloc_huge()?;
         for n in 0..FRAMES {
             engine.platform().frame(first.add(n)).init_anon(home, index + n);
@@ -211,26 +208,7 @@ impl<P: Platform> Drop for HugePage<'_, P> {
             self.engine.platform().frame(frame).sub_map();
             let last = self.engine.platform().frame(frame).put();
             debug_assert!(last, "nobody else has seen the frames");
-            self.engine.free_frame(frame);
-        }
-    }
-}
-
-impl<P: Platform> Engine<P> {
-    /// The huge page of zeroes: made when it is first wanted, and kept.
-    fn huge_zero(&self) -> Option<Pfn> {
-        // Acquire, pairs with the release below: the frames are zeroed.
-        if let Some(number) = self.huge_zero.load(Acquire).checked_sub(1) {
-            return Some(Pfn::new(number));
-        }
-        let first = self.platform().alloc_huge()?;
-        (0..FRAMES).for_each(|n| self.platform().zero_frame(first.add(n)));
-        match self.huge_zero.compare_exchange(0, first.get() + 1, Release, Acquire) {
-            Ok(_) => Some(first),
-            Err(other) => {
-                (0..FRAMES).for_each(|n| self.free_frame(first.add(n)));
-                Some(Pfn::new(other - 1))
-            }
+            self.engine.memory().free_frame(frame);
         }
     }
 }

@@ -16,14 +16,14 @@ use super::{Access, Await, FaultError, FaultOutcome, Held, WRITTEN, vma_pte_flag
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    frame::cache::anon_root_of,
     hugetlb::{HugePageSize, NotTaken, tables::SharedTablesGuard},
     object::{File, Mapping},
     platform::Platform,
-    space::{AddressSpace, zap::SpaceTlb},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
+use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
+use freehold_vmspace::Moving;
 
 /// What a fault is about.
 struct HugePlace<'v, P: Platform> {
@@ -102,7 +102,7 @@ impl<P: Platform> AddressSpace<P> {
         if index >= place.mapping().pages() {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
-        let (found, level) = self.table.peek(self.platform(), address);
+        let (found, level) = self.vm.peek(address);
         if level != size.level() {
             debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
@@ -121,7 +121,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Leaf { .. } => FaultOutcome::Done,
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(Await::Frame(crate::rmap::Moving::of(payload).pfn))
+                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
                 Some(pfn) if self.platform().frame(pfn).is_locked() => FaultOutcome::Wait(Await::Frame(pfn)),
@@ -141,13 +141,13 @@ impl<P: Platform> AddressSpace<P> {
             HugePageSize::Mib2 => {
                 self.pmd_table_to_fill(place.vma, place.file, place.address, kept).map(drop)
             }
-            HugePageSize::Gib1 => self.table.pud_table_alloc(self.platform(), place.address).map(drop),
+            HugePageSize::Gib1 => self.vm.pud_table_alloc(place.address).map(drop),
         }
     }
 
     /// The table of the place, locked.
     fn lock_place(&self, place: &HugePlace<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
-        self.table.lock_leaf(self.platform(), place.address, place.level())
+        self.vm.lock_leaf(place.address, place.level())
     }
 
     /// Maps the file's page, if it has it and that is what is wanted.
@@ -174,7 +174,7 @@ impl<P: Platform> AddressSpace<P> {
             // Somebody else was faster.
             frame.sub_map();
             drop(leaf);
-            self.engine.put_frame(pfn);
+            self.vm.memory().put_frame(pfn);
             return Some(FaultOutcome::Retry);
         }
         Some(FaultOutcome::Done)
@@ -221,10 +221,12 @@ impl<P: Platform> AddressSpace<P> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
         let new =
-            self.engine.take_huge_page(place.size, reservation.is_some()).map_err(|error| match error {
-                NotTaken::None => Lacking::Pages,
-                NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
-            })?;
+            self.vm.memory().take_huge_page(place.size, reservation.is_some()).map_err(
+                |error| match error {
+                    NotTaken::None => Lacking::Pages,
+                    NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
+                },
+            )?;
         if let Some(reserves) = reservation
             && let Err(error) = reserves.use_up::<P>(place.index)
         {
@@ -232,7 +234,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(error.into());
         }
         let frame = self.platform().frame(new);
-        frame.init_anon(anon_root_of(place.vma), place.vma.pgoff_of(place.address.get()));
+        frame.init_anon(place.vma.anon_root(), place.vma.pgoff_of(place.address.get()));
         frame.set_hugetlb(place.level());
         Ok(new)
     }
@@ -240,7 +242,7 @@ impl<P: Platform> AddressSpace<P> {
     /// A page that was never mapped goes back.
     fn discard_own(&self, new: Pfn) {
         self.platform().frame(new).sub_map();
-        self.engine.put_frame(new);
+        self.vm.memory().put_frame(new);
     }
 
     /// A store to a page that the VMA allows all who share it to write.
@@ -278,7 +280,7 @@ impl<P: Platform> AddressSpace<P> {
             Err(Lacking::Yet(what)) => FaultOutcome::Wait(what),
             Err(Lacking::Pages) => self.take_from_others(place, old),
         };
-        self.engine.put_frame(old);
+        self.vm.memory().put_frame(old);
         step
     }
 
@@ -287,8 +289,7 @@ impl<P: Platform> AddressSpace<P> {
         self.platform().copy_frames(new, old, place.level().frames());
         let flags = place.vma.flags();
         let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::<_, 1>::exclusive(&tlb);
+        let mut gather = self.vm.exclusive_gather::<1>();
         let Some(mut leaf) = self.lock_place(place) else {
             self.discard_own(new);
             return FaultOutcome::Retry;
@@ -332,7 +333,7 @@ impl<P: Platform> AddressSpace<P> {
             if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
                 continue;
             }
-            if other.space.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
+            if other.space.vm.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
                 && let Some(own) = other.vma.hugetlb()
             {
                 own.set_resv_unmapped();

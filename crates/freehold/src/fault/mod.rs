@@ -31,7 +31,7 @@ use crate::{
     hugetlb::HugePageSize,
     object::{File, FillError, Object},
     platform::Platform,
-    rmap::{Moving, failed_frame},
+    rmap::failed_frame,
     rounds::Rounds,
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung, locking::ReadGuard},
     uffd::Userfault,
@@ -45,6 +45,7 @@ use core::fmt;
 pub use freehold_pagetable::Access;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
+use freehold_vmspace::Moving;
 
 /// What a SIGSEGV says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl<P: Platform> Engine<P> {
     /// A fatal signal ended the wait.
     pub(crate) fn wait_for(&self, what: Await) -> Result<(), Killed> {
         match what {
-            Await::Frame(pfn) => self.wait_for_frame(pfn),
+            Await::Frame(pfn) => self.memory().wait_for_frame(pfn),
             Await::HugePage(size, seen) => self.huge_pool(size).wait(seen),
         }
     }
@@ -280,9 +281,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find an anon_vma.
     fn wants_anon_vma(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
-        let huge = || {
-            self.wants_huge(vma, page) && self.table.pte_table(self.platform(), VirtAddr::new(page)).is_none()
-        };
+        let huge = || self.wants_huge(vma, page) && self.vm.pte_table(VirtAddr::new(page)).is_none();
         let hugetlb = vma.flags().contains(VmFlags::HUGETLB);
         !vma.flags().contains(VmFlags::SHARED)
             && (access.write || hugetlb || huge() || self.is_probed(vma, page))
@@ -331,7 +330,7 @@ impl<P: Platform> AddressSpace<P> {
             return self.hugetlb_fault(vma, page, access, held);
         }
         let address = VirtAddr::new(page);
-        let table = match self.table.pte_table(self.platform(), address) {
+        let table = match self.vm.pte_table(address) {
             Some(table) => table,
             None => match self.make_table(vma, page, access, held) {
                 Ok(table) => table,
@@ -394,7 +393,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(step) = self.huge_fault(vma, page, access, held) {
             return Err(step);
         }
-        self.table.pte_table_alloc(self.platform(), VirtAddr::new(page)).map_err(|error| match error {
+        self.vm.pte_table_alloc(VirtAddr::new(page)).map_err(|error| match error {
             TableError::Huge(_) => self.huge_entry_fault(vma, page, access),
             TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
             TableError::Marker(_) => FaultOutcome::Failed(FaultError::Bus { addr: page }),

@@ -35,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let asked = special.ask();
-        let found = special.ops().fault(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page), write);
+        let found = special.ops().fault(self.vm.mmu(), &VmaInfo::of(vma), vma.pgoff_of(page), write);
         let pfn = match found {
             Ok(frames) => frames.first(),
             Err(error) => return error.at(page),
@@ -59,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let asked = special.ask();
-        if let Err(error) = special.ops().mkwrite(&self.mmu, &VmaInfo::of(vma), vma.pgoff_of(page)) {
+        if let Err(error) = special.ops().mkwrite(self.vm.mmu(), &VmaInfo::of(vma), vma.pgoff_of(page)) {
             return error.at(page);
         }
         let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));

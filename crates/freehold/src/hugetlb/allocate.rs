@@ -78,10 +78,10 @@ impl<P: Platform> Mapping<P> {
             if let Some(pfn) = old.held() {
                 // Without memory to forget the page, its place stays reserved: then the pool keeps the reservation as well.
                 if !forgotten {
-                    self.engine().restore_reservation(pfn, huge.size);
+                    self.engine().memory().restore_reservation(pfn, huge.size);
                 }
                 self.engine().platform().frame(pfn).leave_home();
-                self.engine().put_huge_page(pfn);
+                self.engine().memory().put_huge_page(pfn);
             }
         }
         self.prune(&pages_go, pages);

@@ -5,7 +5,7 @@
 
 use super::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn,
+    PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     engine::Engine,
     error::NoMemory,
@@ -157,7 +157,7 @@ impl<P: Platform> Mapping<P> {
             _ => return Ok(()),
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
-        let first = engine.take_huge_page(huge.size, reserved).map_err(|error| match error {
+        let first = engine.memory().take_huge_page(huge.size, reserved).map_err(|error| match error {
             NotTaken::None => NotMade::Failed(FillError::NoHugePages),
             NotTaken::Returning(seen) => NotMade::Returning(seen),
         })?;
@@ -177,7 +177,7 @@ impl<P: Platform> Mapping<P> {
         };
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
-        frame.init_cache(true, self.rmap_word(), index << (level.shift() - PAGE_SHIFT));
+        frame.init_cache(self.cache_page(), index << (level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
         engine.platform().zero_frames(first, level.frames());
         // Release pairs with the acquire in `lookup`: record and contents are seen.
@@ -249,16 +249,5 @@ impl<P: Platform> File<P> {
         let huge = Some(HugeFile::new(page));
         let mapping = Mapping::of_kind(engine, Zeroes, bytes, Kind::Memory, huge, false)?;
         File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
-    }
-}
-
-impl<P: Platform> Engine<P> {
-    /// A page of the pool, in place of a reservation or not, on a node that has one.
-    ///
-    /// # Errors
-    ///
-    /// See [`NotTaken`].
-    pub(crate) fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, NotTaken> {
-        self.huge_pool(size).take(self.platform(), reserved, None)
     }
 }

@@ -26,16 +26,14 @@ mod allocate;
 pub(crate) mod file;
 mod index_set;
 mod moves;
-mod pool;
 pub(crate) mod reserves;
 pub(crate) mod tables;
 pub(crate) mod zap;
 
-pub(crate) use pool::NotTaken;
-pub use pool::{HugePool, HugePoolCounts, NoHugePages};
+pub(crate) use freehold_vmspace::NotTaken;
+pub use freehold_vmspace::{HugePageSize, HugePool, HugePoolCounts, NoHugePages};
 
 use crate::{
-    Pfn,
     counted::Counted,
     engine::Engine,
     error::NoMemory,
@@ -44,44 +42,8 @@ use crate::{
     vma::{flags::VmFlags, merge::Attrs},
 };
 use allocator_api2::vec::Vec;
-use freehold_pagetable::{Level, UnmappedFrame};
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 use tables::HugetlbVma;
-
-/// Sizes of huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HugePageSize {
-    /// 2 MiB: an entry of a PMD table.
-    Mib2,
-    /// 1 GiB: an entry of a PUD table.
-    Gib1,
-}
-
-impl HugePageSize {
-    /// Every size.
-    pub const ALL: [HugePageSize; 2] = [HugePageSize::Mib2, HugePageSize::Gib1];
-
-    /// Bytes of a page.
-    pub const fn bytes(self) -> u64 {
-        self.level().span()
-    }
-
-    /// The size of so many bytes, if there is one.
-    pub fn from_bytes(bytes: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|size| size.bytes() == bytes)
-    }
-
-    pub(crate) const fn level(self) -> Level {
-        match self {
-            HugePageSize::Mib2 => Level::Pmd,
-            HugePageSize::Gib1 => Level::Pud,
-        }
-    }
-
-    pub(crate) fn of_level(level: Level) -> Self {
-        if level == Level::Pud { HugePageSize::Gib1 } else { HugePageSize::Mib2 }
-    }
-}
 
 /// Fault mutexes. Few under a checker of schedules, so that different pages meet.
 const MUTEXES: usize = if CHECKED { 2 } else { 256 };
@@ -92,7 +54,6 @@ struct FaultMutex<P: Platform>(RwSem<P>);
 
 /// What an engine keeps for huge pages.
 pub(crate) struct Hugetlb<P: Platform> {
-    pools: [HugePool<P>; 2],
     mutexes: Vec<FaultMutex<P>>,
     /// Statistics of the VMA locks, if locks keep any.
     pub(crate) stats: Option<Counted<LockStats<P>>>,
@@ -103,12 +64,7 @@ impl<P: Platform> Hugetlb<P> {
         let mut mutexes = Vec::new();
         mutexes.try_reserve_exact(MUTEXES).map_err(|_| NoMemory)?;
         mutexes.extend((0..MUTEXES).map(|_| FaultMutex(RwSem::new(Rank::HugetlbFault))));
-        let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
-        Ok(Hugetlb { pools, mutexes, stats })
-    }
-
-    pub fn pool(&self, size: HugePageSize) -> &HugePool<P> {
-        &self.pools[size as usize]
+        Ok(Hugetlb { mutexes, stats })
     }
 
     /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private copy of it.
@@ -142,7 +98,7 @@ impl<P: Platform> Engine<P> {
 
     /// The pool of this size.
     pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
-        self.hugetlb.pool(size)
+        self.memory().huge_pool(size)
     }
 
     /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
@@ -152,70 +108,6 @@ impl<P: Platform> Engine<P> {
     ///
     /// The pool's, not held while the platform allocates or takes back.
     pub fn resize_huge_pool(&self, size: HugePageSize, pages: u64, node: Option<usize>) -> u64 {
-        self.huge_pool(size).resize(self.platform(), pages, node)
-    }
-
-    /// One reference less to a huge page, named by its first frame.
-    pub(crate) fn put_huge_page(&self, first: Pfn) {
-        self.put_huge_page_by(first, 1);
-    }
-
-    /// So many references less to a huge page, named by its first frame.
-    #[cold]
-    pub(crate) fn put_huge_page_by(&self, first: Pfn, count: u32) {
-        let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
-        let pool = self.huge_pool(HugePageSize::of_level(free.level));
-        match free.broken {
-            false if free.restore => pool.give_returning(self.platform(), first),
-            false => pool.give(self.platform(), first, false),
-            true => {
-                pool.lose(self.platform(), first, free.restore);
-                self.dissolve(first, free.level);
-            }
-        }
-    }
-
-    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place of.
-    pub(crate) fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
-        self.huge_pool(size).will_return();
-        self.platform().frame(first).restore_reservation();
-    }
-
-    /// Gives back the frames of a huge page, which is no pool's any more, but those that failed.
-    pub(crate) fn dissolve(&self, first: Pfn, level: Level) {
-        for frame in (0..level.frames()).map(|n| first.add(n)) {
-            if !self.platform().frame(frame).has_failed() {
-                self.free_frame(frame);
-            }
-        }
-    }
-
-    /// The reference that a cleared entry above the lowest level held, if it mapped a huge page of a pool.
-    pub(crate) fn release_huge_page(&self, leaf: UnmappedFrame) -> bool {
-        let frame = self.platform().frame(leaf.pfn());
-        let is_huge_page = frame.hugetlb().is_some();
-        if is_huge_page {
-            self.put_huge_page(leaf.pfn());
-        }
-        is_huge_page
-    }
-
-    /// The first frame of the huge page that `pfn` is part of, if it is part of one in use.
-    pub(crate) fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
-        self.huge_pages_around(pfn)
-            .find(|(first, level)| self.platform().frame(*first).hugetlb() == Some(*level))
-    }
-
-    /// The frame whose record counts for `pfn`, which is in use.
-    pub(crate) fn record_of(&self, pfn: Pfn) -> Pfn {
-        self.huge_page_of(pfn).map_or(pfn, |(first, _)| first)
-    }
-
-    /// The first frames of the huge pages, of each size, that `pfn` would be part of.
-    pub(crate) fn huge_pages_around(&self, pfn: Pfn) -> impl Iterator<Item = (Pfn, Level)> {
-        HugePageSize::ALL.into_iter().map(HugePageSize::level).filter_map(move |level| {
-            let first = Pfn::new(pfn.get() & !(level.frames() - 1));
-            self.platform().has_frame(first).then_some((first, level))
-        })
+        self.memory().resize_huge_pool(size, pages, node)
     }
 }

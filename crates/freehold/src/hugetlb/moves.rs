@@ -4,17 +4,18 @@ use super::{HugePageSize, tables::SPAN};
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    frame::{Unshared, cache::anon_root_of},
     platform::Platform,
-    rmap::{Moving, edit::RmapEdit},
-    space::{AddressSpace, zap::SpaceTlb},
+    rmap::edit::RmapEdit,
+    space::AddressSpace,
     vma::{Vma, rights::vma_pte_flags},
 };
 use core::ops::Range;
-use freehold_pagetable::{Gather, Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
+use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
+use freehold_vmspace::Moving;
+use freehold_vmspace::{VmGather, frame::Unshared};
 
 /// A gather that no frame goes through.
-type Still<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+type Still<'g, P> = VmGather<'g, P, 1>;
 
 /// Addresses of pages of `size` in `range`.
 fn pages(range: Range<u64>, size: HugePageSize) -> impl Iterator<Item = VirtAddr> {
@@ -24,15 +25,15 @@ fn pages(range: Range<u64>, size: HugePageSize) -> impl Iterator<Item = VirtAddr
 impl<P: Platform> AddressSpace<P> {
     /// The entry for a huge page, if it is not empty.
     fn huge_entry(&self, address: VirtAddr, level: Level) -> Option<Pte<P::Format>> {
-        let (pte, found) = self.table.peek(self.platform(), address);
+        let (pte, found) = self.vm.peek(address);
         (found == level && !pte.is_none()).then_some(pte)
     }
 
     /// Makes sure that there is a table of entries of `level` for `address`.
     fn huge_table(&self, address: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let made = match level {
-            Level::Pud => self.table.pud_table_alloc(self.platform(), address).map(drop),
-            _ => self.table.pmd_table_alloc(self.platform(), address).map(drop),
+            Level::Pud => self.vm.pud_table_alloc(address).map(drop),
+            _ => self.vm.pmd_table_alloc(address).map(drop),
         };
         made.map_err(|_| NoMemory)
     }
@@ -65,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
         size: HugePageSize,
         from: Range<u64>,
         to: u64,
-        gather: &mut Still<'_, '_, P>,
+        gather: &mut Still<'_, P>,
     ) {
         let _alone = self.alone(source, &from);
         let mut at = from.start;
@@ -92,9 +93,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    fn move_huge_page(&self, address: VirtAddr, to: VirtAddr, level: Level, gather: &mut Still<'_, '_, P>) {
-        let taken = self.table.lock_leaf(self.platform(), address, level).map(|mut leaf| leaf.take(gather));
-        let target = self.table.lock_leaf(self.platform(), to, level);
+    fn move_huge_page(&self, address: VirtAddr, to: VirtAddr, level: Level, gather: &mut Still<'_, P>) {
+        let taken = self.vm.lock_leaf(address, level).map(|mut leaf| leaf.take(gather));
+        let target = self.vm.lock_leaf(to, level);
         if let Some((pte, mut target)) = taken.zip(target) {
             let installed = target.install(pte);
             assert!(installed.is_ok(), "something was mapped where nothing can be");
@@ -113,7 +114,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         size: HugePageSize,
         child: &AddressSpace<P>,
-        gather: &mut Still<'_, '_, P>,
+        gather: &mut Still<'_, P>,
     ) -> Result<(), NoMemory> {
         let level = size.level();
         for address in pages(vma.range(), size).filter(|address| self.huge_entry(*address, level).is_some()) {
@@ -121,7 +122,7 @@ impl<P: Platform> AddressSpace<P> {
             let copy = self.child_entry(vma, address, level, gather)?;
             let Some(copy) = copy else { continue };
             // A walk from the page comes here after the parent's entry: what it does to that is then known here.
-            if let Some(mut leaf) = child.table.lock_leaf(self.platform(), address, level) {
+            if let Some(mut leaf) = child.vm.lock_leaf(address, level) {
                 let installed = leaf.install(copy);
                 assert!(installed.is_ok(), "a child had something where its parent has a huge page");
             }
@@ -139,9 +140,9 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         address: VirtAddr,
         level: Level,
-        gather: &mut Still<'_, '_, P>,
+        gather: &mut Still<'_, P>,
     ) -> Result<Option<Pte<P::Format>>, NoMemory> {
-        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return Ok(None) };
+        let Some(mut leaf) = self.vm.lock_leaf(address, level) else { return Ok(None) };
         match leaf.kind() {
             Kind::Leaf { pfn, .. } if self.platform().frame(pfn).unshared() == Some(Unshared::Crowded) => {
                 Err(NoMemory)
@@ -160,7 +161,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Gives an entry back what it lost while its page was copied, if it is still there.
     fn restore_rights(&self, address: VirtAddr, pfn: Pfn, level: Level, rights: PteFlags) {
-        let leaf = self.table.lock_leaf(self.platform(), address, level);
+        let leaf = self.vm.lock_leaf(address, level);
         if let Some(mut leaf) = leaf.filter(|leaf| leaf.pte().is_leaf(level) && leaf.pte().pfn() == pfn) {
             leaf.grant(rights);
         }
@@ -179,10 +180,10 @@ impl<P: Platform> AddressSpace<P> {
         pfn: Pfn,
         level: Level,
     ) -> Result<Pte<P::Format>, NoMemory> {
-        let new = self.engine.take_huge_page(HugePageSize::of_level(level), false);
+        let new = self.engine.memory().take_huge_page(HugePageSize::of_level(level), false);
         let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
-        frame.init_anon(anon_root_of(vma), vma.pgoff_of(address.get()));
+        frame.init_anon(vma.anon_root(), vma.pgoff_of(address.get()));
         frame.set_hugetlb(level);
         self.platform().copy_frames(new, pfn, level.frames());
         Ok(Pte::leaf(level, new, vma_pte_flags(vma.flags()) - PteFlags::ACCESSED))
@@ -192,7 +193,7 @@ impl<P: Platform> AddressSpace<P> {
     fn share_huge_page(
         &self,
         leaf: &mut LeafGuard<'_, P::Format, P>,
-        gather: &mut Still<'_, '_, P>,
+        gather: &mut Still<'_, P>,
     ) -> Option<Pte<P::Format>> {
         let level = leaf.level();
         match leaf.kind() {

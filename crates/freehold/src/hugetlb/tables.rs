@@ -32,11 +32,11 @@ use crate::{
     object::{File, Mapping},
     platform::Platform,
     rmap::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
-    space::{AddressSpace, HugetlbLock, zap::SpaceTlb},
+    space::{AddressSpace, HugetlbLock},
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
-use freehold_pagetable::{Gather, Level, PmdTable, TableError};
+use freehold_pagetable::{Level, PmdTable, TableError};
 use freehold_sync::{
     Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
@@ -45,6 +45,7 @@ use freehold_sync::{
     },
     stats::LockStats,
 };
+use freehold_vmspace::VmGather;
 
 /// What one shared table spans.
 pub(super) const SPAN: u64 = Level::Pmd.table_span();
@@ -195,8 +196,8 @@ impl<P: Platform> AddressSpace<P> {
         address: VirtAddr,
         kept: &SharedTablesGuard<'_, P>,
     ) -> Result<PmdTable<'s, P::Format, P>, TableError> {
-        let platform = self.platform();
-        if let Some(table) = self.table.pmd_table(platform, address) {
+        let _platform = self.platform();
+        if let Some(table) = self.vm.pmd_table(address) {
             return Ok(table);
         }
         let span = address.get() - address.get() % SPAN;
@@ -210,7 +211,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
             }
         }
-        self.table.pmd_table_alloc(platform, address)
+        self.vm.pmd_table_alloc(address)
     }
 
     /// Hangs in a table of another VMA, if there is one for `span` of `vma`.
@@ -234,8 +235,8 @@ impl<P: Platform> AddressSpace<P> {
             if core::ptr::eq(vma, other) || !fits || !allows(other) || !vma.is_like(other) {
                 continue;
             }
-            if let Some(table) = mapper.space.table.pmd_table(self.platform(), VirtAddr::new(at)) {
-                return self.table.share(self.platform(), VirtAddr::new(span), table).map(|_| ());
+            if let Some(table) = mapper.space.vm.pmd_table(VirtAddr::new(at)) {
+                return self.vm.share(VirtAddr::new(span), table).map(|_| ());
             }
         }
         Ok(())
@@ -247,12 +248,12 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         range: &Range<u64>,
         _edit: &RmapWriteGuard<'_, P, IMmap>,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
+        gather: &mut VmGather<'_, P, N>,
     ) -> bool {
         let mut any = false;
         let mut at = range.start - range.start % SPAN;
         while at < range.end {
-            any |= self.table.unshare(self.platform(), VirtAddr::new(at), gather);
+            any |= self.vm.unshare(VirtAddr::new(at), gather);
             at += SPAN;
         }
         any
@@ -261,9 +262,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether a table over `range` is used by others as well. Under i_mmap exclusively it stays as it is.
     pub(super) fn has_shared_tables(&self, range: &Range<u64>) -> bool {
         let mut spans = (range.start - range.start % SPAN..range.end).step_by(SPAN as usize);
-        spans.any(|at| {
-            self.table.pmd_table(self.platform(), VirtAddr::new(at)).is_some_and(|table| table.is_shared())
-        })
+        spans.any(|at| self.vm.pmd_table(VirtAddr::new(at)).is_some_and(|table| table.is_shared()))
     }
 
     /// Makes the tables of `range`, in `vma`, this space's own, for as long as the result lives; faults of this VMA wait.
@@ -308,8 +307,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Leaves the shared tables over `range` and flushes.
     pub(crate) fn unshare(&self, range: &Range<u64>, edit: &RmapWriteGuard<'_, P, IMmap>) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         self.leave_tables(range, edit, &mut gather);
         gather.finish();
     }

@@ -6,23 +6,19 @@ use crate::{
     engine::Engine,
     object::Mapping,
     platform::Platform,
-    rmap::Moving,
-    space::{
-        AddressSpace, HugetlbLock,
-        zap::{SpaceTlb, Zap},
-    },
+    space::{AddressSpace, HugetlbLock},
     vma::Vma,
 };
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{
-    Gather, Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor,
-};
+use freehold_pagetable::{Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor};
+use freehold_vmspace::Moving;
+use freehold_vmspace::{VmGather, Zap};
 
-struct Zapper<'z, 'g, 't, P: Platform> {
+struct Zapper<'z, 'g, P: Platform> {
     zap: Zap,
     engine: &'z Engine<P>,
     platform: &'z P,
-    gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
+    gather: &'z mut VmGather<'g, P>,
     /// Whose reservations stand again when a page of theirs becomes free, and in which VMA.
     renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,
 }
@@ -32,7 +28,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Nobody faults here, and nobody shares a table with this VMA again: once it has left the tables of others, all tables
     /// are its own. So others wait, at i_mmap, for as long as that takes, a thing of 512 pages at a time, and not for the zap.
-    pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut Gather<'_, SpaceTlb<'_, P>>) {
+    pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
         let edit = file.mapping().edit();
         if let Some(own) = vma.hugetlb() {
@@ -41,11 +37,11 @@ impl<P: Platform> AddressSpace<P> {
         self.leave_tables(&vma.range(), &edit, gather);
         gather.flush();
         if self.locking.hugetlb == HugetlbLock::FileLock {
-            self.zap_own(vma.range(), Zap::of(vma), None, gather);
+            self.zap_own(vma.range(), vma.zap(), None, gather);
             gather.flush();
         } else {
             drop(edit);
-            self.zap_own(vma.range(), Zap::of(vma), None, gather);
+            self.zap_own(vma.range(), vma.zap(), None, gather);
         }
     }
 
@@ -56,10 +52,9 @@ impl<P: Platform> AddressSpace<P> {
         let _alone = self.alone(vma, &part);
         let file = vma.object().file().filter(|_| self.locking.hugetlb == HugetlbLock::FileLock);
         let _excluded = file.map(|file| file.mapping().edit());
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::new(&tlb, &self.gathers);
+        let mut gather = self.vm.gather();
         let reserves = vma.hugetlb().and_then(|own| own.reserves());
-        self.zap_own(part, Zap::of(vma), reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);
+        self.zap_own(part, vma.zap(), reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);
         gather.finish();
     }
 
@@ -69,10 +64,10 @@ impl<P: Platform> AddressSpace<P> {
         range: Range<u64>,
         zap: Zap,
         renew: Option<(&Reserves, &Vma<P>, HugePageSize)>,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>>,
+        gather: &mut VmGather<'_, P>,
     ) {
         let mut zapper = Zapper { zap, engine: &self.engine, platform: self.platform(), gather, renew };
-        let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
+        let walked = self.vm.walk(VaRange::of(range.start, range.end), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
     }
 }
@@ -85,15 +80,14 @@ impl<P: Platform> Mapping<P> {
     /// As [`each_alone`](Self::each_alone).
     pub(crate) fn unmap_huge_pages(&self, pages: Range<u64>, zap: impl Fn(&Vma<P>) -> Zap) {
         self.each_alone(pages, |space, vma, range| {
-            let tlb = SpaceTlb { space };
-            let mut gather = Gather::new(&tlb, &space.gathers);
+            let mut gather = space.vm.gather();
             space.zap_own(range, zap(vma), None, &mut gather);
             gather.finish();
         });
     }
 }
 
-impl<P: Platform> Zapper<'_, '_, '_, P> {
+impl<P: Platform> Zapper<'_, '_, P> {
     /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the reservation that it came in place of, if
     /// it is one of an owner whose reservations are to stand again. Somebody has a reference to it.
     fn renew(&self, pfn: Pfn, range: VaRange) {
@@ -101,12 +95,12 @@ impl<P: Platform> Zapper<'_, '_, '_, P> {
         let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
         // Without memory the reservation is gone; the page goes back without it, so nothing is lost.
         if reserves.renew::<P>(index).is_ok() {
-            self.engine.restore_reservation(pfn, size);
+            self.engine.memory().restore_reservation(pfn, size);
         }
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
+impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     const LARGE: Large = Large::Visit;
 
     fn unlocked(&mut self) {

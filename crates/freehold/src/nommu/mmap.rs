@@ -10,7 +10,6 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, NoMemory},
-    frame::run::Run,
     object::{File, FillError, Mapping, Writing},
     platform::Platform,
     space::{MapFlags, Prot},
@@ -18,6 +17,7 @@ use crate::{
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;
+use freehold_vmspace::Run;
 
 /// The kind of sharing, which is a number and not a set of bits.
 const TYPE: u64 = 0x0f;
@@ -200,7 +200,7 @@ impl<P: Platform> NoMmuSpace<P> {
 
     /// Memory of its own, all zero.
     fn memory(&self, pages: u64) -> Result<RegionUse<P>, MmapError> {
-        let run = Run::alloc(self.regions.engine(), pages)?;
+        let run = Run::alloc(self.regions.engine().memory(), pages)?;
         run.zero();
         Ok(Regions::single(&self.regions, run)?)
     }
@@ -249,7 +249,7 @@ impl<P: Platform> NoMmuSpace<P> {
 
 /// A copy of pages of a file, as they are now.
 fn copy<P: Platform>(mapping: &Mapping<P>, pages: Range<u64>) -> Result<Run<P>, MmapError> {
-    let run = Run::alloc(mapping.engine(), pages.end - pages.start)?;
+    let run = Run::alloc(mapping.engine().memory(), pages.end - pages.start)?;
     let stay = mapping.pages_stay();
     for (index, pfn) in pages.zip(run.frames()) {
         stay.copy(index, pfn)?;

@@ -8,11 +8,11 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MunmapError, NoMemory},
-    frame::run::Run,
     platform::Platform,
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;
+use freehold_vmspace::Run;
 
 /// What is to be let go of without the lock.
 enum Gone<P: Platform> {
@@ -91,7 +91,8 @@ impl<P: Platform> NoMmuSpace<P> {
         if areas.count() >= self.regions.engine().config().max_map_count {
             return Err(MunmapError::TooManyVmas);
         }
-        let region = Region::alone(&self.regions, Run::empty(self.regions.engine()), Source::Single)?;
+        let region =
+            Region::alone(&self.regions, Run::empty(self.regions.engine().memory()), Source::Single)?;
         let range = at..whole.range.end;
         Ok(Box::try_new(Area::new(region, range, whole.prot, whole.shared)).map_err(NoMemory::from)?)
     }

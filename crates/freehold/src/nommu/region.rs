@@ -15,11 +15,12 @@
 #![expect(unsafe_code, reason = "regions are linked by pointers, and go with their last user")]
 
 use super::regions::Regions;
-use crate::{counted::Counted, error::NoMemory, frame::run::Run, object::Mapping, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform};
 use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Deref, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold_vmspace::Run;
 
 /// What the frames of a region hold.
 pub(super) enum Source<P: Platform> {

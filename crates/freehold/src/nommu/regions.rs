@@ -9,7 +9,6 @@ use crate::{
     counted::{Counted, Shared},
     engine::Engine,
     error::{MmapError, NoMemory},
-    frame::run::Run,
     object::{FillError, Mapping, in_place::PagesStay},
     platform::Platform,
 };
@@ -17,6 +16,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use freehold_range::IntervalTree;
 use freehold_sync::Rank;
+use freehold_vmspace::Run;
 
 /// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one, and all its
 /// [`NoMmuSpace`](super::NoMmuSpace)s with it.

@@ -2,14 +2,8 @@
 
 use super::IoError;
 use super::mapping::{CachedPage, FillError, Mapping};
-use crate::{
-    PAGE_SIZE, Pfn, VirtAddr, platform::Platform, rmap::tree::Mapper, rounds::Rounds, space::zap::SpaceTlb,
-    vma::flags::VmFlags,
-};
+use crate::{PAGE_SIZE, platform::Platform, rmap::tree::Mapper, rounds::Rounds, vma::flags::VmFlags};
 use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{
-    ENTRIES, Gather, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
-};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// Pages that write-back cleans at a time, from one that is in the cache on.
@@ -183,7 +177,7 @@ impl<P: Platform> Mapping<P> {
 
     fn write_back_page(&self, index: u64, page: &CachedPage<'_, P>) -> Result<(), IoError> {
         // Who comes second finds the page clean when it is written, and not when that has begun.
-        let _identity = self.engine().lock_frame(**page);
+        let _identity = self.engine().memory().lock_frame(**page);
         let platform = self.engine().platform();
         let frame = platform.frame(**page);
         if !frame.take_dirty() {
@@ -199,73 +193,7 @@ impl<P: Platform> Mapping<P> {
 
 /// Takes the right to write, and the dirty bit, from every entry by which stores reach the file.
 fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
-    if !mapper.vma.flags().contains(VmFlags::SHARED) {
-        return;
-    }
-    let space = mapper.space;
-    let tlb = SpaceTlb { space };
-    let mut cleaner = Cleaner { platform: space.platform(), gather: Gather::new(&tlb, &space.gathers) };
-    let range = VaRange::of(mapper.range.start, mapper.range.end);
-    let walked = space.table.walk(space.platform(), range, &mut cleaner);
-    debug_assert!(walked.is_ok(), "nothing here makes large leaves that would have to be split");
-    cleaner.gather.finish();
-}
-
-/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the page is dirty is for its
-/// frame to say: at once, for who writes the page back meanwhile and finds the entry clean; and [again](keep_dirty) after the flush.
-pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
-    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
-    if flags.contains(PteFlags::DIRTY) {
-        platform.frame(pfn).set_dirty();
-    }
-    pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
-}
-
-/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has flushed: until then
-/// processors may store through what they remember, though somebody else may have written the page back. Under the table's lock.
-pub(crate) fn keep_dirty<P: Platform, const N: usize>(
-    platform: &P,
-    pfn: Pfn,
-    gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
-) {
-    platform.frame(pfn).get();
-    gather.unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
-}
-
-struct Cleaner<'s, P: Platform> {
-    platform: &'s P,
-    gather: Gather<'s, SpaceTlb<'s, P>>,
-}
-
-impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
-    fn unlocked(&mut self) {
-        self.gather.make_room(ENTRIES);
-    }
-
-    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let platform = self.platform;
-        // A bit for each entry. It may be asked for twice.
-        let mut written = [0u64; ENTRIES.div_ceil(64)];
-        table.change_each(range, &mut self.gather, |address, pte| {
-            if pte.is_leaf(Level::Pte) && pte.flags().contains(PteFlags::DIRTY) {
-                let index = address.index(Level::Pte);
-                written[index / 64] |= 1 << (index % 64);
-            }
-            cleaned(platform, pte)
-        });
-        for (word, bits) in written.iter_mut().enumerate() {
-            while *bits != 0 {
-                let index = word * 64 + bits.trailing_zeros() as usize;
-                *bits &= *bits - 1;
-                let address = VirtAddr::new(table.span().start().get() + index as u64 * PAGE_SIZE);
-                keep_dirty(platform, table.get(address).pfn(), &mut self.gather);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // Markers above the lowest level; files are not mapped by large leaves.
-        ControlFlow::Continue(())
+    if mapper.vma.flags().contains(VmFlags::SHARED) {
+        mapper.space.vm.clean(mapper.range.clone());
     }
 }

@@ -66,7 +66,7 @@ impl<P: Platform> Mapping<P> {
         if !platform.has_frame(pfn) {
             return Err(FillError::Io);
         }
-        let _identity = self.engine().lock_frame(pfn);
+        let _identity = self.engine().memory().lock_frame(pfn);
         if word.load(Relaxed) != 0 {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl<P: Platform> Mapping<P> {
         if used < PAGE_SIZE {
             zero(platform, pfn, used..PAGE_SIZE);
         }
-        frame.init_cache(false, self.rmap_word(), index);
+        frame.init_cache(self.cache_page(), index);
         // Release pairs with the acquire in `lookup`.
         if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
             frame.put();

@@ -139,11 +139,11 @@ impl<P: Platform> Mapping<P> {
                 word.store(Word::present(pfn).0, Release);
             }
             if free.is_full() {
-                self.engine().free_frames(&mut free);
+                self.engine().memory().free_frames(&mut free);
             }
             ControlFlow::Continue(())
         });
-        self.engine().free_frames(&mut free);
+        self.engine().memory().free_frames(&mut free);
         count
     }
 }

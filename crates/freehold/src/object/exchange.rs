@@ -22,7 +22,7 @@ impl<P: Platform> Mapping<P> {
     /// frame's lock; the i_mmap lock for reading; tables' locks.
     pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         let pages_go = self.invalidate.write();
-        let _identity = self.engine().lock_frame(old);
+        let _identity = self.engine().memory().lock_frame(old);
         let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
         self.mark_leaving(&pages_go, index..index + 1);
@@ -42,7 +42,7 @@ impl<P: Platform> Mapping<P> {
         if !alone {
             return Err(MigrateError::Busy);
         }
-        self.engine().put_frame(old);
+        self.engine().memory().put_frame(old);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::{
     mapping::{FillError, LOST, Word, zero},
     radix::{Locked, Stay},
 };
-use crate::{PAGE_SIZE, Pfn, frame::run::Run, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_sync::{
     RwSemReadGuard,
@@ -14,6 +14,7 @@ use freehold_sync::{
         Ordering::{Relaxed, Release},
     },
 };
+use freehold_vmspace::Run;
 
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
 pub(crate) struct PagesStay<'m, P: Platform> {
@@ -62,7 +63,7 @@ impl<P: Platform> Mapping<P> {
         };
         let empty = self.cache.each(Stay::locked(&lock), 0..pages, absent).is_continue();
         if self.is_shmem() && self.huge.is_none() && pages > 0 && empty {
-            let run = Run::alloc_cache(self, 0, pages)?;
+            let run = Run::alloc_cache(self.engine().memory(), self.cache_page(), 0, pages)?;
             let mut frames = run.frames().enumerate();
             let read = frames.try_for_each(|(index, pfn)| {
                 self.cache_word(&lock, index as u64)?;
@@ -116,18 +117,18 @@ impl<P: Platform> PagesStay<'_, P> {
         if pages.end > self.mapping.pages() {
             return None;
         }
-        let engine = self.mapping.engine();
+        let memory = self.mapping.engine().memory();
         let count = pages.end - pages.start;
         if self.mapping.is_shmem() {
             let rcu = P::rcu_read();
             let first = self.mapping.lookup(&rcu, pages.start)?;
             let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
-            return (1..count).all(follow).then(|| Run::share(engine, first, count)).flatten();
+            return (1..count).all(follow).then(|| Run::share(memory, first, count)).flatten();
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
         frames
             .filter(|frames| frames.count() >= count)
-            .map(|frames| Run::foreign(engine, frames.first(), count))
+            .map(|frames| Run::foreign(memory, frames.first(), count))
     }
 
     /// Fills a frame with a page as it is now; with zeroes beyond the end of the file.

@@ -28,7 +28,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (self.index_of(page.index()), page.pfn());
         let pages_go = self.invalidate.write();
-        let _identity = self.engine().lock_frame(pfn);
+        let _identity = self.engine().memory().lock_frame(pfn);
         let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
         self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
         self.mark_leaving(&pages_go, index..index + 1);
@@ -54,7 +54,7 @@ impl<P: Platform> Mapping<P> {
             None => page.settle_poison(lost),
         }
         page.retire_frame();
-        self.engine().put_frame(pfn);
+        self.engine().memory().put_frame(pfn);
         Ok(lost)
     }
 }

@@ -52,6 +52,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
+use freehold_vmspace::CachePage;
 
 /// The page is, or was, in the cache.
 const PRESENT: u64 = 1 << 0;
@@ -153,7 +154,7 @@ impl<P: Platform> Deref for CachedPage<'_, P> {
 
 impl<P: Platform> Drop for CachedPage<'_, P> {
     fn drop(&mut self) {
-        self.engine.put_frame(self.pfn);
+        self.engine.memory().put_frame(self.pfn);
     }
 }
 
@@ -221,6 +222,11 @@ impl<P: Platform> Mapping<P> {
     /// How the records of its pages name their home.
     pub(crate) fn rmap_word(&self) -> usize {
         core::ptr::from_ref::<RmapRoot<P, IMmap>>(&self.home).expose_provenance() | FILE
+    }
+
+    /// What the pages of its cache are, and where they are known.
+    pub(crate) fn cache_page(&self) -> CachePage {
+        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
 
     /// The probes in its text.
@@ -452,7 +458,7 @@ impl<P: Platform> Mapping<P> {
             _ => return Ok(false),
         }
         let platform = self.engine.platform();
-        let pfn = self.engine.alloc_cache(self, index).map_err(FillError::from)?;
+        let pfn = self.engine.memory().alloc_cache(self.cache_page(), index).map_err(FillError::from)?;
         let filled = contents(platform, pfn).and_then(|()| match word {
             Some(word) => Ok(word),
             None => self.cache_word(pages_stay, index).map_err(FillError::from),
@@ -465,7 +471,7 @@ impl<P: Platform> Mapping<P> {
         });
         drop(rcu);
         if !matches!(added, Ok(true)) {
-            self.engine.put_frame(pfn);
+            self.engine.memory().put_frame(pfn);
         }
         added
     }
@@ -525,7 +531,7 @@ impl<P: Platform> Mapping<P> {
                     self.let_go_of(pfn);
                 } else {
                     self.engine.platform().frame(pfn).leave_home();
-                    self.engine.put_frame(pfn);
+                    self.engine.memory().put_frame(pfn);
                 }
             }
             ControlFlow::Continue(())

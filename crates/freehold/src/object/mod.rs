@@ -28,7 +28,6 @@ mod truncate;
 mod zeroes;
 
 pub use crate::vma::VmaInfo;
-pub(crate) use contents::{cleaned, keep_dirty};
 pub(crate) use driver::Run;
 pub use driver::{Driver, MapRequest};
 pub(crate) use file::MAX_BYTES;

@@ -12,7 +12,7 @@
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::mapping::{FillError, Mapping, zero};
-use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, space::zap::Zap, vma::Vma};
+use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
 use freehold_sync::{RcuHead, RwSemWriteGuard};
 
@@ -173,8 +173,8 @@ impl<P: Platform> Mapping<P> {
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
     pub(super) fn unmap(&self, pages: Range<u64>, copies: Copies) {
         let zap = |vma: &Vma<P>| match copies {
-            Copies::Go => Zap::of(vma).keep_guards().keep_wp(vma),
-            Copies::Stay => Zap::of(vma).file_pages_only().keep_wp(vma),
+            Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp()),
+            Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
         };
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;
@@ -184,7 +184,7 @@ impl<P: Platform> Mapping<P> {
             let zap = zap(mapper.vma);
             // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
             // entry it finds empty is in no TLB either (hazard C-58).
-            mapper.space.discard(mapper.range.clone(), zap);
+            mapper.space.vm.discard(mapper.range.clone(), zap);
         });
     }
 }

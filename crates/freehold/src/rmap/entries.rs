@@ -7,15 +7,8 @@ use super::{
     tree::{Mapper, VmaTree, Which},
     walk::{AnyRmapRoot, find_rmap_root},
 };
-use crate::{
-    Pfn, VirtAddr,
-    engine::Engine,
-    object::{cleaned, keep_dirty},
-    platform::Platform,
-    space::{AddressSpace, RssKind, zap::SpaceTlb},
-    vma::flags::VmFlags,
-};
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame};
+use crate::{Pfn, VirtAddr, engine::Engine, platform::Platform, vma::flags::VmFlags};
+use freehold_pagetable::{Level, Pte};
 
 /// Why nothing was done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +49,7 @@ impl<P: Platform> Engine<P> {
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             !place.vma.flags().contains(VmFlags::LOCKED)
-                && place.space.take_entry(address, Level::Pte, pfn, Pte::NONE)
+                && place.space.vm.take_entry(address, Level::Pte, pfn, Pte::NONE)
         })
     }
 
@@ -73,7 +66,7 @@ impl<P: Platform> Engine<P> {
     /// As [`try_to_unmap`](Self::try_to_unmap).
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
-            place.vma.flags().contains(VmFlags::SHARED) && place.space.clean_entry(address, pfn)
+            place.vma.flags().contains(VmFlags::SHARED) && place.space.vm.clean_entry(address, pfn)
         })
     }
 
@@ -115,7 +108,7 @@ impl<P: Platform> Engine<P> {
             // A huge page of a pool stays where it is mapped: nobody wants it back.
             return Ok(0);
         }
-        let _identity = self.lock_frame(pfn);
+        let _identity = self.memory().lock_frame(pfn);
         if !page.is_at_home() {
             return Err(PageError::NoPage);
         }
@@ -130,93 +123,6 @@ fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: u64, pfn: 
     let lookups = home.try_read()?;
     let used = lookups
         .mappers(index..index + 1)
-        .filter(|place| place.space.take_accessed(VirtAddr::new(place.range.start), pfn));
+        .filter(|place| place.space.vm.take_accessed(VirtAddr::new(place.range.start), pfn));
     Some(used.count() as u64)
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of which the caller has a
-    /// reference; returns whether it did. No processor uses the old entry any more then, and a store through it is known to
-    /// the frame.
-    pub(crate) fn take_entry(
-        &self,
-        address: VirtAddr,
-        level: Level,
-        pfn: Pfn,
-        instead: Pte<P::Format>,
-    ) -> bool {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        let taken = self.with_entry(address, level, pfn, |leaf| {
-            // What a userfaultfd has write-protected stays so when it comes again.
-            let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
-            let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
-            let old = leaf.replace(instead, &mut gather);
-            let frame = self.platform().frame(pfn);
-            if level == Level::Pte {
-                self.counters.count_page(RssKind::of(frame), -1);
-            }
-            frame.sub_map();
-            let what = UnmappedFrame::new(pfn, level);
-            let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
-            if written {
-                // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
-                frame.set_dirty();
-            }
-            gather.unmapped(if written { what.dirty() } else { what });
-        });
-        gather.finish();
-        taken.is_some()
-    }
-
-    /// Makes the next store through the entry at `address` fault, if that maps `pfn`; returns whether anything was changed.
-    fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
-            let (old, new) = leaf.change(&mut gather, |pte| cleaned(self.platform(), pte));
-            if old.flags().contains(PteFlags::DIRTY) {
-                keep_dirty(self.platform(), pfn, &mut gather);
-            }
-            old != new
-        });
-        gather.finish();
-        changed == Some(true)
-    }
-
-    /// Whether the entry at `address` maps `pfn` and was used; from now on it was not.
-    fn take_accessed(&self, address: VirtAddr, pfn: Pfn) -> bool {
-        if let Some(table) = self.table.pmd_table(self.platform(), address) {
-            // A huge page is not split for a question.
-            let is_huge = |pte: Pte<P::Format>| match pte.kind(Level::Pmd) {
-                Kind::Leaf { pfn: first, .. } => first.add(address.frame_in_leaf(Level::Pmd)) == pfn,
-                Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
-            };
-            if is_huge(table.peek(address)) {
-                let mut guard = table.lock();
-                if is_huge(guard.get(address)) {
-                    // Not flushed, here and below: see `Engine::referenced`.
-                    return was_accessed(
-                        guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pmd)),
-                    );
-                }
-            }
-        }
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return false };
-        let mut guard = table.lock();
-        match guard.get(address).kind(Level::Pte) {
-            Kind::Leaf { pfn: found, .. } if found == pfn => {
-                was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte)))
-            }
-            _ => false,
-        }
-    }
-}
-
-fn unused<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F> {
-    pte.with_flags(level, pte.flags() - PteFlags::ACCESSED)
-}
-
-fn was_accessed<F: freehold_pagetable::Format>((old, _): (Pte<F>, Pte<F>)) -> bool {
-    old.flags().contains(PteFlags::ACCESSED)
 }

@@ -21,12 +21,8 @@ use super::{
     MigrateError,
     walk::{AnyRmapRoot, Page, find_rmap_root},
 };
-use crate::{
-    Pfn, VirtAddr, engine::Engine, error::Errno, hugetlb::HugePageSize, platform::Platform,
-    space::AddressSpace,
-};
-use freehold_pagetable::{Format, Level, MarkerKind, NotCached, Pte};
-use freehold_sync::atomic::Ordering::Relaxed;
+use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, hugetlb::HugePageSize, platform::Platform};
+use freehold_pagetable::{Format, Level, MarkerKind, Pte};
 
 /// What a failure of memory cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +138,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a free frame out of use, if the platform has it or this CPU's cache.
     fn retire_free(&self, pfn: Pfn) -> Result<(), OfflineError> {
-        self.frames.flush(self.platform());
+        self.memory().flush_cache();
         if self.retire_pooled(pfn) {
             return Ok(());
         }
@@ -155,20 +151,19 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other frames are the platform's.
     fn retire_pooled(&self, pfn: Pfn) -> bool {
-        let found = self.huge_pages_around(pfn).find(|(first, level)| {
+        let found = self.memory().huge_pages_around(pfn).find(|(first, level)| {
             self.huge_pool(HugePageSize::of_level(*level)).withdraw(self.platform(), *first)
         });
         if let Some((first, level)) = found {
             self.note_failed(pfn);
-            self.dissolve(first, level);
+            self.memory().dissolve(first, level);
         }
         found.is_some()
     }
 
     fn note_failed(&self, pfn: Pfn) {
         self.platform().frame(pfn).set_failed();
-        // Relaxed: a statistic.
-        self.failed_frames.fetch_add(1, Relaxed);
+        self.memory().count_failed();
     }
 
     /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it is just changing, or a
@@ -178,13 +173,13 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading.
     pub(crate) fn page_of_kept(&self, pfn: Pfn) -> Option<Page<'_, P>> {
-        let (first, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
+        let (first, level) = self.memory().huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
         match find_rmap_root(self.platform().frame(first)) {
             Some((home, index)) if !home.is_storage() => {
                 Some(Page { engine: self, pfn: first, asked: pfn, level, home, index })
             }
             _ => {
-                self.put_frame(first);
+                self.memory().put_frame(first);
                 None
             }
         }
@@ -201,7 +196,7 @@ impl<P: Platform> Page<'_, P> {
     }
 
     fn fail_anon(&self) -> Result<Damage, MigrateError> {
-        let _identity = self.engine.lock_frame(self.pfn);
+        let _identity = self.engine.memory().lock_frame(self.pfn);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
@@ -222,21 +217,23 @@ impl<P: Platform> Page<'_, P> {
     pub(crate) fn poison_entries(&self) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            place.space.take_entry(address, self.level, self.pfn, poison(self.pfn));
+            place.space.vm.take_entry(address, self.level, self.pfn, poison(self.pfn));
         });
     }
 
     /// Says to all who may map the page, of which no marker tells, that it is lost.
     pub(crate) fn tell_lost(&self) {
-        self.each_place(|place| self.engine.platform().memory_failed(&place.space.mmu, place.range.start));
+        self.each_place(|place| {
+            self.engine.platform().memory_failed(place.space.vm.mmu(), place.range.start)
+        });
     }
 
     /// Says at every marker whether the page is lost.
     pub(crate) fn settle_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            if place.space.settle_marker(address, self.level, self.pfn, lost) && lost {
-                self.engine.platform().memory_failed(&place.space.mmu, address.get());
+            if place.space.vm.settle_poison(address, self.level, poison(self.pfn), lost) && lost {
+                self.engine.platform().memory_failed(place.space.vm.mmu(), address.get());
             }
         });
     }
@@ -248,18 +245,5 @@ impl<P: Platform> Page<'_, P> {
             self.frame().set_broken();
         }
         self.engine.note_failed(self.asked);
-    }
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Whether there is a marker of `pfn` at `address`; it goes if the page is not `lost`.
-    fn settle_marker(&self, address: VirtAddr, level: Level, pfn: Pfn, lost: bool) -> bool {
-        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return false };
-        let found = leaf.pte() == poison(pfn);
-        if found && !lost {
-            // No processor remembers a marker.
-            leaf.replace(Pte::NONE, &mut NotCached);
-        }
-        found
     }
 }

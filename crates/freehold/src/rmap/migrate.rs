@@ -17,10 +17,8 @@ use crate::{
     Pfn, VirtAddr,
     engine::Engine,
     platform::Platform,
-    space::{AddressSpace, RssKind, zap::SpaceTlb},
-    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
+    vma::{flags::VmFlags, rights::vma_pte_flags},
 };
-use freehold_pagetable::{Format, Gather, Kind, Level, MarkerKind, NotCached, Pte, PteFlags};
 
 /// Why a page stayed where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,38 +43,6 @@ impl core::fmt::Display for MigrateError {
 }
 
 impl core::error::Error for MigrateError {}
-
-/// What a marker keeps of the entry in whose place it stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Moving {
-    /// The frame that the page leaves.
-    pub pfn: Pfn,
-    /// Stores went to the frame.
-    pub write: bool,
-    /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork changes it here.
-    pub exclusive: bool,
-    /// A userfaultfd has it write-protected.
-    pub uffd_wp: bool,
-}
-
-impl Moving {
-    /// It, as an entry.
-    pub fn entry<F: Format>(self) -> Pte<F> {
-        let bits = u64::from(self.uffd_wp) << 2 | u64::from(self.exclusive) << 1 | u64::from(self.write);
-        Pte::marker(MarkerKind::Migration, self.pfn.get() << 3 | bits)
-    }
-
-    /// From a marker's payload.
-    pub fn of(payload: u64) -> Self {
-        let bit = |n: u64| payload >> n & 1 != 0;
-        Moving { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
-    }
-
-    /// Its copy in a forked child, and what its original becomes.
-    pub fn shared(self) -> Self {
-        Moving { write: false, exclusive: false, ..self }
-    }
-}
 
 impl<P: Platform> Engine<P> {
     /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map it. Returns the
@@ -103,26 +69,26 @@ impl<P: Platform> Page<'_, P> {
         if self.frame().is_secret() {
             return Err(MigrateError::Busy);
         }
-        let new = engine.alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
+        let new = engine.memory().alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyRmapRoot::Anon(_) => self.move_anon(new),
             AnyRmapRoot::File(_) => self.move_cached(new),
         };
         if moved.is_err() {
-            engine.free_unused(new, self.level);
+            engine.memory().free_unused(new, self.level);
         }
         moved.map(|()| new)
     }
 
     fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
-        let _identity = self.engine.lock_frame(self.pfn);
+        let _identity = self.engine.memory().lock_frame(self.pfn);
         // And that of the new frame, to be found at its first entry already: it would be taken away in part only.
-        let _new_identity = self.engine.lock_new_frame(new);
+        let _new_identity = self.engine.memory().lock_new_frame(new);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
         self.each_place(|place| {
-            place.space.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn)
+            place.space.vm.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn)
         });
         // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that is pinned.
         let alone = self.frame().refs() == 1;
@@ -133,14 +99,16 @@ impl<P: Platform> Page<'_, P> {
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            place.space.end_marker(place.vma, address, self.level, self.pfn, to);
+            // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
+            let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
+            place.space.vm.end_marker(rights, address, self.level, self.pfn, to);
         });
         if !alone {
             return Err(MigrateError::Busy);
         }
         self.frame().leave_home();
         // The maker's reference; each entry has one of its own.
-        self.engine.put_frame(new);
+        self.engine.memory().put_frame(new);
         Ok(())
     }
 
@@ -151,56 +119,3 @@ impl<P: Platform> Page<'_, P> {
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }
 }
-
-impl<P: Platform> AddressSpace<P> {
-    /// A marker takes the place of the entry at `address` if that maps `pfn`.
-    fn set_marker(&self, address: VirtAddr, level: Level, pfn: Pfn) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        self.with_entry(address, level, pfn, |leaf| {
-            let flags = leaf.pte().flags();
-            let frame = self.platform().frame(pfn);
-            if frame.must_copy_on_fork() {
-                // It cannot move, and fork must not come to share it by a marker.
-                return;
-            }
-            let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
-            let uffd_wp = flags.contains(PteFlags::UFFD_WP);
-            leaf.replace(Moving { pfn, write, exclusive, uffd_wp }.entry(), &mut gather);
-            if exclusive {
-                frame.clear_exclusive();
-            }
-            frame.sub_map();
-            // Not the last: the page is kept. It stays resident as far as anybody is told.
-            frame.put();
-        });
-        gather.finish();
-    }
-
-    /// An entry of the frame `to` takes the place of a marker for `pfn`.
-    fn end_marker(&self, vma: &Vma<P>, address: VirtAddr, level: Level, pfn: Pfn, to: Pfn) {
-        let Some(mut leaf) = self.table.lock_leaf(self.platform(), address, level) else { return };
-        let Kind::Marker { kind: MarkerKind::Migration, payload } = leaf.kind() else { return };
-        let moving = Moving::of(payload);
-        if moving.pfn != pfn {
-            return;
-        }
-        let frame = self.platform().frame(to);
-        frame.get();
-        frame.add_map();
-        if moving.exclusive {
-            frame.set_exclusive();
-        }
-        // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
-        let mut flags = vma_pte_flags(vma.flags());
-        if moving.write && vma.flags().contains(VmFlags::WRITE) {
-            flags |= PteFlags::WRITE | PteFlags::DIRTY;
-        }
-        flags.set(PteFlags::UFFD_WP, moving.uffd_wp);
-        // No processor remembers a marker.
-        leaf.replace(Pte::leaf(level, to, flags), &mut NotCached);
-    }
-}
-
-/// The page that a marker stands for, as it is counted; only anonymous pages have markers.
-pub(crate) const MOVING: RssKind = RssKind::Anon;

@@ -16,5 +16,4 @@ pub use entries::PageError;
 pub(crate) use failure::failed_frame;
 pub use failure::{Damage, OfflineError};
 pub use migrate::MigrateError;
-pub(crate) use migrate::{MOVING, Moving};
 pub use tree::FileRmap;

@@ -5,11 +5,10 @@ use super::{
     root::{RmapRoot, RmapRootRef},
     tree::{AnonPages, IMmap, Mapper, VmaTree, Which},
 };
-use crate::{
-    Pfn, VirtAddr, engine::Engine, frame::Frame, object::Mapping, platform::Platform, space::AddressSpace,
-};
+use crate::{Pfn, VirtAddr, engine::Engine, object::Mapping, platform::Platform};
 use core::ptr::NonNull;
-use freehold_pagetable::{Kind, LeafGuard, Level};
+use freehold_pagetable::{LeafGuard, Level};
+use freehold_vmspace::frame::Frame;
 
 /// Marks the address of a file's home in a frame's record; homes are aligned.
 pub(crate) const FILE: usize = 1;
@@ -68,7 +67,7 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         let asked = pfn;
-        let (pfn, level) = self.huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
+        let (pfn, level) = self.memory().huge_page_of(pfn).unwrap_or((pfn, Level::Pte));
         let frame = self.platform().frame(pfn);
         let (home, index) = find_rmap_root(frame)?;
         let kept = match &home {
@@ -91,7 +90,7 @@ impl<P: Platform> Engine<P> {
         let own = |mapper: &Mapper<'_, P>| self.is(&mapper.space.engine);
         lookups.mappers(index..index + 1).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
-            mapper.space.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
+            mapper.space.vm.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
         })
     }
 
@@ -185,7 +184,7 @@ impl<P: Platform> Page<'_, P> {
         let mut count = 0;
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            count += u64::from(place.space.with_entry(address, self.level, self.pfn, |_| ()).is_some());
+            count += u64::from(place.space.vm.with_entry(address, self.level, self.pfn, |_| ()).is_some());
         });
         count
     }
@@ -193,35 +192,6 @@ impl<P: Platform> Page<'_, P> {
 
 impl<P: Platform> Drop for Page<'_, P> {
     fn drop(&mut self) {
-        self.engine.put_frame(self.pfn);
-    }
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a small one is split,
-    /// but for one of a pool.
-    ///
-    /// The caller keeps the table from being unlinked, by a lock of the reverse map.
-    pub(crate) fn with_entry<R>(
-        &self,
-        address: VirtAddr,
-        level: Level,
-        pfn: Pfn,
-        f: impl FnOnce(&mut LeafGuard<'_, P::Format, P>) -> R,
-    ) -> Option<R> {
-        let (pte, found) = self.table.peek(self.platform(), address);
-        if found > level && pte.is_leaf(found) {
-            if self.platform().frame(pte.pfn()).hugetlb().is_some() {
-                return None;
-            }
-            // Cannot fail: a table is kept for it.
-            let split = self.table.pmd_table(self.platform(), address).map(|table| table.split(address));
-            debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
-        }
-        let mut leaf = self.table.lock_leaf(self.platform(), address, level)?;
-        match leaf.kind() {
-            Kind::Leaf { pfn: found, .. } if found == pfn => Some(f(&mut leaf)),
-            _ => None,
-        }
+        self.engine.memory().put_frame(self.pfn);
     }
 }

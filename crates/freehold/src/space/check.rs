@@ -1,11 +1,10 @@
 //! The address space's own oracle.
 
-use super::{AddressSpace, Rss, RssKind};
+use super::AddressSpace;
 use crate::{
     PAGE_SIZE, VirtAddr,
     object::Object,
     platform::Platform,
-    rmap::MOVING,
     uprobe,
     vma::{Vma, flags::VmFlags},
 };
@@ -34,12 +33,9 @@ impl<P: Platform> AddressSpace<P> {
         self.counters.check(&guard);
         let brk = self.brk.load(Relaxed);
         assert!(brk >= self.start_brk.load(Relaxed), "the break {brk:#x} lies below its start");
-        let mut count = Count { platform: self.platform(), rss: Rss::default() };
-        let walked = self.table.walk(self.platform(), VaRange::of(0, super::TASK_SIZE), &mut count);
-        assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");
         assert_eq!(
             self.rss(),
-            count.rss,
+            self.vm.recount(),
             "resident pages differ from the tables (left: counted, right: recounted)"
         );
         for vma in guard.vmas(0..u64::MAX) {
@@ -71,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
     fn check_entries(&self, vma: &Vma<P>) {
         let mut reverse = Reverse { platform: self.platform(), vma };
         let range = VaRange::of(vma.start(), vma.end());
-        let walked = self.table.walk(self.platform(), range, &mut reverse);
+        let walked = self.vm.walk(range, &mut reverse);
         assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");
     }
 }
@@ -134,45 +130,6 @@ impl<P: Platform> Visitor<P::Format, P> for Reverse<'_, P> {
         // No VMA begins or ends inside a huge page.
         let address = range.start();
         self.check(address, leaf.pte(), leaf.level());
-        ControlFlow::Continue(())
-    }
-}
-
-/// Counts what is mapped.
-struct Count<'p, P: Platform> {
-    platform: &'p P,
-    rss: Rss,
-}
-
-impl<P: Platform> Count<'_, P> {
-    fn add(&mut self, pte: Pte<P::Format>, level: Level) {
-        // A page that is just moving. Of pools, none is counted.
-        if level == Level::Pte
-            && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
-        {
-            self.rss.add(MOVING, 1);
-        }
-        if let Kind::Leaf { pfn, flags } = pte.kind(level)
-            && !flags.contains(PteFlags::SPECIAL)
-            && self.platform.frame(pfn).hugetlb().is_none()
-        {
-            self.rss.add(RssKind::of(self.platform.frame(pfn)), level.frames() as i64);
-        }
-    }
-}
-
-impl<P: Platform> Visitor<P::Format, P> for Count<'_, P> {
-    const LARGE: Large = Large::Visit;
-
-    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.for_each(range, |_, pte| {
-            self.add(pte, Level::Pte);
-            ControlFlow::Continue(())
-        })
-    }
-
-    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        self.add(leaf.pte(), leaf.level());
         ControlFlow::Continue(())
     }
 }

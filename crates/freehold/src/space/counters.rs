@@ -1,32 +1,14 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages change only under the mmap lock held for writing and may be read at any time; resident pages
-//! and faults are counted per CPU and summed when read.
+//! Sizes in VMAs and pages change only under the mmap lock held for writing and may be read at any time; faults are
+//! counted per CPU and summed when read, as are [resident pages](freehold_vmspace::VmSpace::rss).
 
 use super::locking::WriteGuard;
-use crate::{error::NoMemory, frame::Frame, platform::Platform, vma::flags::VmFlags};
+use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::{
     PerCpu,
-    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
-
-/// Kinds of resident pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RssKind {
-    /// Pages of ordinary files.
-    File,
-    /// Anonymous pages, private copies of file pages included.
-    Anon,
-    /// Pages of shared memory.
-    Shmem,
-}
-
-impl RssKind {
-    /// The kind that a mapping of this frame counts as.
-    pub(crate) fn of(frame: &Frame) -> Self {
-        frame.kind()
-    }
-}
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,35 +21,7 @@ pub(crate) enum Rung {
     Failed,
 }
 
-const KINDS: usize = 3;
 const ENDS: usize = 3;
-
-/// Resident pages by kind, at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rss {
-    /// Pages of ordinary files.
-    pub file: i64,
-    /// Anonymous pages.
-    pub anon: i64,
-    /// Pages of shared memory.
-    pub shmem: i64,
-}
-
-impl Rss {
-    /// Adds `pages` of a kind.
-    pub fn add(&mut self, kind: RssKind, pages: i64) {
-        match kind {
-            RssKind::File => self.file += pages,
-            RssKind::Anon => self.anon += pages,
-            RssKind::Shmem => self.shmem += pages,
-        }
-    }
-
-    /// All kinds together.
-    pub fn total(&self) -> i64 {
-        self.file + self.anon + self.shmem
-    }
-}
 
 /// Faults by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,13 +59,8 @@ pub(crate) struct Counters<P: Platform> {
     pub data_vm: AtomicU64,
     pub exec_vm: AtomicU64,
     pub stack_vm: AtomicU64,
-    per_cpu: PerCpu<Cell, P>,
-}
-
-/// One CPU's share: signed, since a page may come on one CPU and go on another.
-struct Cell {
-    rss: [AtomicI64; KINDS],
-    ends: [AtomicI64; ENDS],
+    /// Faults by [how they ended](Rung), as this CPU counts them.
+    faults: PerCpu<[AtomicU64; ENDS], P>,
 }
 
 /// Adds under the mmap lock held for writing: a plain load and store.
@@ -130,10 +79,7 @@ impl<P: Platform> Counters<P> {
             data_vm: AtomicU64::new(0),
             exec_vm: AtomicU64::new(0),
             stack_vm: AtomicU64::new(0),
-            per_cpu: PerCpu::try_new(|_| Cell {
-                rss: core::array::from_fn(|_| AtomicI64::new(0)),
-                ends: core::array::from_fn(|_| AtomicI64::new(0)),
-            })?,
+            faults: PerCpu::try_new(|_| core::array::from_fn(|_| AtomicU64::new(0)))?,
         })
     }
 
@@ -159,51 +105,18 @@ impl<P: Platform> Counters<P> {
         bump(&self.locked_vm, by);
     }
 
-    /// Resident pages came or went. Takes no lock.
-    pub fn count_rss(&self, rss: &Rss) {
-        self.per_cpu.with(|cell| {
-            for (counter, by) in cell.rss.iter().zip([rss.file, rss.anon, rss.shmem]) {
-                if by != 0 {
-                    // Relaxed load and store: only this CPU writes its cell, inside `with`.
-                    counter.store(counter.load(Relaxed) + by, Relaxed);
-                }
-            }
-        });
-    }
-
-    /// As [`count_rss`](Self::count_rss) for one kind.
-    pub fn count_page(&self, kind: RssKind, pages: i64) {
-        self.per_cpu.with(|cell| {
-            let counter = &cell.rss[kind as usize];
-            counter.store(counter.load(Relaxed) + pages, Relaxed);
-        });
-    }
-
     /// A fault ended.
     pub fn count_fault(&self, end: Rung) {
-        self.per_cpu.with(|cell| {
-            let counter = &cell.ends[end as usize];
+        self.faults.with(|ends| {
+            let counter = &ends[end as usize];
+            // Relaxed load and store: only this CPU writes its cell, inside `with`.
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
     }
 
-    /// Resident pages; exact when nobody changes them meanwhile.
-    pub fn rss(&self) -> Rss {
-        let mut sum = [0; KINDS];
-        for cell in self.per_cpu.iter() {
-            for (sum, counter) in sum.iter_mut().zip(&cell.rss) {
-                *sum += counter.load(Relaxed);
-            }
-        }
-        Rss { file: sum[0], anon: sum[1], shmem: sum[2] }
-    }
-
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
-        let count = |end: Rung| {
-            let sum: i64 = self.per_cpu.iter().map(|cell| cell.ends[end as usize].load(Relaxed)).sum();
-            u64::try_from(sum).expect("a fault was counted down")
-        };
+        let count = |end: Rung| self.faults.iter().map(|ends| ends[end as usize].load(Relaxed)).sum();
         Faults {
             vma_lock: count(Rung::VmaLock),
             mmap_lock: count(Rung::MmapLock),

@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
     fn make_tables(&self, runs: &[Run]) -> Result<(), NoMemory> {
         for part in runs.iter().flat_map(parts) {
             let at = VirtAddr::new(part.range.start);
-            self.table.pte_table_alloc(self.platform(), at).map_err(|_| NoMemory)?;
+            self.vm.pte_table_alloc(at).map_err(|_| NoMemory)?;
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
         for part in runs.iter().flat_map(parts) {
             let start = VirtAddr::new(part.range.start);
-            let table = self.table.pte_table(self.platform(), start).expect("made before");
+            let table = self.vm.pte_table(start).expect("made before");
             let rcu = P::rcu_read();
             if !asked.holds(&rcu) {
                 return Err(Revoked);

@@ -1,10 +1,7 @@
 //! The end of an address space: when its last user lets go of it.
-#![expect(unsafe_code, reason = "frees the root table")]
 
 use super::{AddressSpace, TASK_SIZE};
 use crate::{counted::Shared, platform::Platform};
-use core::mem::ManuallyDrop;
-use freehold_pagetable::{Flush, VirtAddr};
 
 impl<P: Platform> AddressSpace<P> {
     /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The break and the
@@ -38,18 +35,5 @@ impl<P: Platform> Shared for AddressSpace<P> {
     /// After this nobody comes here through a file any more.
     fn end(&self) {
         self.clear();
-    }
-}
-
-impl<P: Platform> Drop for AddressSpace<P> {
-    fn drop(&mut self) {
-        let everything =
-            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
-        self.platform().flush(&self.mmu, &everything);
-        self.platform().space_ending(&self.mmu, self.table.root());
-        // SAFETY: `self` is going away: nothing uses the field again.
-        let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed just now.
-        unsafe { table.destroy(self.engine.platform()) };
     }
 }

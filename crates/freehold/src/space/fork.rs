@@ -18,29 +18,20 @@
 //! parent's pages are its own again as soon as the references are gone (hazard C-64).
 
 use super::{
-    AddressSpace, Rss, SpaceConfig,
+    AddressSpace, SpaceConfig,
     locking::{WriteGuard, entry},
-    zap::SpaceTlb,
 };
 use crate::{
-    VirtAddr,
     counted::Counted,
     error::{ForkError, NoMemory},
-    fault::huge::HUGE,
-    frame::{Frame, Unshared},
     platform::Platform,
-    rmap::{MOVING, Moving, edit::RmapEdit},
+    rmap::edit::RmapEdit,
     rounds::Rounds,
     uffd::{Context, event::Notices},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
-use core::ops::Range;
-use freehold_pagetable::{
-    Gather, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, SpareTable, VaRange,
-};
 use freehold_sync::atomic::Ordering::Relaxed;
-
-type ForkGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+use freehold_vmspace::{Fork, ForkGather};
 
 impl<P: Platform> AddressSpace<P> {
     /// Makes a copy of this address space: what a forked child starts with. What is written on one side afterwards is not
@@ -111,8 +102,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
         child.put_arguments(self.space.arguments());
         child.pkeys.inherit(&copy, self);
-        let tlb = SpaceTlb { space: self.space };
-        let mut gather = Gather::new(&tlb, &self.space.gathers);
+        let mut gather = self.space.vm.gather();
         let (mut kept, mut rounds) = (0, Rounds::new());
         let copied = self.vmas(0..u64::MAX).try_for_each(|vma| {
             rounds.again::<P>()?;
@@ -138,7 +128,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma: &Vma<P>,
         uffd: Option<&Counted<Context<P>>>,
         copy: &WriteGuard<'_, P>,
-        gather: &mut ForkGather<'_, '_, P>,
+        gather: &mut ForkGather<'_, P>,
     ) -> Result<u64, ForkError> {
         let flags = vma.flags();
         if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.config().commit_pages {
@@ -163,7 +153,11 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Ok(0);
         }
         match !wiped && has_entries_to_copy(vma, attrs.flags) {
-            true => self.space.copy_entries(vma, attrs.flags, copy.space, gather).map_err(ForkError::from),
+            true => {
+                let uffd_wp = attrs.flags.contains(VmFlags::UFFD_WP);
+                let fork = Fork { private: vma.flags().is_cow(), uffd_wp };
+                Ok(self.space.vm.copy_entries(vma.range(), fork, &copy.space.vm, gather)?)
+            }
             false => Ok(0),
         }
     }
@@ -179,230 +173,19 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
+impl<P: Platform> AddressSpace<P> {
+    /// Gives `child` copies of the pages of its VMA that this space has pinned.
+    fn copy_kept(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
+        // Huge pages of pools were copied with their entries.
+        if !vma.anon().is_some() || vma.flags().contains(VmFlags::HUGETLB) {
+            return Ok(());
+        }
+        self.vm.copy_kept(vma.range(), &child.vm, vma.anon_root(), |page| vma.pgoff_of(page))
+    }
+}
+
 /// Whether a VMA has entries that faults of the child, whose VMA has these flags, could not make as well.
 fn has_entries_to_copy<P: Platform>(vma: &Vma<P>, child: VmFlags) -> bool {
     let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP | VmFlags::UFFD_WP;
     vma.anon().is_some() || child.intersects(kept)
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Shares the huge pages that come first in `range`; returns where something else does.
-    fn copy_huge(
-        &self,
-        range: Range<u64>,
-        child: &AddressSpace<P>,
-        gather: &mut ForkGather<'_, '_, P>,
-        copier: &mut Copier<'_, P>,
-    ) -> Result<u64, NoMemory> {
-        let mut at = range.start;
-        while at < range.end {
-            let address = VirtAddr::new(at);
-            let (pte, level) = self.table.peek(self.platform(), address);
-            match pte.kind(level) {
-                // In a table of small pages the table's own record of what is filled is faster.
-                Kind::None if level > Level::Pte => match address.next_span(level) {
-                    Some(next) => at = next.get(),
-                    None => return Ok(range.end),
-                },
-                Kind::Leaf { .. } if level == Level::Pmd => {
-                    let spare = SpareTable::try_new(self.platform()).map_err(|_| NoMemory)?;
-                    let target =
-                        child.table.pmd_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
-                    let Some(source) = self.table.pmd_table(self.platform(), address) else { continue };
-                    let (mut source, target) = source.lock_two(target);
-                    let mut target = target.expect("two address spaces share no table");
-                    match copier.copy_leaf(&mut source, &mut target, address, gather) {
-                        Leaf::Shared => {
-                            target.deposit(spare);
-                            at += HUGE;
-                        }
-                        Leaf::Gone => {}
-                        Leaf::Kept => {
-                            drop((source, target));
-                            self.split_leaf(address, Level::Pmd)?;
-                        }
-                        Leaf::Crowded => return Err(NoMemory),
-                    }
-                }
-                _ => return Ok(at),
-            }
-        }
-        Ok(at)
-    }
-
-    /// Copies what is mapped in `vma` to `child`, whose VMA has these flags, table by table; returns how many pages it left out
-    /// because they are pinned.
-    fn copy_entries(
-        &self,
-        vma: &Vma<P>,
-        flags: VmFlags,
-        child: &AddressSpace<P>,
-        gather: &mut ForkGather<'_, '_, P>,
-    ) -> Result<u64, NoMemory> {
-        let (private, uffd_wp) = (vma.flags().is_cow(), flags.contains(VmFlags::UFFD_WP));
-        let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
-        lost.set(PteFlags::DIRTY, !private);
-        lost.set(PteFlags::UFFD_WP, !uffd_wp);
-        let mut copier = Copier {
-            platform: self.platform(),
-            private,
-            uffd_wp,
-            lost,
-            rss: Rss::default(),
-            kept: 0,
-            crowded: false,
-        };
-        let copied = self.copy_tables(vma.range(), child, gather, &mut copier);
-        // A child that stays incomplete has these pages too.
-        child.counters.count_rss(&copier.rss);
-        if copier.crowded {
-            return Err(NoMemory);
-        }
-        copied.map(|()| copier.kept)
-    }
-
-    fn copy_tables(
-        &self,
-        range: Range<u64>,
-        child: &AddressSpace<P>,
-        gather: &mut ForkGather<'_, '_, P>,
-        copier: &mut Copier<'_, P>,
-    ) -> Result<(), NoMemory> {
-        let mut at = range.start;
-        loop {
-            // Huge pages are shared as such. What lies only partly in the range was cut with its VMA.
-            at = self.copy_huge(at..range.end, child, gather, copier)?;
-            let Some((source, part)) = self.next_table(at..range.end)? else { break };
-            let address = VirtAddr::new(part.start);
-            let target = child.table.pte_table_alloc(child.platform(), address).map_err(|_| NoMemory)?;
-            let (mut source, target) = source.lock_two(target);
-            let mut target = target.expect("two address spaces share no table");
-            copier.copy_table(&mut source, &mut target, VaRange::of(part.start, part.end), gather);
-            at = part.end;
-        }
-        Ok(())
-    }
-}
-
-/// How the entries of one VMA are copied, and what was.
-struct Copier<'p, P: Platform> {
-    platform: &'p P,
-    /// Stores make private copies here.
-    private: bool,
-    /// The child's VMA is for a userfaultfd to write-protect.
-    uffd_wp: bool,
-    /// What the child's entry lacks: the child has not used the page yet, nor written to a shared one.
-    lost: PteFlags,
-    /// Resident pages that the child now has.
-    rss: Rss,
-    /// Pages that the child has not got, because they are pinned.
-    kept: u64,
-    /// There is a page that the child cannot have, because it has as many references as can be counted.
-    crowded: bool,
-}
-
-/// What was done about a huge page.
-enum Leaf {
-    /// The child has it as well.
-    Shared,
-    /// It is there no more.
-    Gone,
-    /// Nothing: a part of it is pinned, so it cannot be shared as one.
-    Kept,
-    /// Nothing: a part of it has as many references as can be counted.
-    Crowded,
-}
-
-impl<P: Platform> Copier<'_, P> {
-    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One pass, for each entry costs
-    /// a visit to its frame's record.
-    fn copy_table(
-        &mut self,
-        source: &mut PteGuard<'_, P::Format, P>,
-        target: &mut PteGuard<'_, P::Format, P>,
-        range: VaRange,
-        gather: &mut ForkGather<'_, '_, P>,
-    ) {
-        let private = self.private;
-        let kept = |_: VirtAddr, pte| if private { protected(pte, Level::Pte) } else { pte };
-        source.change_each_then(range, gather, kept, |address, pte| {
-            if let Some(copy) = self.share(pte, Level::Pte) {
-                target.set(address, copy);
-            }
-        });
-    }
-
-    /// As [`copy_table`](Self::copy_table), for the entry of a huge page.
-    fn copy_leaf(
-        &mut self,
-        source: &mut PmdGuard<'_, P::Format, P>,
-        target: &mut PmdGuard<'_, P::Format, P>,
-        address: VirtAddr,
-        gather: &mut ForkGather<'_, '_, P>,
-    ) -> Leaf {
-        let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else { return Leaf::Gone };
-        let mut frames = (0..Level::Pmd.frames()).map(|n| self.platform.frame(pfn.add(n)));
-        if !flags.contains(PteFlags::SPECIAL)
-            && let Some(why) = frames.find_map(Frame::unshared)
-        {
-            return match why {
-                Unshared::Kept => Leaf::Kept,
-                Unshared::Crowded => Leaf::Crowded,
-            };
-        }
-        source.change(address, gather, |pte| protected(pte, Level::Pmd));
-        let copy = self.share(source.get(address), Level::Pmd);
-        let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
-        debug_assert!(installed, "a child had something where its parent has a huge page");
-        Leaf::Shared
-    }
-
-    /// Notes a page that could not be shared. Exclusive ones are copied for the child later.
-    #[cold]
-    fn leave_out(&mut self, frame: &Frame) {
-        match frame.is_exclusive() {
-            true => self.kept += 1,
-            false => self.crowded = true,
-        }
-    }
-
-    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every page.
-    #[inline(always)]
-    fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
-        match pte.kind(level) {
-            Kind::Leaf { pfn, flags } => {
-                let frames = if flags.contains(PteFlags::SPECIAL) { 0 } else { level.frames() };
-                for pfn in (0..frames).map(|n| pfn.add(n)) {
-                    let frame = self.platform.frame(pfn);
-                    let Some(kind) = frame.share() else {
-                        // A page of one frame: of a huge one all were asked before.
-                        debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
-                        self.leave_out(frame);
-                        return None;
-                    };
-                    self.rss.add(kind, 1);
-                }
-                Some(pte.without(self.lost))
-            }
-            Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
-            // The walk that ends the parent's marker comes to the child's later.
-            Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                self.rss.add(MOVING, 1);
-                let moving = Moving::of(payload);
-                Some(Moving { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
-            }
-            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
-            // Nothing swaps yet.
-            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::None | Kind::Table { .. } => None,
-        }
-    }
-}
-
-/// The entry without the right to write.
-fn protected<F: freehold_pagetable::Format>(pte: Pte<F>, level: Level) -> Pte<F> {
-    match pte.kind(level) {
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
-        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
-        Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
-    }
 }

@@ -2,8 +2,7 @@
 
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, PteGuard, VaRange, Visitor};
+use core::ops::Range;
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -65,55 +64,14 @@ impl<P: Platform> AddressSpace<P> {
     /// One VMA's part.
     fn resident(&self, vma: &Vma<P>, part: &Range<u64>, out: &mut [u8]) {
         out.fill(0);
-        let mut marker = Marker { start: part.start, out };
         let _kept = self.keep_tables(vma);
-        let walked = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut marker);
-        debug_assert!(walked.is_ok(), "a walk that only looks allocates nothing");
+        self.vm.mark_present(part.clone(), out);
         // A direct file has no cache, and of huge pages only what is mapped is shown.
         let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
         let first = vma.pgoff_of(part.start);
-        for (index, page) in (first..).zip(marker.out.iter_mut()).filter(|(_, page)| **page == 0) {
+        for (index, page) in (first..).zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
         }
-    }
-}
-
-/// Sets the byte of every page that is mapped.
-struct Marker<'m> {
-    start: u64,
-    out: &'m mut [u8],
-}
-
-impl Marker<'_> {
-    fn mark(&mut self, range: VaRange) {
-        let first = (range.start().get() - self.start) >> PAGE_SHIFT;
-        let pages = range.len() >> PAGE_SHIFT;
-        self.out[first as usize..(first + pages) as usize].fill(1);
-    }
-}
-
-impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
-    const LARGE: freehold_pagetable::Large = freehold_pagetable::Large::Visit;
-
-    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.for_each(range, |address, pte| {
-            // Of the markers these stand for a page that no file is waited for.
-            let present = matches!(
-                pte.kind(Level::Pte),
-                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
-            );
-            if present {
-                self.mark(VaRange::entry(address, Level::Pte));
-            }
-            ControlFlow::Continue(())
-        })
-    }
-
-    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        if matches!(leaf.kind(), Kind::Leaf { .. }) {
-            self.mark(range);
-        }
-        ControlFlow::Continue(())
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model of a change:
 //! decode, prepare, commit, settle, retire), then any operation.
-#![expect(unsafe_code, reason = "gives an unused root table back")]
 
 mod arguments;
 mod brk;
@@ -13,7 +12,6 @@ mod deferred_retire;
 mod driver;
 mod exit;
 mod fork;
-mod fork_pinned;
 mod ksm;
 pub mod limits;
 pub mod locking;
@@ -25,7 +23,6 @@ mod mdwe;
 mod mincore;
 mod mlock;
 mod mmap;
-mod move_tables;
 mod mprotect;
 mod mremap;
 mod mseal;
@@ -49,11 +46,11 @@ mod stack_move;
 mod thp;
 mod unmap;
 mod vma_list;
-pub(crate) mod zap;
 
 pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
-pub use counters::{Counts, Faults, Rss, RssKind};
+pub use counters::{Counts, Faults};
+pub use freehold_vmspace::{Rss, RssKind};
 pub use limits::Limits;
 pub use madvise::Advice;
 pub use map_flags::{MapFlags, Prot};
@@ -75,15 +72,14 @@ use crate::{
     vma::flags::VmFlags,
 };
 use closing::Closings;
-use core::mem::ManuallyDrop;
 use counters::Counters;
-use freehold_pagetable::{GatherState, PageTable};
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
     atomic::{AtomicU32, AtomicU64},
     stats::{LockSnapshot, LockStats},
 };
+use freehold_vmspace::VmSpace;
 use limits::LiveLimits;
 use pkeys::Pkeys;
 
@@ -240,15 +236,11 @@ pub struct AddressSpace<P: Platform> {
     /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read under it, under
     /// RCU, or under a VMA's lock (which keeps that VMA in the tree).
     pub(crate) tree: RangeMap<P>,
-    /// The page tables; each table has its own lock.
-    pub(crate) table: ManuallyDrop<PageTable<P::Format, P>>,
-    /// The platform's record: which processors run this space.
-    pub(crate) mmu: P::Mmu,
-    /// Which gathers are under way; atomic by itself.
-    pub(crate) gathers: GatherState,
+    /// What the hardware sees of it: page tables, TLBs, resident pages.
+    pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
     pub(crate) closings: Closings,
-    /// Sizes and resident pages; see [`counters`].
+    /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
     pub(crate) limits: LiveLimits,
@@ -301,19 +293,11 @@ impl<P: Platform> AddressSpace<P> {
             },
         }
         .with_slots(engine.reader_slots.clone());
-        let table = PageTable::new(engine.platform()).map_err(|_| NoMemory)?;
-        let Some(mmu) = engine.platform().space_created(table.root()) else {
-            // SAFETY: made above, and no processor was told of it.
-            unsafe { table.destroy(engine.platform()) };
-            return Err(NoMemory);
-        };
         Ok(Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
             tree: RangeMap::new(),
-            table: ManuallyDrop::new(table),
-            mmu,
-            gathers: GatherState::new(),
+            vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
@@ -337,7 +321,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The platform's record of this space.
     pub fn mmu(&self) -> &P::Mmu {
-        &self.mmu
+        self.vm.mmu()
     }
 
     /// The designs in use.
@@ -357,7 +341,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Resident pages by kind; exact when nobody changes them meanwhile.
     pub fn rss(&self) -> Rss {
-        self.counters.rss()
+        self.vm.rss()
     }
 
     /// Faults so far, by the rung that served them.
@@ -372,6 +356,6 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     pub(crate) fn platform(&self) -> &P {
-        self.engine.platform()
+        self.vm.platform()
     }
 }

@@ -12,20 +12,19 @@ use super::{
     map_flags::access_flags,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
-    zap::SpaceTlb,
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
+    PAGE_SHIFT, PAGE_SIZE, VirtAddr,
     error::MprotectError,
     platform::Platform,
     uprobe,
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{
-    Gather, Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
-};
+use core::ops::Range;
+use freehold_pagetable::Kind;
+use freehold_vmspace::Protect;
+use freehold_vmspace::VmGather;
 
 impl From<SplitMergeError> for MprotectError {
     fn from(error: SplitMergeError) -> Self {
@@ -113,8 +112,7 @@ impl<P: Platform> AddressSpace<P> {
         if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
             return Err(MprotectError::Invalid);
         }
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::new(&tlb, &self.gathers);
+        let mut gather = self.vm.gather();
         let mut opened = ArrayVec::new();
         let mut protecting = Protecting {
             guard: &guard,
@@ -138,7 +136,7 @@ impl<P: Platform> AddressSpace<P> {
 struct Protecting<'g, 't, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
     /// No frames go, so it need not hold any.
-    gather: &'g mut Gather<'t, SpaceTlb<'s, P>, 1>,
+    gather: &'g mut VmGather<'t, P, 1>,
     access: VmFlags,
     /// The protection key that was asked for.
     pkey: Option<u8>,
@@ -237,24 +235,18 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     /// Gives the entries of `part` the rights of `new`.
     fn change_entries(&mut self, part: &Range<u64>, old: VmFlags, new: VmFlags) {
         let space = self.guard.space;
-        let range = VaRange::of(part.start, part.end);
-        let platform = space.platform();
+        let (write, shared) = (new.contains(VmFlags::WRITE), new.contains(VmFlags::SHARED));
+        let change = Protect { rights: vma_pte_flags(new), write, shared };
         let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
-        let walked = if only_given && new.pkey() == old.pkey() {
-            // Rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
-            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut NotCached })
-        } else {
-            space.table.walk(platform, range, &mut Changer { platform, flags: new, stale: &mut *self.gather })
-        };
-        // Huge pages were split at the edges when the VMA was cut, and a change allocates nothing.
-        debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
+        let taken = !only_given || new.pkey() != old.pkey();
+        space.vm.protect(part.clone(), change, taken.then_some(&mut *self.gather));
     }
 
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their anon_vma is chosen
     /// now, while its neighbours are as they are.
     fn note_opened(&mut self, vma: &Vma<P>, part: Range<u64>) {
         let space = self.guard.space;
-        let (first, level) = space.table.peek(space.platform(), VirtAddr::new(part.start));
+        let (first, level) = space.vm.peek(VirtAddr::new(part.start));
         // A guard right at the start keeps everything away.
         if !matches!(first.kind(level), Kind::Marker { .. }) {
             // Without memory the first write will choose.
@@ -265,69 +257,5 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             Some(last) if full || last.end == part.start => last.end = part.end,
             _ => self.opened.push(part),
         }
-    }
-}
-
-/// Gives every leaf it is shown the rights that `flags` allow.
-struct Changer<'c, P, S> {
-    platform: &'c P,
-    flags: VmFlags,
-    stale: &'c mut S,
-}
-
-/// The flags of an entry that follow from its VMA; all others stay as they are.
-const RIGHTS: PteFlags = PteFlags::WRITE
-    .union(PteFlags::USER)
-    .union(PteFlags::EXEC)
-    .union(PteFlags::NO_ACCESS)
-    .union(PteFlags::PKEY);
-
-/// What becomes of an entry in a VMA with these flags.
-fn with_rights<P: Platform>(
-    platform: &P,
-    flags: VmFlags,
-    level: Level,
-    pte: Pte<P::Format>,
-) -> Pte<P::Format> {
-    let Kind::Leaf { pfn, flags: old } = pte.kind(level) else { return pte };
-    let mut new = (old - RIGHTS) | (vma_pte_flags(flags) & RIGHTS);
-    let write = flags.contains(VmFlags::WRITE)
-        && (old.contains(PteFlags::WRITE)
-            || records(platform, pfn, level).all(|pfn| is_own(platform, flags, pfn, old)));
-    new.set(PteFlags::WRITE, write);
-    pte.with_flags(level, new)
-}
-
-/// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
-fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
-    let counted = if platform.frame(pfn).hugetlb().is_some() { 1 } else { level.frames() };
-    (0..counted).map(move |n| pfn.add(n))
-}
-
-/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to hear of the
-/// write. In all other cases the first write faults and decides.
-fn is_own<P: Platform>(platform: &P, flags: VmFlags, pfn: Pfn, entry: PteFlags) -> bool {
-    if flags.contains(VmFlags::SHARED) || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
-        return false;
-    }
-    let frame = platform.frame(pfn);
-    frame.is_anon() && frame.is_exclusive()
-}
-
-impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
-    const LARGE: Large = Large::Visit;
-
-    // Apart from the walk, whose variables would take registers away from what is done for each page.
-    #[inline(never)]
-    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let (platform, flags) = (self.platform, self.flags);
-        table.change_each(range, self.stale, |_, pte| with_rights(platform, flags, Level::Pte, pte));
-        ControlFlow::Continue(())
-    }
-
-    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        let (platform, flags, level) = (self.platform, self.flags, leaf.level());
-        leaf.change(self.stale, |pte| with_rights(platform, flags, level, pte));
-        ControlFlow::Continue(())
     }
 }

@@ -16,10 +16,8 @@ use super::{
     deferred_retire::DeferredRetire,
     limits::Replaced,
     locking::WriteGuard,
-    move_tables::{MoveGather, Tables},
     split_merge::{NewMapping, SplitMergeError},
     unmap::Decoded,
-    zap::SpaceTlb,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -33,7 +31,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use core::ops::Range;
-use freehold_pagetable::Gather;
+use freehold_vmspace::{MoveGather, Tables};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.
@@ -435,7 +433,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
         let prepared = match source.huge_page_size() {
             Some(size) => self.space.prepare_huge_pages(size, from.clone(), target.start),
-            None => self.space.prepare_entries(from.clone(), target.start, movable(source)),
+            None => self.space.vm.prepare_entries(from.clone(), target.start, movable(source)),
         };
         let prepared =
             prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &from, &target));
@@ -548,14 +546,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put the target into
         // a VMA before the source, it has to be kept out; and where whole tables move, for it may be in one.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
-        let tlb = SpaceTlb { space: self.space };
-        let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &self.space.gathers);
+        let mut gather: MoveGather<'_, P> = self.space.vm.gather();
         if let Some(size) = source.huge_page_size() {
             self.space.move_huge_pages(source, size, from, to, &mut gather);
             return gather.finish();
         }
         let exclude = |tables| (exposed || tables == Tables::Move).then(|| RmapEdit::of(source));
-        self.space.move_entries(from, to, movable(source), &mut gather, exclude);
+        self.space.vm.move_entries(from, to, movable(source), &mut gather, exclude);
         gather.finish();
     }
 

@@ -1,34 +1,10 @@
 //! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
 
 use super::{AddressSpace, TASK_SIZE};
-use crate::{PAGE_SIZE, Pfn, VirtAddr, engine::Engine, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
 use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, Large, LeafGuard, Level, PteFlags, PteGuard, VaRange, Visitor};
-
-/// What kind of page is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageKind {
-    /// Anonymous: a private copy, or memory that was never of a file.
-    Anon,
-    /// Of a file or of shared memory.
-    File,
-    /// The common page of zeroes that a read of untouched anonymous memory finds.
-    Zero,
-    /// Of a mapping whose frames the engine does not own.
-    Special,
-}
-
-/// Pages that are present, one after the other, of one kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
-    /// Their addresses.
-    pub range: Range<u64>,
-    /// What they are.
-    pub kind: PageKind,
-    /// Mapped by one entry: a huge page, or the part of it that was asked for.
-    pub huge: bool,
-}
+use core::ops::Range;
+pub use freehold_vmspace::{PageKind, Present};
 
 /// As many runs as are kept while locks are held, before `sink` sees them: 24 bytes each of a kernel's stack.
 const RUNS: usize = 32;
@@ -58,16 +34,14 @@ impl<P: Platform> AddressSpace<P> {
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
         let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(TASK_SIZE);
         let mut at = range.start & !(PAGE_SIZE - 1);
-        let mut runs = ArrayVec::new();
+        let mut runs = ArrayVec::<Present, RUNS>::new();
         while at < end {
             let next = self.with_next_vma(at, |_, part| {
                 let part = part.start.max(at)..part.end.min(end);
-                let mut scan = Scan { engine: &self.engine, runs: &mut runs, next: part.end };
-                if part.start < part.end {
-                    // The scan makes no table and splits no leaf, so it cannot run out of memory.
-                    let _ = self.table.walk(self.platform(), VaRange::of(part.start, part.end), &mut scan);
+                match part.start < part.end {
+                    true => self.vm.present(part, &mut runs).max(at),
+                    false => part.end.max(at),
                 }
-                scan.next.max(at)
             });
             runs.drain(..).for_each(&mut sink);
             match next {
@@ -90,73 +64,10 @@ impl<P: Platform> AddressSpace<P> {
         self.with_next_vma(addr, |_, part| {
             if part.contains(&addr) {
                 let address = VirtAddr::new(addr & !(PAGE_SIZE - 1));
-                let (pte, level) = self.table.peek(self.platform(), address);
-                if let Kind::Leaf { pfn, flags } = pte.kind(level)
-                    && !flags.contains(PteFlags::SPECIAL)
-                {
-                    found = Some(pfn.add(address.frame_in_leaf(level)));
-                }
+                found = self.vm.frame_at(address);
             }
             part.end
         });
         found
-    }
-}
-
-struct Scan<'p, P: Platform> {
-    engine: &'p Engine<P>,
-    runs: &'p mut ArrayVec<Present, RUNS>,
-    /// Where to go on: after the range, or at the first page that there was no room for.
-    next: u64,
-}
-
-impl<P: Platform> Scan<'_, P> {
-    fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
-        match flags.contains(PteFlags::SPECIAL) {
-            true if self.engine.is_zero(pfn) => PageKind::Zero,
-            true => PageKind::Special,
-            false if self.engine.platform().frame(pfn).is_anon() => PageKind::Anon,
-            false => PageKind::File,
-        }
-    }
-
-    fn push(&mut self, run: Present) -> ControlFlow<()> {
-        let start = run.range.start;
-        match self.runs.try_push(run) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => {
-                self.next = start;
-                ControlFlow::Break(())
-            }
-        }
-    }
-}
-
-impl<P: Platform> Visitor<P::Format, P> for Scan<'_, P> {
-    const LARGE: Large = Large::Visit;
-
-    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let first = self.runs.len();
-        table.for_each(range, |address, pte| {
-            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
-                return ControlFlow::Continue(());
-            };
-            let (at, kind) = (address.get(), self.kind(pfn, flags));
-            match self.runs[first..].last_mut() {
-                Some(run) if run.range.end == at && run.kind == kind => run.range.end += PAGE_SIZE,
-                _ => return self.push(Present { range: at..at + PAGE_SIZE, kind, huge: false }),
-            }
-            ControlFlow::Continue(())
-        })
-    }
-
-    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let Kind::Leaf { pfn, flags } = leaf.kind() else {
-            return ControlFlow::Continue(());
-        };
-        let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
-        let range = range.start().get()..range.start().get() + range.len();
-        let kind = self.kind(first, flags);
-        self.push(Present { range, kind, huge: true })
     }
 }

@@ -209,7 +209,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Whether the hardware would let the access pass.
     fn is_there(&self, page: u64, access: Access) -> bool {
-        let (pte, level) = self.table.peek(self.platform(), VirtAddr::new(page));
+        let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let Kind::Leaf { flags, .. } = pte.kind(level) else { return false };
         !flags.contains(PteFlags::NO_ACCESS) && (!access.write || flags.contains(PteFlags::WRITE))
     }

@@ -216,7 +216,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if vma.is_anonymous() && vma.anon().is_some() {
             for at in [part.start, part.end] {
                 if vma.start() < at && at < vma.end() {
-                    self.space.split_huge(at).map_err(|_| NoMemory)?;
+                    self.space.vm.split_huge(at).map_err(|_| NoMemory)?;
                 }
             }
         }

@@ -9,13 +9,11 @@
 use super::{
     AddressSpace,
     locking::{WriteGuard, entry_at},
-    move_tables::{MoveGather, Tables},
-    zap::SpaceTlb,
 };
 use crate::{
     PAGE_SIZE, error::StackMoveError, platform::Platform, rmap::edit::RmapEdit, vma::flags::VmFlags,
 };
-use freehold_pagetable::Gather;
+use freehold_vmspace::{MoveGather, Tables};
 
 impl<P: Platform> AddressSpace<P> {
     /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place may overlap the old one.
@@ -54,15 +52,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         // From here on no fault makes a table that its entries could not leave.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
-        if let Err(error) = space.prepare_entries(from.clone(), target, Tables::Stay) {
+        if let Err(error) = space.vm.prepare_entries(from.clone(), target, Tables::Stay) {
             space.drop_tables(self, &(target..start));
             return Err(error.into());
         }
         // Nothing can fail from here on.
-        let tlb = SpaceTlb { space };
-        let mut gather: MoveGather<'_, '_, P> = Gather::new(&tlb, &space.gathers);
+        let mut gather: MoveGather<'_, P> = space.vm.gather();
         let mut walkers_out = RmapEdit::of(vma);
-        space.move_entries(from.clone(), target, Tables::Stay, &mut gather, |_| ());
+        space.vm.move_entries(from.clone(), target, Tables::Stay, &mut gather, |_| ());
         right.set_bounds_within(&mut walkers_out, to.clone(), vma.pgoff());
         self.replace(target..from.end, &[entry_at(vma, to.clone())]);
         drop(walkers_out);

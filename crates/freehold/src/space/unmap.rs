@@ -31,7 +31,6 @@ use super::{
     locking::{WriteGuard, closing_entry},
     split_merge::SplitMergeError,
     vma_list::{OwnedList, VmaList},
-    zap::{SpaceTlb, Zap},
 };
 use crate::{
     PAGE_SIZE,
@@ -44,7 +43,8 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
-use freehold_pagetable::{Format, Gather, Level, VaRange, VirtAddr};
+use freehold_pagetable::VaRange;
+use freehold_vmspace::VmGather;
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
 /// lock; a constant, so the hold stays independent of sizes.
@@ -227,13 +227,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let small = span.end - span.start <= AT_ONCE;
         let mut known = None;
         let mut free = || *known.get_or_insert_with(|| self.free_span(&span));
-        if !totals.files && space.is_settled(&span, small, &mut free) {
+        if !totals.files && space.vm.is_settled(&span, small, &mut free) {
             return Settling::Nothing;
         }
         let free = free();
         match space.locking.unmap {
             Unmap::Released if totals.special => Settling::Exclusive(free),
-            Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(&space.mmu) => {
+            Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(space.vm.mmu()) => {
                 Settling::Exclusive(free)
             }
             Unmap::Released => Settling::Released,
@@ -428,18 +428,17 @@ impl<P: Platform> Unmapped<'_, P> {
 ///
 /// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to anonymous pages ask frames.
 fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
-    let tlb = SpaceTlb { space };
     let files = list.iter().any(|vma| vma.object().listed_by().is_some());
     let mut gather = if files {
-        Gather::new(&tlb, &space.gathers)
+        space.vm.gather()
     } else {
         RmapEdit::unlink(list.iter());
-        Gather::exclusive(&tlb)
+        space.vm.exclusive_gather()
     };
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
             true => space.zap_huge_pages(vma, &mut gather),
-            false => space.zap(vma.range(), Zap::of(vma), &mut gather),
+            false => space.vm.zap(vma.range(), vma.zap(), &mut gather),
         }
     }
     if files {
@@ -448,7 +447,7 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
     }
     // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the caller holds
     // the lock, or `free` is the closing range itself; nobody comes through the reverse map.
-    unsafe { space.unlink_tables(span, free, &mut gather) };
+    unsafe { space.vm.unlink_tables(VaRange::of(span.start, span.end), free, &mut gather) };
     gather.finish();
 }
 
@@ -460,70 +459,23 @@ impl<P: Platform> AddressSpace<P> {
         vma.flags().intersects(VmFlags::PFNMAP | huge)
     }
 
-    /// Whether nothing is mapped in `span`, whose VMAs are locked for writing, and no table at an end of it lies inside `free`, so that
-    /// it must go with the range. Errs towards `false` for large ranges that have page tables.
-    fn is_settled(&self, span: &Range<u64>, small: bool, free: impl FnOnce() -> VaRange) -> bool {
-        const TABLE: u64 = Level::Pte.table_span();
-        if span.is_empty() {
-            return true;
-        }
-        let peek = |at: u64| (VirtAddr::new(at), self.table.peek(self.platform(), VirtAddr::new(at)));
-        let (first, last) = (peek(span.start), span.end - 1);
-        // Nearly always one table of the lowest level would hold it all.
-        let one = span.start / TABLE == last / TABLE;
-        // The walk ends at an entry: the lowest table on the way is the one that holds it.
-        let ends = [Some(first), (!one).then(|| peek(last))];
-        let mut tables =
-            ends.into_iter().flatten().filter(|(_, (_, level))| *level < P::Format::ROOT).peekable();
-        if tables.peek().is_some() {
-            let free = free();
-            if tables.any(|(at, (_, level))| free.covers(VaRange::entry(at, level.above()))) {
-                return false;
-            }
-        }
-        let (_, (pte, level)) = first;
-        if one && level > Level::Pte {
-            return pte.is_none();
-        }
-        let range = VaRange::of(span.start, span.end);
-        self.table.is_empty_range(self.platform(), range) || (small && self.is_unmapped(range))
-    }
-
-    /// Unlinks the tables over `span` that lie inside `free`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`PageTable::unlink_tables`](freehold_pagetable::PageTable::unlink_tables).
-    unsafe fn unlink_tables<const N: usize>(
-        &self,
-        span: &Range<u64>,
-        free: VaRange,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>, N>,
-    ) {
-        let range = VaRange::of(span.start, span.end);
-        // SAFETY: the caller's promise; the gather's tables come from this space's platform.
-        unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
-    }
-
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
     pub(super) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: &Range<u64>) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let free = guard.free_span(range);
         // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.unlink_tables(range, free, &mut gather) };
+        unsafe { self.vm.unlink_tables(VaRange::of(range.start, range.end), free, &mut gather) };
         gather.finish();
     }
 
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else needs by now
     /// and takes it out of the tree; flushes and frees those tables after the lock.
     fn end_closing(&self, span: &Range<u64>) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
+        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.unlink_tables(span, free, &mut gather) };
+        unsafe { self.vm.unlink_tables(VaRange::of(span.start, span.end), free, &mut gather) };
         guard.replace(span.clone(), &[]);
         self.closings.end(guard);
         gather.finish();

@@ -3,7 +3,7 @@
 //! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds it for some pages at a
 //! time. A page is put where nothing is, or the marker of a write-protected page; whoever waits for it is woken when all are there.
 
-use super::{Context, Userfaultfd, decode, wait::is_wp_marker};
+use super::{Context, Userfaultfd, decode};
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
@@ -25,6 +25,7 @@ use crate::{
 use bitflags::bitflags;
 use core::ops::Range;
 use freehold_pagetable::{MarkerKind, Pte, PteFlags, PteTable, TableError};
+use freehold_vmspace::is_wp_marker;
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 32;
@@ -185,7 +186,7 @@ impl<P: Platform> Filler<'_, P> {
         let end = range.end.min(*at + BATCH * PAGE_SIZE);
         while *at < end {
             let page = *at;
-            let table = self.space.table.pte_table_alloc(self.space.platform(), VirtAddr::new(page))?;
+            let table = self.space.vm.pte_table_alloc(VirtAddr::new(page))?;
             match self.source {
                 Source::Bytes(bytes) => {
                     let offset = (page - range.start) as usize;
@@ -212,7 +213,7 @@ impl<P: Platform> Filler<'_, P> {
         end: u64,
     ) -> Result<(), UffdError> {
         let rights = vma_pte_flags(vma.flags());
-        let zero = Pte::page(self.space.engine.zero, rights | PteFlags::SPECIAL);
+        let zero = Pte::page(self.space.engine.memory().zero(), rights | PteFlags::SPECIAL);
         let mut rss = Rss::default();
         let rcu = P::rcu_read();
         // Within the guard, so that a change which waits for its end finds what is put here.
@@ -241,7 +242,7 @@ impl<P: Platform> Filler<'_, P> {
             }
         }
         drop(guard);
-        self.space.counters.count_rss(&rss);
+        self.space.vm.count_rss(&rss);
         done
     }
 
@@ -302,7 +303,7 @@ impl<P: Platform> Filler<'_, P> {
         bytes: Option<&[u8]>,
     ) -> Result<(), UffdError> {
         let engine = &self.space.engine;
-        let pfn = engine.alloc_anon(bytes.is_none(), vma, page)?;
+        let pfn = engine.memory().alloc_anon(bytes.is_none(), vma.anon_root(), vma.pgoff_of(page))?;
         if let Some(bytes) = bytes {
             engine.platform().write_frame(pfn, 0, bytes);
         }
@@ -312,8 +313,8 @@ impl<P: Platform> Filler<'_, P> {
         }
         let put = self.put(table, page, Pte::page(pfn, rights));
         match put {
-            Ok(()) => self.space.counters.count_page(RssKind::Anon, 1),
-            Err(_) => engine.discard_anon(pfn),
+            Ok(()) => self.space.vm.count_page(RssKind::Anon, 1),
+            Err(_) => engine.memory().discard_anon(pfn),
         }
         put
     }
@@ -353,7 +354,7 @@ impl<P: Platform> Filler<'_, P> {
             guard.set(address, Pte::page(pfn, self.file_rights(vma, pfn)));
         }
         drop(guard);
-        self.space.counters.count_rss(&rss);
+        self.space.vm.count_rss(&rss);
         // A fault may have been faster with this very page.
         if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
     }

@@ -13,11 +13,9 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::UffdError,
-    frame::cache::anon_root_of,
     platform::Platform,
-    rmap::Moving,
     rounds::Rounds,
-    space::{AddressSpace, locking::VmaRead, zap::SpaceTlb},
+    space::{AddressSpace, locking::VmaRead},
     vma::{
         Vma,
         flags::VmFlags,
@@ -26,11 +24,13 @@ use crate::{
 };
 use bitflags::bitflags;
 use core::ops::Range;
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
 use freehold_sync::{
     Sleepers,
     atomic::{Ordering::SeqCst, fence},
 };
+use freehold_vmspace::Moving;
+use freehold_vmspace::VmGather;
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;
@@ -137,7 +137,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             Ok(()) => Ok(()),
             Err(Obstacle::Error(error)) => Err(error),
             Err(Obstacle::Wait(pfn)) => {
-                self.space.engine.wait_for_frame(pfn)?;
+                self.space.vm.memory().wait_for_frame(pfn)?;
                 Ok(())
             }
         }
@@ -195,22 +195,21 @@ impl<'m, P: Platform> Mover<'m, P> {
 
     /// What lies in one table at either end.
     fn part(&self, both: &Both<'_, P>, moved: &mut u64) -> Result<(), Obstacle> {
-        let (space, platform) = (self.space, self.space.platform());
+        let (space, _platform) = (self.space, self.space.platform());
         let from = VirtAddr::new(self.source.start + *moved);
         let to = VirtAddr::new(self.target.start + *moved);
-        let target = space.table.pte_table_alloc(platform, to).map_err(UffdError::from)?;
+        let target = space.vm.pte_table_alloc(to).map_err(UffdError::from)?;
         let span = |address: VirtAddr| VaRange::entry(address, Level::Pmd).end().get() - address.get();
         let left = self.source.end - from.get();
         let len = left.min(span(from)).min(span(to)).min(BATCH * PAGE_SIZE);
-        let Some(source) = space.table.pte_table(platform, from) else {
-            let (pte, level) = space.table.peek(platform, from);
+        let Some(source) = space.vm.pte_table(from) else {
+            let (pte, level) = space.vm.peek(from);
             if pte.is_leaf(level) {
-                return space.split_huge_around(from.get()).map_err(|_| UffdError::OutOfMemory.into());
+                return space.vm.split_huge_around(from.get()).map_err(|_| UffdError::OutOfMemory.into());
             }
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
         };
-        let tlb = SpaceTlb { space };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &space.gathers);
+        let mut gather: VmGather<'_, _, 1> = space.vm.gather();
         // In one read section with the moves, so that a change which waits for its end finds the pages where they are then.
         let rcu = P::rcu_read();
         if self.context.is_changing() {
@@ -240,7 +239,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         let end = *moved + len;
         while *moved < end {
             let address = VirtAddr::new(self.target.start + *moved);
-            if !self.space.table.peek(self.space.platform(), address).0.is_none() {
+            if !self.space.vm.peek(address).0.is_none() {
                 return Err(UffdError::Present);
             }
             *moved += PAGE_SIZE;
@@ -254,7 +253,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         both: &Both<'_, P>,
         tables: &mut Tables<'m, P>,
         moved: u64,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+        gather: &mut VmGather<'_, P, 1>,
     ) -> Result<(), Obstacle> {
         let from = VirtAddr::new(self.source.start + moved);
         let to = VirtAddr::new(self.target.start + moved);
@@ -291,21 +290,23 @@ impl<'m, P: Platform> Mover<'m, P> {
         pfn: Pfn,
         index: u64,
         target: &Vma<P>,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+        gather: &mut VmGather<'_, P, 1>,
     ) -> Result<(), Obstacle> {
         let frame = self.space.platform().frame(pfn);
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
         // Who works on the page goes first, and is waited for; who comes by the home it has now comes too late for the old entry. See `rmap`.
-        let Some(identity) = self.space.engine.try_lock_frame(pfn) else { return Err(Obstacle::Wait(pfn)) };
+        let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
+            return Err(Obstacle::Wait(pfn));
+        };
         let old = tables.source.take(from, gather);
         // A borrower that takes no lock raises the count, then looks whether the entry is still the same: with the fences on both
         // sides one of us notices.
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {
-            frame.set_home(anon_root_of(target), index);
+            frame.set_home(target.anon_root(), index);
         } else {
             tables.source.set(from, old);
         }

@@ -4,23 +4,18 @@
 //! bit there. Right and bit change by one exchange, and the old right is gone from all TLBs when the call returns, whoever took it away
 //! (hazard C-53).
 
-use super::{Features, Userfaultfd, decode, wait::is_wp_marker};
+use super::{Features, Userfaultfd, decode};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::UffdError,
     platform::Platform,
-    rmap::Moving,
     rounds::Rounds,
-    space::{AddressSpace, zap::SpaceTlb},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{
-    Absent, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard,
-    TableMemory, VaRange, VirtAddr, Visitor,
-};
+use core::ops::Range;
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 512;
@@ -110,105 +105,11 @@ impl<P: Platform> AddressSpace<P> {
     /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is marked: pages of files, and
     /// with `unpopulated` anonymous ones.
     fn protect_part(&self, vma: &Vma<P>, part: &Range<u64>, unpopulated: bool) -> Result<(), UffdError> {
-        let range = VaRange::of(part.start, part.end);
-        let tlb = SpaceTlb { space: self };
-        let mut gather: Gather<'_, _, 1> = Gather::new(&tlb, &self.gathers);
-        let walked = match unpopulated || !vma.is_anonymous() {
-            true => self.table.walk(self.platform(), range, &mut Marking(&mut gather)),
-            false => self.table.walk(self.platform(), range, &mut Protecting(&mut gather)),
-        };
-        // Also what others have taken away, and not flushed: nobody stores when this returns.
-        gather.finish();
-        walked.map(|_| ()).map_err(|_| UffdError::OutOfMemory)
+        Ok(self.vm.write_protect(part.clone(), unpopulated || !vma.is_anonymous())?)
     }
 
     /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be written.
     pub(crate) fn unprotect(&self, part: &Range<u64>) {
-        let range = VaRange::of(part.start, part.end);
-        let walked = self.table.walk(self.platform(), range, &mut Unprotecting);
-        debug_assert!(walked.is_ok(), "taking marks away allocates nothing");
-    }
-}
-
-/// The entry, write-protected.
-fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
-    match pte.kind(Level::Pte) {
-        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
-        Kind::Marker { kind: MarkerKind::Migration, payload } => {
-            Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
-        }
-        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
-    }
-}
-
-/// The entry, not write-protected. The next store finds out what may be written.
-pub(crate) fn unprotected<F: Format>(pte: Pte<F>) -> Pte<F> {
-    match pte.kind(Level::Pte) {
-        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags - PteFlags::UFFD_WP),
-        Kind::Marker { kind: MarkerKind::Migration, payload } => {
-            Moving { uffd_wp: false, ..Moving::of(payload) }.entry()
-        }
-        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
-    }
-}
-
-/// Protects what is there.
-struct Protecting<'p, 'g, 's, P: Platform>(&'p mut Gather<'g, SpaceTlb<'s, P>, 1>);
-
-impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, '_, P> {
-    // For each huge page a table is kept; a part of one can be protected alone.
-    const LARGE: Large = Large::Split;
-
-    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.change_each(range, self.0, |_, pte| protected(pte));
-        ControlFlow::Continue(())
-    }
-
-    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
-
-/// Protects what is there, and marks what is not.
-struct Marking<'p, 'g, 's, P: Platform>(&'p mut Gather<'g, SpaceTlb<'s, P>, 1>);
-
-impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, '_, P> {
-    const ABSENT: Absent = Absent::Make;
-    const LARGE: Large = Large::Split;
-
-    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.change_each(range, self.0, |_, pte| protected(pte));
-        for page in (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize) {
-            // What is there is protected by now.
-            let _ = table.install(VirtAddr::new(page), Pte::marker(MarkerKind::UffdWp, 0));
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
-
-/// Undoes both.
-struct Unprotecting;
-
-impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
-    // Nothing protects a huge page as a whole.
-    const LARGE: Large = Large::Skip;
-
-    fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
-        // No TLB holds a marker, nor more rights than an entry that has none to write.
-        table.zap_each(range, &mut NotCached, |_, slot, _| {
-            if is_wp_marker(slot.pte()) {
-                slot.clear();
-            }
-        });
-        table.change_each(range, &mut NotCached, |_, pte| unprotected(pte));
-        ControlFlow::Continue(())
-    }
-
-    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+        self.vm.write_unprotect(part.clone());
     }
 }

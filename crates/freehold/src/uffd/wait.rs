@@ -11,8 +11,9 @@ use crate::{
     space::{AddressSpace, FaultLock, Rss},
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
-use freehold_pagetable::{Format, Kind, Level, MarkerKind, Pte, PteFlags, PteTable};
+use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
 use freehold_sync::Killed;
+use freehold_vmspace::is_wp_marker;
 
 /// A fault that has to wait, with no lock held and nothing borrowed.
 pub(crate) struct Userfault<P: Platform> {
@@ -39,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
     /// read without their table's lock: who finds less there than there is now has been queued late enough to be woken.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
-        let (pte, level) = self.table.peek(self.platform(), VirtAddr::new(page));
+        let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let (absent, protected) = match pte.kind(level) {
             Kind::None => (true, false),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => (true, true),
@@ -95,7 +96,7 @@ impl<P: Platform> AddressSpace<P> {
         let Object::File(file) = vma.object() else {
             let mut guard = table.lock();
             if is_wp_marker(guard.get(address)) {
-                guard.set(address, Pte::page(self.engine.zero, rights | PteFlags::SPECIAL));
+                guard.set(address, Pte::page(self.engine.memory().zero(), rights | PteFlags::SPECIAL));
             }
             return FaultOutcome::Done;
         };
@@ -114,14 +115,9 @@ impl<P: Platform> AddressSpace<P> {
             guard.set(address, Pte::page(pfn, rights));
         }
         drop(guard);
-        self.counters.count_rss(&rss);
+        self.vm.count_rss(&rss);
         FaultOutcome::Done
     }
-}
-
-/// Whether an entry of the lowest level says that the page is write-protected, and not there.
-pub(super) fn is_wp_marker<F: Format>(pte: Pte<F>) -> bool {
-    matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::UffdWp, .. })
 }
 
 /// Why the pager is to deal with a page that is not mapped.

@@ -10,16 +10,13 @@ use super::{
     registry::{List, Probe},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
-    engine::Engine,
-    object::Mapping,
-    platform::Platform,
-    rmap::Moving,
-    space::{AddressSpace, RssKind, zap::SpaceTlb},
-    vma::Vma,
+    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr, engine::Engine, object::Mapping, platform::Platform,
+    space::AddressSpace, vma::Vma,
 };
 use core::ops::Range;
-use freehold_pagetable::{Gather, Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
+use freehold_vmspace::Moving;
+use freehold_vmspace::VmGather;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -49,7 +46,7 @@ struct Spare<'e, P: Platform> {
 impl<P: Platform> Drop for Spare<'_, P> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.engine.free_frame(frame);
+            self.engine.memory().free_frame(frame);
         }
     }
 }
@@ -70,13 +67,12 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
-        let Some(table) = self.table.pte_table(self.platform(), address) else { return Ok(()) };
+        let Some(table) = self.vm.pte_table(address) else { return Ok(()) };
         let mut spare = Spare { engine: &self.engine, frame: None };
-        let tlb = SpaceTlb { space: self };
         loop {
             // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the table's lock
             // is let go of; what has left the entry goes back after the guard.
-            let mut gather = Gather::<_, 1>::new(&tlb, &self.gathers);
+            let mut gather = self.vm.gather();
             let outcome = {
                 let rcu = P::rcu_read();
                 mapping.probes().read::<P>(&rcu).map_or(Outcome::Settled, |list| {
@@ -96,7 +92,7 @@ impl<P: Platform> AddressSpace<P> {
                 Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
                 Outcome::NeedsFrame => {}
             }
-            let frame = self.engine.frames.alloc(self.platform());
+            let frame = self.vm.memory().alloc_like(Level::Pte);
             spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
         }
     }
@@ -120,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
                 _ => return,
             };
             match self.settle_probes(vma, file.mapping(), index) {
-                Err(Unsettled::Moving(pfn)) => self.engine.wait_out_frame(pfn),
+                Err(Unsettled::Moving(pfn)) => self.vm.memory().wait_out_frame(pfn),
                 Ok(()) | Err(Unsettled::NoMemory) => index += 1,
             }
         }
@@ -163,7 +159,7 @@ impl<P: Platform> Page<'_, P> {
     fn settle(
         &self,
         mut guard: PteGuard<'_, P::Format, P>,
-        gather: &mut Gather<'_, SpaceTlb<'_, P>, 1>,
+        gather: &mut VmGather<'_, P, 1>,
         spare: &mut Spare<'_, P>,
     ) -> Outcome {
         match guard.get(self.address).kind(Level::Pte) {
@@ -177,11 +173,11 @@ impl<P: Platform> Page<'_, P> {
     }
 
     /// The entry maps `pfn`, which shows something else than it is to show.
-    fn change<'s>(
+    fn change(
         &self,
         pfn: Pfn,
         guard: &mut PteGuard<'_, P::Format, P>,
-        gather: &mut Gather<'_, SpaceTlb<'s, P>, 1>,
+        gather: &mut VmGather<'_, P, 1>,
         spare: &mut Spare<'_, P>,
     ) -> Outcome {
         let (space, platform) = (self.space, self.space.platform());
@@ -191,7 +187,7 @@ impl<P: Platform> Page<'_, P> {
         // One reference is this entry's: nobody can come to have another but through this table.
         let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
         if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
-            space.counters.count_page(RssKind::of(frame), -1);
+            space.vm.count_page(frame.kind(), -1);
             frame.sub_map();
             gather.frame(pfn, Level::Pte);
         } else if alone || own {

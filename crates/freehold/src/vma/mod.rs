@@ -63,6 +63,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
+use freehold_vmspace::Zap;
 
 /// One mapped area of an address space.
 ///
@@ -238,6 +239,22 @@ impl<P: Platform> Vma<P> {
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
         // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
         unsafe { self.anon_vma_words().tree().as_ref() }
+    }
+
+    /// Where the anonymous pages that are made in it are found: its tree, as frames' records name it.
+    pub(crate) fn anon_root(&self) -> usize {
+        debug_assert!(self.tree().is_some(), "a page is made in a VMA without an anon_vma");
+        self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance())
+    }
+
+    /// What a zap of it takes: everything.
+    pub(crate) fn zap(&self) -> Zap {
+        Zap::new(self.flags().contains(VmFlags::MAYSHARE))
+    }
+
+    /// Whether a page that was write-protected by a userfaultfd stays so when it comes again: one of a file does.
+    pub(crate) fn keeps_wp(&self) -> bool {
+        self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }
 
     /// AnonVma and tree. The anon_vma first: if there is one, so is the tree.

@@ -1,7 +1,7 @@
 //! Frames with as many references as can be counted: what may last and be had without end is refused, and nothing wraps.
 
 use super::*;
-use freehold::{engine::HugePages, error::ForkError, fault::FaultError, frame::Frame};
+use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};
 
 /// So many that nothing fits beside those that a page has in these tests.
 const MORE: i32 = i32::MAX;

@@ -6,7 +6,10 @@
     reason = "implements the engine's unsafe traits by passing everything on to the machine"
 )]
 
-use freehold::{Pfn, frame::Frame, platform::Platform};
+use freehold::{
+    Pfn,
+    platform::{Frame, Platform},
+};
 use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};

@@ -75,6 +75,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Frames::new", "with `Special::new`"),
     ("Frames::frame", "a value"),
     ("Engine::platform", "a reference"),
+    ("Engine::memory", "a reference"),
     ("Engine::config", "a reference"),
     ("Engine::huge_pages", "a value"),
     ("Engine::set_huge_pages", "a word, which needs no memory"),

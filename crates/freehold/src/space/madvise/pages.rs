@@ -4,7 +4,6 @@ use super::{
     super::{
         AddressSpace,
         parts::{Holes, Parts},
-        zap::Zap,
     },
     Advice, check_seal, whole,
 };
@@ -99,7 +98,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
     fn discard_part(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
-            self.discard(part, Zap::of(vma).keep_guards().keep_wp(vma));
+            self.vm.discard(part, vma.zap().keep_guards().keep_wp(vma.keeps_wp()));
             return Ok(());
         };
         if !part.start.is_multiple_of(bytes) {

@@ -1,44 +1,15 @@
 //! Taking pages out of page tables.
-#![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
-use super::{AddressSpace, Rss, RssKind};
-use crate::{
-    Pfn,
-    platform::Platform,
-    rmap::MOVING,
-    vma::{Vma, flags::VmFlags},
-};
+use crate::{Pfn, Rss, VmGather, VmSpace, frame::MOVING, platform::Platform};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, Tlb,
-    UnmappedFrame, VaRange, VirtAddr, Visitor, Walked,
+    ENTRIES, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, UnmappedFrame,
+    VaRange, VirtAddr, Visitor,
 };
-
-/// Where the gathers of one address space pay: the platform's TLBs, the frame caches, the memory for tables.
-pub(crate) struct SpaceTlb<'s, P: Platform> {
-    pub space: &'s AddressSpace<P>,
-}
-
-impl<P: Platform> Tlb for SpaceTlb<'_, P> {
-    fn flush(&self, what: &Flush) {
-        self.space.platform().flush(&self.space.mmu, what);
-    }
-
-    fn release(&self, frames: &[UnmappedFrame]) {
-        self.space.engine.release(frames);
-    }
-
-    unsafe fn free_tables(&self, tables: &[Pfn]) {
-        for table in tables {
-            // SAFETY: the gather unlinked it and has flushed since.
-            unsafe { self.space.platform().free_table(*table) };
-        }
-    }
-}
 
 /// What a zap takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Zap {
+pub struct Zap {
     /// Stores reach a file: an entry's dirty bit must not be lost.
     shared: bool,
     /// Guard markers stay.
@@ -50,9 +21,8 @@ pub(crate) struct Zap {
 }
 
 impl Zap {
-    /// Everything, guard markers included.
-    pub fn of<P: Platform>(vma: &Vma<P>) -> Self {
-        let shared = vma.flags().contains(VmFlags::MAYSHARE);
+    /// Everything, guard markers included; `shared`: stores reach a file.
+    pub fn new(shared: bool) -> Self {
         Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
     }
 
@@ -66,9 +36,9 @@ impl Zap {
         self.file_pages_only
     }
 
-    /// What a userfaultfd has write-protected, of a file, stays so when it comes again.
-    pub fn keep_wp<P: Platform>(self, vma: &Vma<P>) -> Self {
-        Zap { keep_wp: vma.flags().contains(VmFlags::UFFD_WP) && !vma.is_anonymous(), ..self }
+    /// Where `keep` says so, what a userfaultfd has write-protected stays so when it comes again.
+    pub fn keep_wp(self, keep: bool) -> Self {
+        Zap { keep_wp: keep, ..self }
     }
 
     /// Only pages that belong to the mapped file.
@@ -77,57 +47,52 @@ impl Zap {
     }
 }
 
-struct Zapper<'z, 'g, 't, P: Platform> {
+struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
     platform: &'z P,
-    gather: &'z mut Gather<'g, SpaceTlb<'t, P>>,
+    gather: &'z mut VmGather<'v, P>,
     /// Resident pages taken, negative.
     rss: Rss,
 }
 
-impl<P: Platform> AddressSpace<P> {
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
     /// Clears every entry of `range`, as `zap` says, and hands the frames to `gather`.
     ///
     /// # Locks
     ///
     /// The caller keeps the tables of the range from being unlinked: by the mmap lock, a VMA's lock, a reverse-mapping lock,
     /// or because the range is detached and its own. Takes each table's lock in turn.
-    pub(crate) fn zap(&self, range: Range<u64>, zap: Zap, gather: &mut Gather<'_, SpaceTlb<'_, P>>) {
+    pub fn zap(&self, range: Range<u64>, zap: Zap, gather: &mut VmGather<'_, P>) {
         if range.is_empty() {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
         // A large leaf is split without memory from elsewhere; were it not, it would stay, which must not be.
-        let walked = self.table.walk(self.platform(), VaRange::of(range.start, range.end), &mut zapper);
+        let walked = self.walk(VaRange::of(range.start, range.end), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
-        self.counters.count_rss(&zapper.rss);
-    }
-
-    /// Whether every entry of `range` is empty.
-    pub(crate) fn is_unmapped(&self, range: VaRange) -> bool {
-        matches!(self.table.walk(self.platform(), range, &mut AnyEntry), Ok(Walked::All))
+        self.count_rss(&zapper.rss);
     }
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
-    pub(crate) fn discard(&self, range: Range<u64>, zap: Zap) {
-        let tlb = SpaceTlb { space: self };
-        let mut gather = Gather::new(&tlb, &self.gathers);
+    pub fn discard(&self, range: Range<u64>, zap: Zap) {
+        let mut gather = self.gather();
         self.zap(range, zap, &mut gather);
         gather.finish();
     }
 }
 
-impl<P: Platform> Zapper<'_, '_, '_, P> {
+impl<P: Platform> Zapper<'_, '_, P> {
     /// The frame loses this entry; returns whether it may go.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
         frame.sub_map();
-        self.rss.add(RssKind::of(frame), -(pages as i64));
+        self.rss.add(frame.kind(), -(pages as i64));
     }
 }
 
 /// Stops at the first entry that is not empty.
-struct AnyEntry;
+pub(crate) struct AnyEntry;
 
 impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
     const LARGE: Large = Large::Visit;
@@ -141,7 +106,7 @@ impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
+impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     // A part of a huge page is split off by the table that is kept for it.
     const LARGE: Large = Large::SplitPart;
 
@@ -209,7 +174,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, '_, P> {
                     }
                     what = what.dirty();
                 }
-                rss.add(RssKind::of(frame), -1);
+                rss.add(frame.kind(), -1);
             }
             frame.sub_map();
             gather.unmapped(what);

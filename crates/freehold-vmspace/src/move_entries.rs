@@ -1,7 +1,7 @@
 //! Moving page-table entries from one place of an address space to another.
 //!
-//! Two passes: [`prepare_entries`](AddressSpace::prepare_entries) makes every table that will be needed and may fail;
-//! [`move_entries`](AddressSpace::move_entries) cannot. Nobody may fault in either range meanwhile: the caller has the
+//! Two passes: [`prepare_entries`](VmSpace::prepare_entries) makes every table that will be needed and may fail;
+//! [`move_entries`](VmSpace::move_entries) cannot. Nobody may fault in either range meanwhile: the caller has the
 //! mmap lock for writing and the source's VMA locked for writing, and nothing is mapped at the target yet, or it is
 //! locked for writing as well.
 //!
@@ -13,20 +13,19 @@
 //! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of the tables
 //! above, and with walkers of the reverse map kept out: one could hold a table that it found at the old place (hazard C-40).
 
-use super::{AddressSpace, zap::SpaceTlb};
-use crate::{PAGE_SIZE, error::NoMemory, platform::Platform};
+use crate::{NoMemory, PAGE_SIZE, VmGather, VmSpace, platform::Platform};
 use core::ops::Range;
-use freehold_pagetable::{Gather, Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};
 
 /// What a gather for moved entries holds: no frame goes away.
-pub(super) type MoveGather<'g, 's, P> = Gather<'g, SpaceTlb<'s, P>, 1>;
+pub type MoveGather<'v, P> = VmGather<'v, P, 1>;
 
 /// What a table of the lowest level spans.
 const TABLE: u64 = Level::Pte.table_span();
 
 /// Whether whole tables may move.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tables {
+pub enum Tables {
     /// They may, where they fit.
     Move,
     /// They stay, and their entries move.
@@ -44,23 +43,24 @@ impl Tables {
 }
 
 /// A table of the lowest level, and the part of the range in question that it translates.
-pub(super) type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, Range<u64>);
+pub type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, Range<u64>);
 
-impl<P: Platform> AddressSpace<P> {
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
     /// The first table of the lowest level under `range`. Large leaves on the way are split; spans without tables cost one
     /// look each, however large they are.
     ///
     /// # Errors
     ///
     /// No memory to split a large leaf.
-    pub(super) fn next_table(&self, range: Range<u64>) -> Result<Option<Found<'_, P>>, NoMemory> {
+    pub fn next_table(&self, range: Range<u64>) -> Result<Option<Found<'_, P>>, NoMemory> {
         let mut at = VirtAddr::new(range.start);
         while at.get() < range.end {
-            if let Some(table) = self.table.pte_table(self.platform(), at) {
+            if let Some(table) = self.pte_table(at) {
                 let end = table.span().end().get().min(range.end);
                 return Ok(Some((table, at.get()..end)));
             }
-            let (pte, level) = self.table.peek(self.platform(), at);
+            let (pte, level) = self.peek(at);
             match pte.kind(level) {
                 Kind::Leaf { .. } if level > Level::Pte => self.split_leaf(at, level)?,
                 // Nothing puts a marker above the lowest level.
@@ -80,15 +80,14 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// As [`split_huge`](Self::split_huge).
-    pub(crate) fn split_huge_around(&self, at: u64) -> Result<(), NoMemory> {
+    pub fn split_huge_around(&self, at: u64) -> Result<(), NoMemory> {
         self.split_leaf(VirtAddr::new(at), Level::Pmd)
     }
 
-    pub(super) fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
-        let platform = self.platform();
+    pub fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let split = match level {
-            Level::Pmd => self.table.pmd_table(platform, at).map(|table| table.split(at)),
-            _ => self.table.pud_table(platform, at).map(|table| table.split(at)),
+            Level::Pmd => self.pmd_table(at).map(|table| table.split(at)),
+            _ => self.pud_table(at).map(|table| table.split(at)),
         };
         match split {
             Some(Err(_)) => Err(NoMemory),
@@ -101,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// No memory; not where a table was kept for the split.
-    pub(super) fn split_huge(&self, at: u64) -> Result<(), NoMemory> {
+    pub fn split_huge(&self, at: u64) -> Result<(), NoMemory> {
         let address = VirtAddr::new(at);
         match address.span_down(Level::Pmd) == address {
             true => Ok(()),
@@ -114,20 +113,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// No memory; some tables may have been made.
-    pub(super) fn prepare_entries(&self, from: Range<u64>, to: u64, tables: Tables) -> Result<(), NoMemory> {
+    pub fn prepare_entries(&self, from: Range<u64>, to: u64, tables: Tables) -> Result<(), NoMemory> {
         let mut at = from.start;
         while let Some((_, part)) = self.next_table(at..from.end)? {
             let target = to + (part.start - from.start);
             at = part.end;
             if tables.may_move(part.start..from.end, target) {
                 // What lies there may still be an empty table; then its entries will be filled.
-                let above = self.table.pmd_table_alloc(self.platform(), VirtAddr::new(target));
+                let above = self.pmd_table_alloc(VirtAddr::new(target));
                 above.map_err(|_| NoMemory)?;
                 continue;
             }
             // What one table holds may end up in two.
             for address in [target, target + (part.end - part.start) - PAGE_SIZE] {
-                let table = self.table.pte_table_alloc(self.platform(), VirtAddr::new(address));
+                let table = self.pte_table_alloc(VirtAddr::new(address));
                 table.map_err(|_| NoMemory)?;
             }
         }
@@ -139,12 +138,12 @@ impl<P: Platform> AddressSpace<P> {
     /// `exclude` is called around each pair of tables, and whether they move themselves, to keep walkers of the reverse map out where
     /// they could come to the target before the source and so miss an entry at both, or be in a table that moves
     /// (linux-locking A.6); what it returns is held meanwhile.
-    pub(super) fn move_entries<L>(
+    pub fn move_entries<L>(
         &self,
         from: Range<u64>,
         to: u64,
         tables: Tables,
-        gather: &mut MoveGather<'_, '_, P>,
+        gather: &mut MoveGather<'_, P>,
         exclude: impl Fn(Tables) -> L,
     ) {
         let mut at = from.start;
@@ -163,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
             let reach = VaRange::entry(address, Level::Pmd).end().get() - address.get();
             part.end = part.end.min(part.start + reach);
             at = part.end;
-            let Some(target) = self.table.pte_table(self.platform(), address) else {
+            let Some(target) = self.pte_table(address) else {
                 // The source's table was made after the targets were, by a fault on a neighbour that shares it.
                 debug_assert!(
                     self.is_unmapped(VaRange::of(part.start, part.end)),
@@ -179,8 +178,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it stopped: at once
     /// if there is something at the target.
-    fn move_tables(&self, from: Range<u64>, to: u64, gather: &mut MoveGather<'_, '_, P>) -> u64 {
-        let above = |address| self.table.pmd_table(self.platform(), VirtAddr::new(address));
+    fn move_tables(&self, from: Range<u64>, to: u64, gather: &mut MoveGather<'_, P>) -> u64 {
+        let above = |address| self.pmd_table(VirtAddr::new(address));
         let (Some(source), Some(target)) = (above(from.start), above(to)) else { return from.start };
         let left = |span: VaRange, at: u64| span.end().get() - at;
         let len = left(source.span(), from.start).min(left(target.span(), to)).min(from.end - from.start);
@@ -205,7 +204,7 @@ impl<P: Platform> AddressSpace<P> {
         target: PteTable<'_, P::Format, P>,
         part: Range<u64>,
         to: VirtAddr,
-        gather: &mut MoveGather<'_, '_, P>,
+        gather: &mut MoveGather<'_, P>,
     ) {
         let place = |address: VirtAddr| VirtAddr::new(to.get() + (address.get() - part.start));
         let (mut source, target) = source.lock_two(target);

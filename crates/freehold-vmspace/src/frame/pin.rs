@@ -11,16 +11,17 @@
 //! | a pin ends | at any time, under no lock |
 
 use super::{ANON, EXCLUSIVE, Frame, MOST};
-use crate::{Pfn, engine::Engine, platform::Platform};
+use crate::{Memory, Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million pins fit.
 pub(super) const PIN: u32 = 1 << 10;
 
+#[doc(hidden)]
 impl Frame {
     /// One pin more; false: there are too many references. The caller has locked the table of an entry that maps the frame.
-    pub(crate) fn pin(&self) -> bool {
+    pub fn pin(&self) -> bool {
         // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so many.
         let fits = self.refs.load(Relaxed) < MOST;
         if fits {
@@ -36,20 +37,21 @@ impl Frame {
 
     /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it. Under the lock of the one
     /// table that maps it, as it is exclusive, no pin is overlooked.
-    pub(crate) fn must_copy_on_fork(&self) -> bool {
+    pub fn must_copy_on_fork(&self) -> bool {
         keeps(self.refs(), self.word.load(Relaxed))
     }
 }
 
 /// Whether a frame with so many references, and this word, is [kept](Frame::must_copy_on_fork).
 #[inline]
-pub(super) fn keeps(refs: u32, word: u32) -> bool {
+pub fn keeps(refs: u32, word: u32) -> bool {
     refs >= PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE
 }
 
-impl<P: Platform> Engine<P> {
+#[doc(hidden)]
+impl<P: Platform> Memory<P> {
     /// One pin less of each frame, which was stored to if `dirty`. Frames of zeroes are not counted.
-    pub(crate) fn unpin(&self, frames: &[Pfn], dirty: bool) {
+    pub fn unpin(&self, frames: &[Pfn], dirty: bool) {
         let mut free = ArrayVec::<Pfn, 32>::new();
         for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {
             let record = self.record_of(pfn);

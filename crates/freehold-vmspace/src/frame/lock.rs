@@ -2,23 +2,24 @@
 //!
 //! Taken by who moves a page or takes it away from all who have it; faults meet it only at a page that is being moved.
 
-use crate::{Pfn, engine::Engine, platform::Platform};
+use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
 
-impl<P: Platform> Engine<P> {
+#[doc(hidden)]
+impl<P: Platform> Memory<P> {
     /// Locks a frame to which the caller has a reference, for as long as the guard lives.
-    pub(crate) fn lock_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
+    pub fn lock_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::Folio)
     }
 
     /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame): whoever finds the page
     /// there before the move is over waits for its end.
-    pub(crate) fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
+    pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
 
     /// Locks a frame if nobody has it locked; with the lock of the table whose entry keeps it held.
-    pub(crate) fn try_lock_frame(&self, pfn: Pfn) -> Option<WordGuard<'_, P>> {
+    pub fn try_lock_frame(&self, pfn: Pfn) -> Option<WordGuard<'_, P>> {
         self.platform().frame(pfn).lock.try_lock(Rank::Folio)
     }
 
@@ -28,12 +29,12 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     ///
     /// A fatal signal ended the wait.
-    pub(crate) fn wait_for_frame(&self, pfn: Pfn) -> Result<(), Killed> {
+    pub fn wait_for_frame(&self, pfn: Pfn) -> Result<(), Killed> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }
 
     /// As [`wait_for_frame`](Self::wait_for_frame), for who cannot give up: whoever settles what has happened already.
-    pub(crate) fn wait_out_frame(&self, pfn: Pfn) {
+    pub fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }
 }

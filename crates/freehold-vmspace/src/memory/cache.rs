@@ -1,12 +1,8 @@
 //! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{
-    Pfn, engine::Engine, error::NoMemory, hugetlb::HugePageSize, object::Mapping, platform::Platform,
-    vma::Vma,
-};
+use crate::{NoMemory, Pfn, platform::Platform};
 use arrayvec::ArrayVec;
-use freehold_pagetable::{Level, UnmappedFrame};
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
@@ -15,7 +11,7 @@ use freehold_sync::{
 /// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to it.
 const KEEP: usize = if CHECKED { 0 } else { 256 };
 /// Frames moved at a time between a CPU and the platform.
-const BATCH: usize = if CHECKED { 1 } else { 64 };
+pub(super) const BATCH: usize = if CHECKED { 1 } else { 64 };
 /// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU with each batch.
 const BURST: usize = if CHECKED { 1 } else { KEEP };
 
@@ -61,7 +57,7 @@ impl Magazine {
     }
 }
 
-pub(crate) struct FrameCache<P: Platform> {
+pub(super) struct FrameCache<P: Platform> {
     magazines: PerCpu<Magazine, P>,
 }
 
@@ -98,7 +94,7 @@ impl<P: Platform> FrameCache<P> {
     }
 
     /// Frames whose last reference is gone.
-    fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+    pub fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
             let (left, shrink) = self.magazines.with(|magazine| {
                 // Relaxed: a wish.
@@ -113,12 +109,12 @@ impl<P: Platform> FrameCache<P> {
     }
 
     /// Frames whose last reference is gone, past the caches.
-    fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+    pub fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         self.give_back(platform, frames);
         frames.clear();
     }
 
-    fn give_back(&self, platform: &P, frames: &[Pfn]) {
+    pub fn give_back(&self, platform: &P, frames: &[Pfn]) {
         if !frames.is_empty() {
             // SAFETY: the last reference of each is gone, and references by tables go only after the flush.
             unsafe { platform.free_frames(frames) };
@@ -152,124 +148,5 @@ impl<P: Platform> FrameCache<P> {
                 self.give_back(platform, &[frame]);
             }
         }
-    }
-}
-
-/// Where the anonymous pages that are made in `vma` are found.
-pub(crate) fn anon_root_of<P: Platform>(vma: &Vma<P>) -> usize {
-    debug_assert!(vma.tree().is_some(), "a page is made in a VMA without an anon_vma");
-    vma.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance())
-}
-
-impl<P: Platform> Engine<P> {
-    /// A frame for anonymous memory at `page` of `vma`, which has an anon_vma; referenced and counted as mapped once, exclusive;
-    /// zeroed if asked.
-    #[inline(always)]
-    pub(crate) fn alloc_anon(&self, zero: bool, vma: &Vma<P>, page: u64) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(self.platform())?;
-        self.platform().frame(frame).init_anon(anon_root_of(vma), vma.pgoff_of(page));
-        if zero {
-            self.platform().zero_frame(frame);
-        }
-        Ok(frame)
-    }
-
-    /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
-    pub(crate) fn alloc_cache(&self, mapping: &Mapping<P>, index: u64) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(self.platform())?;
-        let home = mapping.rmap_word();
-        self.platform().frame(frame).init_cache(mapping.is_shmem(), home, index);
-        if mapping.is_secret() {
-            self.platform().frame(frame).set_secret();
-        }
-        Ok(frame)
-    }
-
-    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece goes so.
-    pub(crate) fn free_frame(&self, frame: Pfn) {
-        self.frames.give_back(self.platform(), &[frame]);
-    }
-
-    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of `level` maps.
-    pub(crate) fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
-        match level {
-            Level::Pte => self.frames.alloc(self.platform()),
-            _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
-        }
-    }
-
-    /// What [`alloc_like`](Self::alloc_like) gave and nobody used.
-    pub(crate) fn free_unused(&self, frame: Pfn, level: Level) {
-        match level {
-            Level::Pte => self.free_frame(frame),
-            _ => self.huge_pool(HugePageSize::of_level(level)).give(self.platform(), frame, false),
-        }
-    }
-
-    /// One reference less.
-    pub(crate) fn put_frame(&self, frame: Pfn) {
-        let record = self.platform().frame(frame);
-        if record.hugetlb().is_some() {
-            return self.put_huge_page(frame);
-        }
-        if record.put() {
-            self.frames.free(self.platform(), &mut ArrayVec::from([frame]));
-        }
-    }
-
-    /// Frames whose last reference is gone; none is left in `frames`.
-    pub(crate) fn free_frames<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
-        self.frames.free(self.platform(), frames);
-    }
-
-    /// A frame from [`alloc_anon`](Self::alloc_anon) that was never mapped.
-    pub(crate) fn discard_anon(&self, frame: Pfn) {
-        self.platform().frame(frame).sub_map();
-        self.put_frame(frame);
-    }
-
-    /// The references that cleared entries held; after their flush.
-    pub(crate) fn release(&self, unmapped: &[UnmappedFrame]) {
-        let mut free = ArrayVec::<Pfn, BATCH>::new();
-        for leaf in unmapped {
-            if leaf.level() != Level::Pte {
-                self.frames.free(self.platform(), &mut free);
-                self.release_large(*leaf);
-                continue;
-            }
-            let frame = self.platform().frame(leaf.pfn());
-            if leaf.is_dirty() {
-                frame.set_dirty();
-            }
-            if frame.put() {
-                free.push(leaf.pfn());
-                if free.is_full() {
-                    self.frames.free(self.platform(), &mut free);
-                }
-            }
-        }
-        self.frames.free(self.platform(), &mut free);
-    }
-
-    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
-    #[inline(never)]
-    fn release_large(&self, leaf: UnmappedFrame) {
-        if self.release_huge_page(leaf) {
-            return;
-        }
-        let mut free = ArrayVec::<Pfn, BATCH>::new();
-        for pfn in (0..leaf.level().frames()).map(|n| leaf.pfn().add(n)) {
-            let frame = self.platform().frame(pfn);
-            if leaf.is_dirty() {
-                frame.set_dirty();
-            }
-            if frame.put() {
-                free.push(pfn);
-            }
-            if free.is_full() {
-                self.frames.free_now(self.platform(), &mut free);
-            }
-        }
-        self.frames.free_now(self.platform(), &mut free);
     }
 }

@@ -1,27 +1,18 @@
 //! Frames that follow each other, held together: what address spaces without an MMU are made of.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use super::{ANON, Frame};
-use crate::{Pfn, counted::Counted, engine::Engine, error::NoMemory, object::Mapping, platform::Platform};
+use super::CachePage;
+use crate::{Memory, NoMemory, Pfn, frame::Frame, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
-use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_sync::counted::Counted;
 
 /// Frames given back to the platform at a time.
 const BATCH: usize = 64;
 
-impl Frame {
-    /// Memory of an address space without an MMU, whose [`Run`] holds its one reference; no entry maps it.
-    fn init_run(&self) {
-        // Relaxed: as for the other kinds, nobody else looks at a frame that was just taken off the free list.
-        self.refs.store(1, Relaxed);
-        self.word.store(ANON, Relaxed);
-    }
-}
-
 /// So many frames from `first` on, and one reference to each unless they are somebody else's.
-pub(crate) struct Run<P: Platform> {
-    engine: Counted<Engine<P>>,
+pub struct Run<P: Platform> {
+    memory: Counted<Memory<P>>,
     first: Pfn,
     pages: u64,
     /// Whether it holds references.
@@ -30,46 +21,45 @@ pub(crate) struct Run<P: Platform> {
 
 impl<P: Platform> Run<P> {
     /// No frame at all; allocates nothing.
-    pub fn empty(engine: &Counted<Engine<P>>) -> Self {
-        Run { engine: engine.clone(), first: Pfn::new(0), pages: 0, counted: true }
+    pub fn empty(memory: &Counted<Memory<P>>) -> Self {
+        Run { memory: memory.clone(), first: Pfn::new(0), pages: 0, counted: true }
     }
 
     /// Fresh memory, contents undefined.
-    pub fn alloc(engine: &Counted<Engine<P>>, pages: u64) -> Result<Self, NoMemory> {
-        Self::alloc_as(engine, pages, |_, frame| frame.init_run())
+    pub fn alloc(memory: &Counted<Memory<P>>, pages: u64) -> Result<Self, NoMemory> {
+        Self::alloc_as(memory, pages, |_, frame| frame.init_run())
     }
 
     /// Fresh frames for the pages of a file from `index` on, contents undefined.
-    pub fn alloc_cache(mapping: &Mapping<P>, index: u64, pages: u64) -> Result<Self, NoMemory> {
-        let home = mapping.rmap_word();
-        Self::alloc_as(mapping.engine(), pages, |n, frame| {
-            frame.init_cache(mapping.is_shmem(), home, index + n);
-            if mapping.is_secret() {
-                frame.set_secret();
-            }
-        })
+    pub fn alloc_cache(
+        memory: &Counted<Memory<P>>,
+        kind: CachePage,
+        index: u64,
+        pages: u64,
+    ) -> Result<Self, NoMemory> {
+        Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))
     }
 
     fn alloc_as(
-        engine: &Counted<Engine<P>>,
+        memory: &Counted<Memory<P>>,
         pages: u64,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
         // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
-        let platform = engine.platform();
-        let again = || engine.frames.flush(platform).then(|| platform.alloc_run(pages)).flatten();
+        let platform = memory.platform();
+        let again = || memory.flush_cache().then(|| platform.alloc_run(pages)).flatten();
         let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
-        let run = Run { engine: engine.clone(), first, pages, counted: true };
-        run.frames().zip(0..).for_each(|(pfn, n)| init(n, engine.platform().frame(pfn)));
+        let run = Run { memory: memory.clone(), first, pages, counted: true };
+        run.frames().zip(0..).for_each(|(pfn, n)| init(n, memory.platform().frame(pfn)));
         Ok(run)
     }
 
     /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The caller knows of references
     /// that stay meanwhile.
-    pub fn share(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Option<Self> {
-        let mut run = Run { engine: engine.clone(), first, pages: 0, counted: true };
+    pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: u64) -> Option<Self> {
+        let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
         while run.pages < pages {
-            if !engine.platform().frame(first.add(run.pages)).try_get() {
+            if !memory.platform().frame(first.add(run.pages)).try_get() {
                 // What is dropped gives back those that were counted.
                 return None;
             }
@@ -79,8 +69,8 @@ impl<P: Platform> Run<P> {
     }
 
     /// Frames that are not the engine's.
-    pub fn foreign(engine: &Counted<Engine<P>>, first: Pfn, pages: u64) -> Self {
-        Run { engine: engine.clone(), first, pages, counted: false }
+    pub fn foreign(memory: &Counted<Memory<P>>, first: Pfn, pages: u64) -> Self {
+        Run { memory: memory.clone(), first, pages, counted: false }
     }
 
     /// How many frames.
@@ -100,14 +90,14 @@ impl<P: Platform> Run<P> {
 
     /// Fills all with zeroes.
     pub fn zero(&self) {
-        self.frames().for_each(|pfn| self.engine.platform().zero_frame(pfn));
+        self.frames().for_each(|pfn| self.memory.platform().zero_frame(pfn));
     }
 
     /// Keeps the first `pages`, not more than there are, and returns the rest.
     pub fn split_off(&mut self, pages: u64) -> Self {
         let first = self.first.add(pages);
         let rest =
-            Run { engine: self.engine.clone(), first, pages: self.pages - pages, counted: self.counted };
+            Run { memory: self.memory.clone(), first, pages: self.pages - pages, counted: self.counted };
         self.pages = pages;
         rest
     }
@@ -125,7 +115,7 @@ impl<P: Platform> Drop for Run<P> {
         if !self.counted {
             return;
         }
-        let platform = self.engine.platform();
+        let platform = self.memory.platform();
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         let give_back = |free: &mut ArrayVec<Pfn, BATCH>| {
             if !free.is_empty() {

@@ -13,14 +13,12 @@
 //! the page cache. So whoever holds the only reference, and is not in a page cache or a table any more, holds it alone:
 //! a count of one may then be dropped without a locked instruction.
 
-pub(crate) mod cache;
-pub(crate) mod lock;
+mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
-pub(crate) mod pin;
-pub(crate) mod run;
+mod pin;
 
-use crate::space::RssKind;
+use crate::{CachePage, RssKind};
 use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
@@ -95,11 +93,16 @@ impl Frame {
         // Relaxed: exact only for whoever has the frame to itself.
         self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
     }
+}
 
+/// Counts and kinds, for the crate `freehold`: an entry or a cache that names the frame is counted in it.
+#[doc(hidden)]
+impl Frame {
     // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds it later does
     // so through a table entry or a page cache slot, both published with release.
 
-    pub(crate) fn init_anon(&self, home: usize, index: u64) {
+    /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
+    pub fn init_anon(&self, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
         // Release: as in `add_map`.
         self.maps.store(1, Release);
@@ -109,26 +112,29 @@ impl Frame {
         self.home.store(home, Release);
     }
 
-    /// It is of secret memory. Right after it became its maker's.
-    pub(crate) fn set_secret(&self) {
-        self.word.store(self.word.load(Relaxed) | SECRET, Relaxed);
-    }
-
     /// Whether it is of secret memory.
-    pub(crate) fn is_secret(&self) -> bool {
+    pub fn is_secret(&self) -> bool {
         self.word.load(Relaxed) & SECRET != 0
     }
 
-    pub(crate) fn init_cache(&self, shmem: bool, home: usize, index: u64) {
+    /// A page of a cache, which holds its one reference.
+    pub fn init_cache(&self, kind: CachePage, index: u64) {
         self.refs.store(1, Relaxed);
-        self.word.store(if shmem { SHMEM } else { 0 }, Relaxed);
+        let shmem = if kind.shmem { SHMEM } else { 0 };
+        self.word.store(if kind.secret { shmem | SECRET } else { shmem }, Relaxed);
         self.index.store(index, Relaxed);
         // Release: as in `init_anon`.
-        self.home.store(home, Release);
+        self.home.store(kind.home, Release);
+    }
+
+    /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry maps it.
+    pub fn init_run(&self) {
+        self.refs.store(1, Relaxed);
+        self.word.store(ANON, Relaxed);
     }
 
     /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one reference, no map.
-    pub(crate) fn take_over(&self, old: &Frame) {
+    pub fn take_over(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
         // A reservation goes back once, with the frame that is free first.
         self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
@@ -140,31 +146,31 @@ impl Frame {
 
     /// The page has moved within its address space: it is known by another home from now on. With the frame locked, and the locks of
     /// both tables concerned.
-    pub(crate) fn set_home(&self, home: usize, index: u64) {
+    pub fn set_home(&self, home: usize, index: u64) {
         self.index.store(index, Relaxed);
         // Release: as in `init_anon`.
         self.home.store(home, Release);
     }
 
     /// It is at home nowhere any more: what its page was has gone elsewhere, or was cut off.
-    pub(crate) fn leave_home(&self) {
+    pub fn leave_home(&self) {
         self.home.store(0, Relaxed);
     }
 
     /// Where it is known, and by which page offset.
-    pub(crate) fn home(&self) -> (usize, u64) {
+    pub fn home(&self) -> (usize, u64) {
         (self.home.load(Acquire), self.index.load(Relaxed))
     }
 
     /// One reference more, for one step of a task. What may last, and be had without end, is refused at some point: see
     /// [`try_get`](Self::try_get).
-    pub(crate) fn get(&self) {
+    pub fn get(&self) {
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
         self.refs.fetch_add(1, Relaxed);
     }
 
     /// One reference more, which may last; false: there are too many.
-    pub(crate) fn try_get(&self) -> bool {
+    pub fn try_get(&self) -> bool {
         // Relaxed, here and below: as in `get`. Others may come between, but not so many.
         let fits = self.refs.load(Relaxed) < MOST;
         if fits {
@@ -176,7 +182,7 @@ impl Frame {
     /// One more entry is about to map it; false, and nothing happened: there are too many references. Under the lock of the entry's
     /// table.
     #[inline]
-    pub(crate) fn try_map(&self) -> bool {
+    pub fn try_map(&self) -> bool {
         let fits = self.try_get();
         if fits {
             self.add_map();
@@ -191,7 +197,7 @@ impl Frame {
     }
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
-    pub(crate) fn put(&self) -> bool {
+    pub fn put(&self) -> bool {
         self.put_many(1)
     }
 
@@ -202,7 +208,7 @@ impl Frame {
     }
 
     /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were the last references.
-    pub(crate) fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
+    pub fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
         self.put_word(count).map(|word| FreeHugePage {
             level: level_of(word),
             restore: word & RESTORE != 0,
@@ -230,20 +236,20 @@ impl Frame {
     }
 
     /// References.
-    pub(crate) fn refs(&self) -> u32 {
+    pub fn refs(&self) -> u32 {
         // Acquire: who finds itself alone may use the frame as if nobody had ever shared it.
         self.refs.load(Acquire)
     }
 
     /// One more entry maps it.
-    pub(crate) fn add_map(&self) {
+    pub fn add_map(&self) {
         // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier life, which that
         // life's end has struck out.
         self.maps.fetch_add(1, Release);
     }
 
     /// One entry less maps it.
-    pub(crate) fn sub_map(&self) {
+    pub fn sub_map(&self) {
         // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is over.
         if self.refs.load(Acquire) == 1 {
             // The entry that is going away holds the only reference: nobody else counts here.
@@ -259,7 +265,7 @@ impl Frame {
     /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is
     /// [kept](Self::must_copy_on_fork) if it is exclusive, else it has too many references.
     #[inline]
-    pub(crate) fn share(&self) -> Option<RssKind> {
+    pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
@@ -280,12 +286,12 @@ impl Frame {
     }
 
     /// Why fork cannot let a child have it too.
-    pub(crate) fn unshared(&self) -> Option<Unshared> {
+    pub fn unshared(&self) -> Option<Unshared> {
         unshared(self.refs(), self.word.load(Relaxed))
     }
 
     /// Entries that map it.
-    pub(crate) fn maps(&self) -> u32 {
+    pub fn maps(&self) -> u32 {
         // Acquire: as `add_map` says.
         self.maps.load(Acquire)
     }
@@ -295,109 +301,109 @@ impl Frame {
     // followed that a flag stands for, but for `DIRTY`.
 
     /// Whether it is anonymous memory.
-    pub(crate) fn is_anon(&self) -> bool {
+    pub fn is_anon(&self) -> bool {
         self.word.load(Relaxed) & ANON != 0
     }
 
     /// Whether it is shared memory of a page cache.
-    pub(crate) fn is_shmem(&self) -> bool {
+    pub fn is_shmem(&self) -> bool {
         self.word.load(Relaxed) & SHMEM != 0
     }
 
     /// What a mapping of it counts as.
-    pub(crate) fn kind(&self) -> RssKind {
+    pub fn kind(&self) -> RssKind {
         kind_of(self.word.load(Relaxed))
     }
 
     /// Whether only one address space can reach it. Ask under the lock of the table that maps it.
-    pub(crate) fn is_exclusive(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         self.word.load(Relaxed) & EXCLUSIVE != 0
     }
 
     /// Only one address space can reach it from now on. Under the table's lock.
-    pub(crate) fn set_exclusive(&self) {
+    pub fn set_exclusive(&self) {
         self.word.fetch_or(EXCLUSIVE, Relaxed);
     }
 
     /// It is about to be shared, as fork does. Under the lock of the table that mapped it alone.
-    pub(crate) fn clear_exclusive(&self) {
+    pub fn clear_exclusive(&self) {
         self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
     }
 
     /// Its contents differ from what is on disk. Called when the new contents are there for certain.
-    pub(crate) fn set_dirty(&self) {
+    pub fn set_dirty(&self) {
         // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written. Never left out
         // because the page is dirty already: that could be read before the contents are seen by who is cleaning it.
         self.word.fetch_or(DIRTY, Release);
     }
 
     /// Whether it was dirty; it is clean afterwards.
-    pub(crate) fn take_dirty(&self) -> bool {
+    pub fn take_dirty(&self) -> bool {
         // Acquire: as in `set_dirty`.
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
     /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free list.
-    pub(crate) fn set_failed(&self) {
+    pub fn set_failed(&self) {
         // Relaxed, here and below: whoever drops the last reference sees it by the order of references; others have the frame's lock
         // or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
     }
 
     /// Whether the memory failed.
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.word.load(Relaxed) & FAILED != 0
     }
 
     /// Whether somebody works on what page it holds. A hint.
-    pub(crate) fn is_locked(&self) -> bool {
+    pub fn is_locked(&self) -> bool {
         self.lock.is_locked()
     }
 
     /// Whether it is dirty.
-    pub(crate) fn is_dirty(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         self.word.load(Relaxed) & DIRTY != 0
     }
 
     /// It is the first frame of a page of a huge-page pool. Right after it became its maker's.
-    pub(crate) fn set_hugetlb(&self, level: Level) {
+    pub fn set_hugetlb(&self, level: Level) {
         let gigantic = if level == Level::Pud { GIGANTIC } else { 0 };
         self.word.store(self.word.load(Relaxed) | HUGETLB | gigantic, Relaxed);
     }
 
     /// The level of the entries that map the page, if it is the first frame of a huge page.
-    pub(crate) fn hugetlb(&self) -> Option<Level> {
+    pub fn hugetlb(&self) -> Option<Level> {
         let word = self.word.load(Relaxed);
         (word & HUGETLB != 0).then(|| level_of(word))
     }
 
-    /// The huge page goes back with a reservation, as the pool [was told](crate::hugetlb::HugePool::will_return). By who has a reference;
+    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return). By who has a reference;
     /// the last to let go may be somebody else.
-    pub(crate) fn restore_reservation(&self) {
+    pub fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);
     }
 
     /// The memory of a frame of the huge page failed. By who has a reference.
-    pub(crate) fn set_broken(&self) {
+    pub fn set_broken(&self) {
         self.word.fetch_or(BROKEN, Relaxed);
     }
 
     // A list of free huge pages goes through the records of their first frames; whoever has the list has these.
 
     /// Another huge page, by its number plus one, or 0.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.index.load(Relaxed)
     }
 
     /// See [`next`](Self::next).
-    pub(crate) fn set_next(&self, next: u64) {
+    pub fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
     }
 }
 
 /// Why a page is not shared with a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unshared {
+pub enum Unshared {
     /// It is [kept](Frame::must_copy_on_fork).
     Kept,
     /// It has too many references.
@@ -412,8 +418,13 @@ fn unshared(refs: u32, word: u32) -> Option<Unshared> {
     }
 }
 
+/// What a page counts as while it moves, in the spaces whose entries wait for it.
+#[doc(hidden)]
+pub const MOVING: RssKind = RssKind::Anon;
+
 /// A huge page whose last reference went.
-pub(crate) struct FreeHugePage {
+pub struct FreeHugePage {
+    /// The level of the entries that mapped it.
     pub level: Level,
     /// With the reservation that it came in place of.
     pub restore: bool,

@@ -37,7 +37,7 @@
 //! Free pages are listed through the records of their first frames, so nothing here allocates but the list of nodes, once.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{Pfn, error::NoMemory, platform::Platform};
+use crate::{NoMemory, Pfn, platform::Platform};
 use allocator_api2::vec::Vec;
 use core::{fmt, ops::Range};
 use freehold_pagetable::Level;
@@ -66,7 +66,7 @@ impl core::error::Error for NoHugePages {}
 
 /// Why a page could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// There is none.
     None,
     /// There is a reservation, and its page is returning: see [`HugePool::wait`].
@@ -124,7 +124,7 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// No memory.
-    pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
+    pub fn try_new(level: Level) -> Result<Self, NoMemory> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
         nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
@@ -170,7 +170,7 @@ impl<P: Platform> HugePool<P> {
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub(super) fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
+    pub fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
         let nodes = match node {
             None => 0..P::NODES,
             Some(node) if node < P::NODES => node..node + 1,
@@ -200,7 +200,7 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// There are not so many, nor may so many be made; nothing is reserved.
-    pub(crate) fn reserve(&self, platform: &P, pages: u64) -> Result<(), NoHugePages> {
+    pub fn reserve(&self, platform: &P, pages: u64) -> Result<(), NoHugePages> {
         loop {
             let mut counts = self.lock();
             if counts.available() >= pages {
@@ -219,7 +219,7 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Takes reservations back.
-    pub(crate) fn unreserve(&self, platform: &P, pages: u64) {
+    pub fn unreserve(&self, platform: &P, pages: u64) {
         self.settle(platform, |counts| counts.unreserve(pages));
     }
 
@@ -228,7 +228,7 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// None is left. With a reservation only as long as a page is returning.
-    pub(crate) fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NotTaken> {
+    pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NotTaken> {
         loop {
             let mut counts = self.lock();
             if (reserved && counts.reserved > 0) || counts.available() > 0 {
@@ -262,7 +262,7 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// A fatal signal ended the wait.
-    pub(crate) fn wait(&self, seen: u32) -> Result<(), Killed> {
+    pub fn wait(&self, seen: u32) -> Result<(), Killed> {
         // Acquire pairs with nothing: the pool's lock orders what follows.
         while self.bell.load(Acquire) == seen {
             P::wait_killable(&self.bell, seen)?;
@@ -271,12 +271,12 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// A page is about to come back by [`give_returning`](Self::give_returning), when its last reference goes.
-    pub(crate) fn will_return(&self) {
+    pub fn will_return(&self) {
         self.lock().returning += 1;
     }
 
     /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came in place of.
-    pub(crate) fn give_returning(&self, platform: &P, page: Pfn) {
+    pub fn give_returning(&self, platform: &P, page: Pfn) {
         self.settle(platform, |counts| {
             counts.push(platform, page);
             counts.returned();
@@ -285,7 +285,7 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands again.
-    pub(crate) fn give(&self, platform: &P, page: Pfn, restore: bool) {
+    pub fn give(&self, platform: &P, page: Pfn, restore: bool) {
         self.settle(platform, |counts| {
             counts.push(platform, page);
             counts.reserved += u64::from(restore);
@@ -294,7 +294,7 @@ impl<P: Platform> HugePool<P> {
 
     /// A page of which a frame failed is not the pool's any more; `returning`: [`will_return`](Self::will_return) told of it. Its
     /// frames are the caller's.
-    pub(crate) fn lose(&self, platform: &P, page: Pfn, returning: bool) {
+    pub fn lose(&self, platform: &P, page: Pfn, returning: bool) {
         self.settle(platform, |counts| {
             let node = &mut counts.nodes[platform.node_of(page)];
             node.total -= 1;
@@ -310,7 +310,7 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not free, or reserved.
-    pub(crate) fn withdraw(&self, platform: &P, page: Pfn) -> bool {
+    pub fn withdraw(&self, platform: &P, page: Pfn) -> bool {
         let mut counts = self.lock();
         let node = platform.node_of(page);
         if counts.available() == 0 || !counts.nodes[node].pages.remove(platform, page) {

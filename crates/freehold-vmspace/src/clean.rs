@@ -1,0 +1,77 @@
+//! Taking the right to write from entries by which stores reach a file, so that the next store faults, and says so.
+
+use crate::{PAGE_SIZE, Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    ENTRIES, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
+};
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Frames know then what was written.
+    pub fn clean(&self, range: Range<u64>) {
+        let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
+        let walked = self.walk(VaRange::of(range.start, range.end), &mut cleaner);
+        debug_assert!(walked.is_ok(), "nothing here makes large leaves that would have to be split");
+        cleaner.gather.finish();
+    }
+}
+
+/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the page is dirty is for its
+/// frame to say: at once, for who writes the page back meanwhile and finds the entry clean; and [again](keep_dirty) after the flush.
+pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
+    if flags.contains(PteFlags::DIRTY) {
+        platform.frame(pfn).set_dirty();
+    }
+    pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
+}
+
+/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has flushed: until then
+/// processors may store through what they remember, though somebody else may have written the page back. Under the table's lock.
+pub(crate) fn keep_dirty<P: Platform, const N: usize>(
+    platform: &P,
+    pfn: Pfn,
+    gather: &mut VmGather<'_, P, N>,
+) {
+    platform.frame(pfn).get();
+    gather.unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
+}
+
+struct Cleaner<'s, P: Platform> {
+    platform: &'s P,
+    gather: VmGather<'s, P>,
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
+    fn unlocked(&mut self) {
+        self.gather.make_room(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let platform = self.platform;
+        // A bit for each entry. It may be asked for twice.
+        let mut written = [0u64; ENTRIES.div_ceil(64)];
+        table.change_each(range, &mut self.gather, |address, pte| {
+            if pte.is_leaf(Level::Pte) && pte.flags().contains(PteFlags::DIRTY) {
+                let index = address.index(Level::Pte);
+                written[index / 64] |= 1 << (index % 64);
+            }
+            cleaned(platform, pte)
+        });
+        for (word, bits) in written.iter_mut().enumerate() {
+            while *bits != 0 {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                *bits &= *bits - 1;
+                let address = VirtAddr::new(table.span().start().get() + index as u64 * PAGE_SIZE);
+                keep_dirty(platform, table.get(address).pfn(), &mut self.gather);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // Markers above the lowest level; files are not mapped by large leaves.
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,330 @@
+//! Copying entries from one space to another, as fork does: both then share the pages, until one writes.
+//!
+//! An entry that allowed a store to a private page loses that right on both sides, under both tables' locks. A page that
+//! somebody has pinned is left out: it stays the parent's own, and the child gets a copy of it after the parent's flush (hazard C-57).
+
+use crate::{
+    Moving, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmGather, VmSpace,
+    frame::{Frame, MOVING, Unshared},
+    platform::Platform,
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Format, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, SpareTable, VaRange,
+};
+
+/// What a copy owes its parent: a flush, and no frames.
+pub type ForkGather<'v, P> = VmGather<'v, P, 1>;
+
+/// How a range is copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Fork {
+    /// Stores make private copies here.
+    pub private: bool,
+    /// In the child, too, a userfaultfd is to hear of stores.
+    pub uffd_wp: bool,
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Shares the huge pages that come first in `range`; returns where something else does.
+    fn copy_huge(
+        &self,
+        range: Range<u64>,
+        child: &VmSpace<P>,
+        gather: &mut ForkGather<'_, P>,
+        copier: &mut Copier<'_, P>,
+    ) -> Result<u64, NoMemory> {
+        let mut at = range.start;
+        while at < range.end {
+            let address = VirtAddr::new(at);
+            let (pte, level) = self.peek(address);
+            match pte.kind(level) {
+                // In a table of small pages the table's own record of what is filled is faster.
+                Kind::None if level > Level::Pte => match address.next_span(level) {
+                    Some(next) => at = next.get(),
+                    None => return Ok(range.end),
+                },
+                Kind::Leaf { .. } if level == Level::Pmd => {
+                    let spare = SpareTable::try_new(self.platform())?;
+                    let target = child.pmd_table_alloc(address).map_err(|_| NoMemory)?;
+                    let Some(source) = self.pmd_table(address) else { continue };
+                    let (mut source, target) = source.lock_two(target);
+                    let mut target = target.expect("two address spaces share no table");
+                    match copier.copy_leaf(&mut source, &mut target, address, gather) {
+                        Leaf::Shared => {
+                            target.deposit(spare);
+                            at += Level::Pmd.span();
+                        }
+                        Leaf::Gone => {}
+                        Leaf::Kept => {
+                            drop((source, target));
+                            self.split_leaf(address, Level::Pmd)?;
+                        }
+                        Leaf::Crowded => return Err(NoMemory),
+                    }
+                }
+                _ => return Ok(at),
+            }
+        }
+        Ok(at)
+    }
+
+    /// Copies what is mapped in `range` to `child`, table by table, as `fork` says; returns how many pages it left out because
+    /// they are pinned. Entries that allowed a store lose that right here as well, where stores make private copies:
+    /// `gather` owes a flush then, also if this fails.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or a page with as many references as can be counted. What was copied stays, counted as resident.
+    ///
+    /// # Locks
+    ///
+    /// Nobody else changes entries of `range` in either space but by the reverse map. Takes the locks of two tables at a time.
+    pub fn copy_entries(
+        &self,
+        range: Range<u64>,
+        fork: Fork,
+        child: &VmSpace<P>,
+        gather: &mut ForkGather<'_, P>,
+    ) -> Result<u64, NoMemory> {
+        let Fork { private, uffd_wp } = fork;
+        let mut lost = PteFlags::WRITE | PteFlags::ACCESSED;
+        lost.set(PteFlags::DIRTY, !private);
+        lost.set(PteFlags::UFFD_WP, !uffd_wp);
+        let mut copier = Copier {
+            platform: self.platform(),
+            private,
+            uffd_wp,
+            lost,
+            rss: Rss::default(),
+            kept: 0,
+            crowded: false,
+        };
+        let copied = self.copy_tables(range, child, gather, &mut copier);
+        // A child that stays incomplete has these pages too.
+        child.count_rss(&copier.rss);
+        if copier.crowded {
+            return Err(NoMemory);
+        }
+        copied.map(|()| copier.kept)
+    }
+
+    fn copy_tables(
+        &self,
+        range: Range<u64>,
+        child: &VmSpace<P>,
+        gather: &mut ForkGather<'_, P>,
+        copier: &mut Copier<'_, P>,
+    ) -> Result<(), NoMemory> {
+        let mut at = range.start;
+        loop {
+            // Huge pages are shared as such. What lies only partly in the range was cut with its VMA.
+            at = self.copy_huge(at..range.end, child, gather, copier)?;
+            let Some((source, part)) = self.next_table(at..range.end)? else { break };
+            let address = VirtAddr::new(part.start);
+            let target = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
+            let (mut source, target) = source.lock_two(target);
+            let mut target = target.expect("two address spaces share no table");
+            copier.copy_table(&mut source, &mut target, VaRange::of(part.start, part.end), gather);
+            at = part.end;
+        }
+        Ok(())
+    }
+}
+
+/// How the entries of one VMA are copied, and what was.
+struct Copier<'p, P: Platform> {
+    platform: &'p P,
+    /// Stores make private copies here.
+    private: bool,
+    /// The child's VMA is for a userfaultfd to write-protect.
+    uffd_wp: bool,
+    /// What the child's entry lacks: the child has not used the page yet, nor written to a shared one.
+    lost: PteFlags,
+    /// Resident pages that the child now has.
+    rss: Rss,
+    /// Pages that the child has not got, because they are pinned.
+    kept: u64,
+    /// There is a page that the child cannot have, because it has as many references as can be counted.
+    crowded: bool,
+}
+
+/// What was done about a huge page.
+enum Leaf {
+    /// The child has it as well.
+    Shared,
+    /// It is there no more.
+    Gone,
+    /// Nothing: a part of it is pinned, so it cannot be shared as one.
+    Kept,
+    /// Nothing: a part of it has as many references as can be counted.
+    Crowded,
+}
+
+impl<P: Platform> Copier<'_, P> {
+    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One pass, for each entry costs
+    /// a visit to its frame's record.
+    fn copy_table(
+        &mut self,
+        source: &mut PteGuard<'_, P::Format, P>,
+        target: &mut PteGuard<'_, P::Format, P>,
+        range: VaRange,
+        gather: &mut ForkGather<'_, P>,
+    ) {
+        let private = self.private;
+        let kept = |_: VirtAddr, pte| if private { protected(pte, Level::Pte) } else { pte };
+        source.change_each_then(range, gather, kept, |address, pte| {
+            if let Some(copy) = self.share(pte, Level::Pte) {
+                target.set(address, copy);
+            }
+        });
+    }
+
+    /// As [`copy_table`](Self::copy_table), for the entry of a huge page.
+    fn copy_leaf(
+        &mut self,
+        source: &mut PmdGuard<'_, P::Format, P>,
+        target: &mut PmdGuard<'_, P::Format, P>,
+        address: VirtAddr,
+        gather: &mut ForkGather<'_, P>,
+    ) -> Leaf {
+        let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else { return Leaf::Gone };
+        let mut frames = (0..Level::Pmd.frames()).map(|n| self.platform.frame(pfn.add(n)));
+        if !flags.contains(PteFlags::SPECIAL)
+            && let Some(why) = frames.find_map(Frame::unshared)
+        {
+            return match why {
+                Unshared::Kept => Leaf::Kept,
+                Unshared::Crowded => Leaf::Crowded,
+            };
+        }
+        source.change(address, gather, |pte| protected(pte, Level::Pmd));
+        let copy = self.share(source.get(address), Level::Pmd);
+        let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
+        debug_assert!(installed, "a child had something where its parent has a huge page");
+        Leaf::Shared
+    }
+
+    /// Notes a page that could not be shared. Exclusive ones are copied for the child later.
+    #[cold]
+    fn leave_out(&mut self, frame: &Frame) {
+        match frame.is_exclusive() {
+            true => self.kept += 1,
+            false => self.crowded = true,
+        }
+    }
+
+    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every page.
+    #[inline(always)]
+    fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
+        match pte.kind(level) {
+            Kind::Leaf { pfn, flags } => {
+                let frames = if flags.contains(PteFlags::SPECIAL) { 0 } else { level.frames() };
+                for pfn in (0..frames).map(|n| pfn.add(n)) {
+                    let frame = self.platform.frame(pfn);
+                    let Some(kind) = frame.share() else {
+                        // A page of one frame: of a huge one all were asked before.
+                        debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
+                        self.leave_out(frame);
+                        return None;
+                    };
+                    self.rss.add(kind, 1);
+                }
+                Some(pte.without(self.lost))
+            }
+            Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
+            // The walk that ends the parent's marker comes to the child's later.
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                self.rss.add(MOVING, 1);
+                let moving = Moving::of(payload);
+                Some(Moving { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
+            }
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
+            // Nothing swaps yet.
+            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::None | Kind::Table { .. } => None,
+        }
+    }
+}
+
+/// The entry without the right to write.
+fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
+    match pte.kind(level) {
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
+        Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
+    }
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Gives `child` copies of the pages in `range` that this space has pinned: now, among anonymous pages, those that are
+    /// exclusive still. No processor can store to them. The page at an address is known at `home` by what `index` says.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn copy_kept(
+        &self,
+        range: Range<u64>,
+        child: &VmSpace<P>,
+        home: usize,
+        index: impl Fn(u64) -> u64,
+    ) -> Result<(), NoMemory> {
+        let mut at = range.start;
+        while let Some((address, pfn, flags)) = self.next_kept(at..range.end)? {
+            let copied = self.copy_page(child, address, (pfn, flags), (home, index(address.get())));
+            self.memory().put_frame(pfn);
+            copied?;
+            at = address.get() + PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// The first page in `range` that was not shared, with a reference.
+    fn next_kept(&self, range: Range<u64>) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
+        let mut at = range.start;
+        while let Some((table, part)) = self.next_table(at..range.end)? {
+            let mut found = None;
+            let _: ControlFlow<()> =
+                table.lock().for_each(VaRange::of(part.start, part.end), |address, pte| {
+                    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
+                        return ControlFlow::Continue(());
+                    };
+                    let frame = self.platform().frame(pfn);
+                    if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
+                        return ControlFlow::Continue(());
+                    }
+                    // The entry goes if the memory fails.
+                    frame.get();
+                    found = Some((address, pfn, flags));
+                    ControlFlow::Break(())
+                });
+            if found.is_some() {
+                return Ok(found);
+            }
+            at = part.end;
+        }
+        Ok(None)
+    }
+
+    fn copy_page(
+        &self,
+        child: &VmSpace<P>,
+        address: VirtAddr,
+        (pfn, flags): (Pfn, PteFlags),
+        (home, index): (usize, u64),
+    ) -> Result<(), NoMemory> {
+        let table = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
+        let copy = self.memory().alloc_anon(false, home, index)?;
+        self.platform().copy_frame(copy, pfn);
+        let entry = Pte::page(copy, flags - (PteFlags::ACCESSED | PteFlags::WRITE));
+        let installed = table.lock().install(address, entry);
+        match installed {
+            Ok(()) => child.count_page(RssKind::Anon, 1),
+            // The page was shared, and replaced in the parent since, as who takes a breakpoint away does.
+            Err(_) => self.memory().discard_anon(copy),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! One entry, found by the reverse map: whether it maps this very frame is known under its table's lock alone.
+
+use crate::{
+    Pfn, VirtAddr, VmGather, VmSpace,
+    clean::{cleaned, keep_dirty},
+    platform::Platform,
+};
+use freehold_pagetable::{
+    Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame,
+};
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a small one is split,
+    /// but for one of a pool.
+    ///
+    /// The caller keeps the table from being unlinked, by a lock of the reverse map.
+    pub fn with_entry<R>(
+        &self,
+        address: VirtAddr,
+        level: Level,
+        pfn: Pfn,
+        f: impl FnOnce(&mut LeafGuard<'_, P::Format, P>) -> R,
+    ) -> Option<R> {
+        let (pte, found) = self.peek(address);
+        if found > level && pte.is_leaf(found) {
+            if self.platform().frame(pte.pfn()).hugetlb().is_some() {
+                return None;
+            }
+            // Cannot fail: a table is kept for it.
+            let split = self.pmd_table(address).map(|table| table.split(address));
+            debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
+        }
+        let mut leaf = self.lock_leaf(address, level)?;
+        match leaf.kind() {
+            Kind::Leaf { pfn: found, .. } if found == pfn => Some(f(&mut leaf)),
+            _ => None,
+        }
+    }
+
+    /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of which the caller has a
+    /// reference; returns whether it did. No processor uses the old entry any more then, and a store through it is known to
+    /// the frame.
+    pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
+        let mut gather: VmGather<'_, _, 1> = self.gather();
+        let taken = self.with_entry(address, level, pfn, |leaf| {
+            // What a userfaultfd has write-protected stays so when it comes again.
+            let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
+            let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
+            let old = leaf.replace(instead, &mut gather);
+            let frame = self.platform().frame(pfn);
+            if level == Level::Pte {
+                self.count_page(frame.kind(), -1);
+            }
+            frame.sub_map();
+            let what = UnmappedFrame::new(pfn, level);
+            let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
+            if written {
+                // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
+                frame.set_dirty();
+            }
+            gather.unmapped(if written { what.dirty() } else { what });
+        });
+        gather.finish();
+        taken.is_some()
+    }
+
+    /// Makes the next store through the entry at `address` fault, if that maps `pfn`; returns whether anything was changed.
+    pub fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
+        let mut gather: VmGather<'_, _, 1> = self.gather();
+        let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
+            let (old, new) = leaf.change(&mut gather, |pte| cleaned(self.platform(), pte));
+            if old.flags().contains(PteFlags::DIRTY) {
+                keep_dirty(self.platform(), pfn, &mut gather);
+            }
+            old != new
+        });
+        gather.finish();
+        changed == Some(true)
+    }
+
+    /// Whether the entry at `address` maps `pfn` and was used; from now on it was not.
+    pub fn take_accessed(&self, address: VirtAddr, pfn: Pfn) -> bool {
+        if let Some(table) = self.pmd_table(address) {
+            // A huge page is not split for a question.
+            let is_huge = |pte: Pte<P::Format>| match pte.kind(Level::Pmd) {
+                Kind::Leaf { pfn: first, .. } => first.add(address.frame_in_leaf(Level::Pmd)) == pfn,
+                Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
+            };
+            if is_huge(table.peek(address)) {
+                let mut guard = table.lock();
+                if is_huge(guard.get(address)) {
+                    // Not flushed, here and below: see `Engine::referenced`.
+                    return was_accessed(
+                        guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pmd)),
+                    );
+                }
+            }
+        }
+        let Some(table) = self.pte_table(address) else { return false };
+        let mut guard = table.lock();
+        match guard.get(address).kind(Level::Pte) {
+            Kind::Leaf { pfn: found, .. } if found == pfn => {
+                was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether `marker` stands at `address` for a page whose memory failed; it goes if the page is not `lost`.
+    pub fn settle_poison(&self, address: VirtAddr, level: Level, marker: Pte<P::Format>, lost: bool) -> bool {
+        let Some(mut leaf) = self.lock_leaf(address, level) else { return false };
+        let found = leaf.pte() == marker;
+        if found && !lost {
+            // No processor remembers a marker.
+            leaf.replace(Pte::NONE, &mut NotCached);
+        }
+        found
+    }
+}
+
+fn unused<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
+    pte.with_flags(level, pte.flags() - PteFlags::ACCESSED)
+}
+
+fn was_accessed<F: Format>((old, _): (Pte<F>, Pte<F>)) -> bool {
+    old.flags().contains(PteFlags::ACCESSED)
+}

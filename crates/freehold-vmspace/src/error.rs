@@ -1,0 +1,29 @@
+//! What may go wrong here.
+
+use allocator_api2::alloc::AllocError;
+use core::fmt;
+use freehold_pagetable::OutOfTables;
+
+/// No memory: for records, tables or frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl core::error::Error for NoMemory {}
+
+impl From<AllocError> for NoMemory {
+    fn from(_: AllocError) -> Self {
+        NoMemory
+    }
+}
+
+impl From<OutOfTables> for NoMemory {
+    fn from(_: OutOfTables) -> Self {
+        NoMemory
+    }
+}

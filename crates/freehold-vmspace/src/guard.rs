@@ -1,0 +1,125 @@
+//! Guards: markers at which every access ends in a signal.
+
+use crate::{
+    NoMemory, PAGE_SIZE, Rss, VirtAddr, VmGather, VmSpace,
+    frame::MOVING,
+    platform::{Platform, TableMemory},
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Absent, ENTRIES, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard,
+    UnmappedFrame, VaRange, Visitor, Walked,
+};
+
+fn guard<F: Format>() -> Pte<F> {
+    Pte::marker(MarkerKind::Guard, 0)
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Puts a guard in place of every page of `range`; the pages go. `shared`: stores reach a file.
+    ///
+    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page or the guard, and
+    /// nothing has to be done twice (Linux tries three times, and then makes the call start over).
+    ///
+    /// # Errors
+    ///
+    /// No memory for a table: what lies before is guarded.
+    pub fn install_guards(&self, range: Range<u64>, shared: bool) -> Result<(), NoMemory> {
+        let mut gather = self.gather();
+        let mut installer =
+            Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
+        let walked = self.walk(VaRange::of(range.start, range.end), &mut installer);
+        self.count_rss(&installer.rss);
+        // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who has not flushed yet
+        // (hazard C-4), and an access through what a TLB still holds would pass the guard.
+        gather.finish();
+        let walked = walked?;
+        debug_assert_eq!(walked, Walked::All, "large leaves are split");
+        Ok(())
+    }
+
+    /// Takes every guard in `range` away.
+    pub fn remove_guards(&self, range: Range<u64>) {
+        let walked = self.walk(VaRange::of(range.start, range.end), &mut Remover);
+        debug_assert!(walked.is_ok(), "taking markers away allocates nothing");
+    }
+}
+
+/// Puts a guard into every slot.
+struct Installer<'i, 'g, P: Platform> {
+    platform: &'i P,
+    /// Stores reach a file: an entry's dirty bit must not be lost.
+    shared: bool,
+    gather: &'i mut VmGather<'g, P>,
+    /// Resident pages taken, negative.
+    rss: Rss,
+}
+
+impl<P: Platform> Installer<'_, '_, P> {
+    /// What a guard has taken the place of.
+    fn let_go(&mut self, old: Pte<P::Format>) {
+        let (pfn, flags) = match old.kind(Level::Pte) {
+            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => (pfn, flags),
+            Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MOVING, -1),
+            Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
+        };
+        let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
+        if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
+            // As in a zap: before the flush for who writes the page back, and after it again.
+            frame.set_dirty();
+            what = what.dirty();
+        }
+        self.rss.add(frame.kind(), -1);
+        frame.sub_map();
+        self.gather.unmapped(what);
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
+    const ABSENT: Absent = Absent::Make;
+    const LARGE: Large = Large::Split;
+
+    fn unlocked(&mut self) {
+        self.gather.make_room(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let mut at = range.start().get();
+        while at < range.end().get() {
+            let address = VirtAddr::new(at);
+            if table.get(address) != guard() {
+                let old = table.replace(address, guard(), self.gather);
+                self.let_go(old);
+            }
+            at += PAGE_SIZE;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // Nothing puts a marker above the lowest level.
+        ControlFlow::Break(())
+    }
+}
+
+/// Empties slots that hold a guard.
+struct Remover;
+
+impl<F: Format, M: TableMemory> Visitor<F, M> for Remover {
+    const LARGE: Large = Large::Skip;
+
+    fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
+        // No TLB holds a marker.
+        table.zap_each(range, &mut NotCached, |_, slot, _| {
+            if slot.pte() == guard() {
+                slot.clear();
+            }
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}

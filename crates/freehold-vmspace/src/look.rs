@@ -1,0 +1,317 @@
+//! Looking at entries: what is present, how it is shared, how much there is.
+
+use crate::{
+    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, VirtAddr, VmSpace,
+    frame::MOVING,
+    platform::{Format, Platform},
+};
+use arrayvec::ArrayVec;
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
+};
+
+/// What kind of page is present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageKind {
+    /// Anonymous: a private copy, or memory that was never of a file.
+    Anon,
+    /// Of a file or of shared memory.
+    File,
+    /// The common page of zeroes that a read of untouched anonymous memory finds.
+    Zero,
+    /// Of a mapping whose frames the engine does not own.
+    Special,
+}
+
+/// Pages that are present, one after the other, of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// Their addresses.
+    pub range: Range<u64>,
+    /// What they are.
+    pub kind: PageKind,
+    /// Mapped by one entry: a huge page, or the part of it that was asked for.
+    pub huge: bool,
+}
+
+/// Fractional bits of proportional sizes: shares of pages are added up with these, and dropped in the end.
+const FRACTION: u32 = 12;
+
+/// Bytes of a VMA in memory, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All of them.
+    pub rss: u64,
+    /// Each page divided by the number of entries that map it.
+    pub pss: u64,
+    /// The dirty part of `pss`.
+    pub pss_dirty: u64,
+    /// Mapped more than once, not written.
+    pub shared_clean: u64,
+    /// Mapped more than once, written.
+    pub shared_dirty: u64,
+    /// Mapped once, not written.
+    pub private_clean: u64,
+    /// Mapped once, written.
+    pub private_dirty: u64,
+    /// Used since that was last asked for.
+    pub referenced: u64,
+    /// Anonymous.
+    pub anonymous: u64,
+    /// Of these, in huge pages.
+    pub anonymous_huge: u64,
+    /// The proportional size, if the VMA is locked.
+    pub locked: u64,
+    /// Huge pages of a pool, which no other number counts, that others may map as well.
+    pub shared_hugetlb: u64,
+    /// Likewise, mapped here alone.
+    pub private_hugetlb: u64,
+}
+
+// The walks here make no table and split no leaf, so they cannot run out of memory.
+
+impl<P: Platform> VmSpace<P> {
+    /// The frame of the page at `address`, if one is mapped there at this moment, with its record: none of a driver's.
+    pub fn frame_at(&self, address: VirtAddr) -> Option<Pfn> {
+        let (pte, level) = self.peek(address);
+        match pte.kind(level) {
+            Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => {
+                Some(pfn.add(address.frame_in_leaf(level)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table. Returns where to go
+    /// on: after the range, or at the first page that there was no room for.
+    pub fn present<const RUNS: usize>(&self, range: Range<u64>, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
+        let mut scan = Scan { memory: self.memory(), runs, next: range.end };
+        let _ = self.walk(VaRange::of(range.start, range.end), &mut scan);
+        scan.next
+    }
+
+    /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no file.
+    pub fn mark_present(&self, range: Range<u64>, out: &mut [u8]) {
+        let mut marker = Marker { start: range.start, out };
+        let _ = self.walk(VaRange::of(range.start, range.end), &mut marker);
+    }
+
+    /// What of `range` is in memory, and how it is shared; `locked` is nothing.
+    pub fn usage(&self, range: Range<u64>) -> Usage {
+        let mut meter = Meter { platform: self.platform(), sum: Usage::default() };
+        let _ = self.walk(VaRange::of(range.start, range.end), &mut meter);
+        let mut usage = meter.sum;
+        usage.pss >>= FRACTION;
+        usage.pss_dirty >>= FRACTION;
+        usage
+    }
+
+    /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody changes them.
+    pub fn recount(&self) -> Rss {
+        let mut count = Count { platform: self.platform(), rss: Rss::default() };
+        let _ = self.walk(VaRange::of(0, P::Format::USER_END), &mut count);
+        count.rss
+    }
+}
+
+/// Notes what is present.
+struct Scan<'p, P: Platform, const RUNS: usize> {
+    memory: &'p Memory<P>,
+    runs: &'p mut ArrayVec<Present, RUNS>,
+    /// Where to go on: after the range, or at the first page that there was no room for.
+    next: u64,
+}
+
+impl<P: Platform, const RUNS: usize> Scan<'_, P, RUNS> {
+    fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
+        match flags.contains(PteFlags::SPECIAL) {
+            true if self.memory.is_zero(pfn) => PageKind::Zero,
+            true => PageKind::Special,
+            false if self.memory.platform().frame(pfn).is_anon() => PageKind::Anon,
+            false => PageKind::File,
+        }
+    }
+
+    fn push(&mut self, run: Present) -> ControlFlow<()> {
+        let start = run.range.start;
+        match self.runs.try_push(run) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => {
+                self.next = start;
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let first = self.runs.len();
+        table.for_each(range, |address, pte| {
+            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
+                return ControlFlow::Continue(());
+            };
+            let (at, kind) = (address.get(), self.kind(pfn, flags));
+            match self.runs[first..].last_mut() {
+                Some(run) if run.range.end == at && run.kind == kind => run.range.end += PAGE_SIZE,
+                _ => return self.push(Present { range: at..at + PAGE_SIZE, kind, huge: false }),
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let Kind::Leaf { pfn, flags } = leaf.kind() else {
+            return ControlFlow::Continue(());
+        };
+        let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
+        let range = range.start().get()..range.start().get() + range.len();
+        let kind = self.kind(first, flags);
+        self.push(Present { range, kind, huge: true })
+    }
+}
+
+/// Sets the byte of every page that is mapped.
+struct Marker<'m> {
+    start: u64,
+    out: &'m mut [u8],
+}
+
+impl Marker<'_> {
+    fn mark(&mut self, range: VaRange) {
+        let first = (range.start().get() - self.start) >> PAGE_SHIFT;
+        let pages = range.len() >> PAGE_SHIFT;
+        self.out[first as usize..(first + pages) as usize].fill(1);
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |address, pte| {
+            // Of the markers these stand for a page that no file is waited for.
+            let present = matches!(
+                pte.kind(Level::Pte),
+                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
+            );
+            if present {
+                self.mark(VaRange::entry(address, Level::Pte));
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        if matches!(leaf.kind(), Kind::Leaf { .. }) {
+            self.mark(range);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Adds up what is in memory.
+struct Meter<'p, P: Platform> {
+    platform: &'p P,
+    /// Proportional sizes with their fraction.
+    sum: Usage,
+}
+
+impl<P: Platform> Meter<'_, P> {
+    fn add(&mut self, pfn: Pfn, flags: PteFlags) {
+        let frame = self.platform.frame(pfn);
+        let maps = u64::from(frame.maps().max(1));
+        let dirty = flags.contains(PteFlags::DIRTY) || frame.is_dirty();
+        let share = (PAGE_SIZE << FRACTION) / maps;
+        let sum = &mut self.sum;
+        let kind = match (maps > 1, dirty) {
+            (true, false) => &mut sum.shared_clean,
+            (true, true) => &mut sum.shared_dirty,
+            (false, false) => &mut sum.private_clean,
+            (false, true) => &mut sum.private_dirty,
+        };
+        *kind += PAGE_SIZE;
+        sum.rss += PAGE_SIZE;
+        sum.pss += share;
+        sum.pss_dirty += if dirty { share } else { 0 };
+        sum.anonymous += if frame.is_anon() { PAGE_SIZE } else { 0 };
+        sum.referenced += if flags.contains(PteFlags::ACCESSED) { PAGE_SIZE } else { 0 };
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |_, pte| {
+            match pte.kind(Level::Pte) {
+                // What has no record, like the zero page, is nobody's memory.
+                Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => self.add(pfn, flags),
+                Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => {}
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        if let Kind::Leaf { pfn, flags } = leaf.kind()
+            && !flags.contains(PteFlags::SPECIAL)
+        {
+            let frame = self.platform.frame(pfn);
+            if frame.hugetlb().is_some() {
+                match leaf.is_shared() || frame.maps() > 1 {
+                    true => self.sum.shared_hugetlb += range.len(),
+                    false => self.sum.private_hugetlb += range.len(),
+                }
+                return ControlFlow::Continue(());
+            }
+            let first = range.start().frame_in_leaf(leaf.level());
+            let before = self.sum.anonymous;
+            (first..first + range.len() / PAGE_SIZE).for_each(|n| self.add(pfn.add(n), flags));
+            self.sum.anonymous_huge += self.sum.anonymous - before;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Counts what is mapped.
+struct Count<'p, P: Platform> {
+    platform: &'p P,
+    rss: Rss,
+}
+
+impl<P: Platform> Count<'_, P> {
+    fn add(&mut self, pte: Pte<P::Format>, level: Level) {
+        // A page that is just moving. Of pools, none is counted.
+        if level == Level::Pte
+            && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
+        {
+            self.rss.add(MOVING, 1);
+        }
+        if let Kind::Leaf { pfn, flags } = pte.kind(level)
+            && !flags.contains(PteFlags::SPECIAL)
+            && self.platform.frame(pfn).hugetlb().is_none()
+        {
+            self.rss.add(self.platform.frame(pfn).kind(), level.frames() as i64);
+        }
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Count<'_, P> {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |_, pte| {
+            self.add(pte, Level::Pte);
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        self.add(leaf.pte(), leaf.level());
+        ControlFlow::Continue(())
+    }
+}

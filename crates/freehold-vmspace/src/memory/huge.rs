@@ -1,0 +1,119 @@
+//! Huge pages of pools: their sizes, and how they go back.
+
+use super::{Memory, NotTaken};
+use crate::{Pfn, platform::Platform};
+use freehold_pagetable::{Level, UnmappedFrame};
+
+/// Sizes of huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HugePageSize {
+    /// 2 MiB: an entry of a PMD table.
+    Mib2,
+    /// 1 GiB: an entry of a PUD table.
+    Gib1,
+}
+
+impl HugePageSize {
+    /// Every size.
+    pub const ALL: [HugePageSize; 2] = [HugePageSize::Mib2, HugePageSize::Gib1];
+
+    /// Bytes of a page.
+    pub const fn bytes(self) -> u64 {
+        self.level().span()
+    }
+
+    /// The size of so many bytes, if there is one.
+    pub fn from_bytes(bytes: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|size| size.bytes() == bytes)
+    }
+
+    /// The level of the entries that map a page.
+    pub const fn level(self) -> Level {
+        match self {
+            HugePageSize::Mib2 => Level::Pmd,
+            HugePageSize::Gib1 => Level::Pud,
+        }
+    }
+
+    /// The size that an entry of `level` maps: 2 MiB for any but a PUD entry.
+    pub fn of_level(level: Level) -> Self {
+        if level == Level::Pud { HugePageSize::Gib1 } else { HugePageSize::Mib2 }
+    }
+}
+
+/// As for the other frames.
+#[doc(hidden)]
+impl<P: Platform> Memory<P> {
+    /// A page of the pool, in place of a reservation or not, on a node that has one.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotTaken`].
+    pub fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, NotTaken> {
+        self.huge_pool(size).take(self.platform(), reserved, None)
+    }
+
+    /// One reference less to a huge page, named by its first frame.
+    pub fn put_huge_page(&self, first: Pfn) {
+        self.put_huge_page_by(first, 1);
+    }
+
+    /// So many references less to a huge page, named by its first frame.
+    #[cold]
+    pub fn put_huge_page_by(&self, first: Pfn, count: u32) {
+        let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
+        let pool = self.huge_pool(HugePageSize::of_level(free.level));
+        match free.broken {
+            false if free.restore => pool.give_returning(self.platform(), first),
+            false => pool.give(self.platform(), first, false),
+            true => {
+                pool.lose(self.platform(), first, free.restore);
+                self.dissolve(first, free.level);
+            }
+        }
+    }
+
+    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place of.
+    pub fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
+        self.huge_pool(size).will_return();
+        self.platform().frame(first).restore_reservation();
+    }
+
+    /// Gives back the frames of a huge page, which is no pool's any more, but those that failed.
+    pub fn dissolve(&self, first: Pfn, level: Level) {
+        for frame in (0..level.frames()).map(|n| first.add(n)) {
+            if !self.platform().frame(frame).has_failed() {
+                self.free_frame(frame);
+            }
+        }
+    }
+
+    /// The reference that a cleared entry above the lowest level held, if it mapped a huge page of a pool.
+    pub fn release_huge_page(&self, leaf: UnmappedFrame) -> bool {
+        let frame = self.platform().frame(leaf.pfn());
+        let is_huge_page = frame.hugetlb().is_some();
+        if is_huge_page {
+            self.put_huge_page(leaf.pfn());
+        }
+        is_huge_page
+    }
+
+    /// The first frame of the huge page that `pfn` is part of, if it is part of one in use.
+    pub fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
+        self.huge_pages_around(pfn)
+            .find(|(first, level)| self.platform().frame(*first).hugetlb() == Some(*level))
+    }
+
+    /// The frame whose record counts for `pfn`, which is in use.
+    pub fn record_of(&self, pfn: Pfn) -> Pfn {
+        self.huge_page_of(pfn).map_or(pfn, |(first, _)| first)
+    }
+
+    /// The first frames of the huge pages, of each size, that `pfn` would be part of.
+    pub fn huge_pages_around(&self, pfn: Pfn) -> impl Iterator<Item = (Pfn, Level)> {
+        HugePageSize::ALL.into_iter().map(HugePageSize::level).filter_map(move |level| {
+            let first = Pfn::new(pfn.get() & !(level.frames() - 1));
+            self.platform().has_frame(first).then_some((first, level))
+        })
+    }
+}

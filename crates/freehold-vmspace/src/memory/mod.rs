@@ -1,0 +1,266 @@
+//! Frames: those in use, by their records; free ones, by processor; huge ones, in pools.
+
+pub(crate) mod cache;
+mod huge;
+mod pool;
+mod run;
+
+pub use huge::HugePageSize;
+pub use pool::{HugePool, HugePoolCounts, NoHugePages, NotTaken};
+pub use run::Run;
+
+use crate::{NoMemory, Pfn, platform::Platform};
+use arrayvec::ArrayVec;
+use cache::{BATCH, FrameCache};
+use freehold_pagetable::{Level, UnmappedFrame};
+use freehold_sync::{
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    counted::Shared,
+};
+
+/// The memory that address spaces are made of: a platform's frames, and what is kept of free ones.
+pub struct Memory<P: Platform> {
+    frames: FrameCache<P>,
+    /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
+    zero: Pfn,
+    /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
+    huge_zero: AtomicU64,
+    /// Pools of huge pages that programs ask for by name, by [`HugePageSize`].
+    pools: [HugePool<P>; 2],
+    /// Frames whose memory failed; only ever counted up.
+    failed: AtomicU64,
+    /// Last: whatever the fields above give back goes to it.
+    platform: P,
+}
+
+/// What a page of a cache is, and where it is known.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct CachePage {
+    /// The word by which its file is found; see [`Frame`](crate::frame::Frame).
+    pub home: usize,
+    /// A page of shared memory (else: of an ordinary file).
+    pub shmem: bool,
+    /// A page of secret memory: nobody gets a reference to read it by.
+    pub secret: bool,
+}
+
+impl<P: Platform> Memory<P> {
+    /// All frames of a platform.
+    ///
+    /// # Errors
+    ///
+    /// No memory for records, or for the frame of zeroes.
+    pub fn new(platform: P) -> Result<Self, NoMemory> {
+        let frames = FrameCache::try_new()?;
+        let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
+        let zero = frames.alloc(&platform)?;
+        platform.zero_frame(zero);
+        let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Memory { frames, zero, huge_zero, pools, failed, platform })
+    }
+
+    /// The machine below.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// How many frames are out of use because their memory failed, or was about to.
+    pub fn failed_frames(&self) -> u64 {
+        // Relaxed, here and below: a count that decides nothing.
+        self.failed.load(Relaxed)
+    }
+
+    /// Empties the calling CPU's cache of free frames, and has the others empty theirs when next they make a frame free.
+    pub fn trim(&self) {
+        self.frames.trim(&self.platform);
+    }
+
+    /// The pool of this size.
+    pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
+        &self.pools[size as usize]
+    }
+
+    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
+    /// Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as surplus until they are not.
+    ///
+    /// # Locks
+    ///
+    /// The pool's, not held while the platform allocates or takes back.
+    pub fn resize_huge_pool(&self, size: HugePageSize, pages: u64, node: Option<usize>) -> u64 {
+        self.huge_pool(size).resize(&self.platform, pages, node)
+    }
+}
+
+/// For the crate `freehold`, which keeps the counts of references and entries right.
+#[doc(hidden)]
+impl<P: Platform> Memory<P> {
+    /// One more frame failed.
+    pub fn count_failed(&self) {
+        self.failed.fetch_add(1, Relaxed);
+    }
+
+    /// Whether it is a frame of zeroes that is not counted.
+    pub fn is_zero(&self, pfn: Pfn) -> bool {
+        // Relaxed: who asks found the frame in an entry, which was made after the number was stored.
+        let huge = self.huge_zero.load(Relaxed);
+        pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
+    }
+
+    /// The frame of zeroes.
+    #[inline]
+    pub fn zero(&self) -> Pfn {
+        self.zero
+    }
+
+    /// The huge page of zeroes: made when it is first wanted, and kept.
+    pub fn huge_zero(&self) -> Option<Pfn> {
+        // Acquire, pairs with the release below: the frames are zeroed.
+        if let Some(number) = self.huge_zero.load(Acquire).checked_sub(1) {
+            return Some(Pfn::new(number));
+        }
+        let frames = Level::Pmd.frames();
+        let first = self.platform.alloc_huge()?;
+        (0..frames).for_each(|n| self.platform.zero_frame(first.add(n)));
+        match self.huge_zero.compare_exchange(0, first.get() + 1, Release, Acquire) {
+            Ok(_) => Some(first),
+            Err(other) => {
+                (0..frames).for_each(|n| self.free_frame(first.add(n)));
+                Some(Pfn::new(other - 1))
+            }
+        }
+    }
+
+    /// A frame for the anonymous page that is known at `home` by `index`; referenced and counted as mapped once, exclusive;
+    /// zeroed if asked.
+    #[inline(always)]
+    pub fn alloc_anon(&self, zero: bool, home: usize, index: u64) -> Result<Pfn, NoMemory> {
+        let frame = self.frames.alloc(&self.platform)?;
+        self.platform.frame(frame).init_anon(home, index);
+        if zero {
+            self.platform.zero_frame(frame);
+        }
+        Ok(frame)
+    }
+
+    /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
+    pub fn alloc_cache(&self, kind: CachePage, index: u64) -> Result<Pfn, NoMemory> {
+        let frame = self.frames.alloc(&self.platform)?;
+        self.platform.frame(frame).init_cache(kind, index);
+        Ok(frame)
+    }
+
+    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece goes so.
+    pub fn free_frame(&self, frame: Pfn) {
+        self.frames.give_back(&self.platform, &[frame]);
+    }
+
+    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of `level` maps.
+    pub fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
+        match level {
+            Level::Pte => self.frames.alloc(&self.platform),
+            _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
+        }
+    }
+
+    /// What [`alloc_like`](Self::alloc_like) gave and nobody used.
+    pub fn free_unused(&self, frame: Pfn, level: Level) {
+        match level {
+            Level::Pte => self.free_frame(frame),
+            _ => self.huge_pool(HugePageSize::of_level(level)).give(&self.platform, frame, false),
+        }
+    }
+
+    /// One reference less.
+    pub fn put_frame(&self, frame: Pfn) {
+        let record = self.platform.frame(frame);
+        if record.hugetlb().is_some() {
+            return self.put_huge_page(frame);
+        }
+        if record.put() {
+            self.frames.free(&self.platform, &mut ArrayVec::from([frame]));
+        }
+    }
+
+    /// Frames whose last reference is gone; none is left in `frames`.
+    pub fn free_frames<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
+        self.frames.free(&self.platform, frames);
+    }
+
+    /// A frame from [`alloc_anon`](Self::alloc_anon) that was never mapped.
+    pub fn discard_anon(&self, frame: Pfn) {
+        self.platform.frame(frame).sub_map();
+        self.put_frame(frame);
+    }
+
+    /// The references that cleared entries held; after their flush.
+    pub fn release(&self, unmapped: &[UnmappedFrame]) {
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        for leaf in unmapped {
+            if leaf.level() != Level::Pte {
+                self.frames.free(&self.platform, &mut free);
+                self.release_large(*leaf);
+                continue;
+            }
+            let frame = self.platform.frame(leaf.pfn());
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(leaf.pfn());
+                if free.is_full() {
+                    self.frames.free(&self.platform, &mut free);
+                }
+            }
+        }
+        self.frames.free(&self.platform, &mut free);
+    }
+
+    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
+    #[inline(never)]
+    fn release_large(&self, leaf: UnmappedFrame) {
+        if self.release_huge_page(leaf) {
+            return;
+        }
+        let mut free = ArrayVec::<Pfn, BATCH>::new();
+        for pfn in (0..leaf.level().frames()).map(|n| leaf.pfn().add(n)) {
+            let frame = self.platform.frame(pfn);
+            if leaf.is_dirty() {
+                frame.set_dirty();
+            }
+            if frame.put() {
+                free.push(pfn);
+            }
+            if free.is_full() {
+                self.frames.free_now(&self.platform, &mut free);
+            }
+        }
+        self.frames.free_now(&self.platform, &mut free);
+    }
+
+    /// Empties the calling CPU's cache, so that its frames may become part of runs; whether there were any.
+    pub fn flush_cache(&self) -> bool {
+        self.frames.flush(&self.platform)
+    }
+}
+
+impl<P: Platform> Shared for Memory<P> {}
+
+impl<P: Platform> Drop for Memory<P> {
+    fn drop(&mut self) {
+        for size in HugePageSize::ALL {
+            self.resize_huge_pool(size, 0, None);
+        }
+        self.free_frame(self.zero);
+        if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
+            for n in 0..Level::Pmd.frames() {
+                self.free_frame(Pfn::new(huge + n));
+            }
+        }
+        self.frames.drain(&self.platform);
+    }
+}

@@ -1,0 +1,98 @@
+//! Changing what entries allow.
+
+use crate::{Pfn, VmGather, VmSpace, platform::Platform};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+};
+
+/// What entries allow from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct Protect {
+    /// All rights but the right to write.
+    pub rights: PteFlags,
+    /// Stores are allowed. An entry gets the right where it has it, and where the store may go straight to the frame; in all
+    /// other cases the first store faults and decides.
+    pub write: bool,
+    /// Stores reach a file, which wants to hear of the first.
+    pub shared: bool,
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Changes every entry of `range` in place, and allocates nothing: huge pages are split at the edges already.
+    ///
+    /// Without a gather rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
+    pub fn protect(&self, range: Range<u64>, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
+        let (platform, range) = (self.platform(), VaRange::of(range.start, range.end));
+        let walked = match gather {
+            Some(stale) => self.walk(range, &mut Changer { platform, change, stale }),
+            None => self.walk(range, &mut Changer { platform, change, stale: &mut NotCached }),
+        };
+        debug_assert!(walked.is_ok(), "changing entries in place ran out of memory");
+    }
+}
+
+/// Gives every leaf it is shown the rights that are asked for.
+struct Changer<'c, P, S> {
+    platform: &'c P,
+    change: Protect,
+    stale: &'c mut S,
+}
+
+/// The flags of an entry that follow from its VMA; all others stay as they are.
+const RIGHTS: PteFlags = PteFlags::WRITE
+    .union(PteFlags::USER)
+    .union(PteFlags::EXEC)
+    .union(PteFlags::NO_ACCESS)
+    .union(PteFlags::PKEY);
+
+/// What becomes of an entry.
+fn with_rights<P: Platform>(
+    platform: &P,
+    change: Protect,
+    level: Level,
+    pte: Pte<P::Format>,
+) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags: old } = pte.kind(level) else { return pte };
+    let mut new = (old - RIGHTS) | (change.rights & RIGHTS);
+    let write = change.write
+        && (old.contains(PteFlags::WRITE)
+            || records(platform, pfn, level).all(|pfn| is_own(platform, change, pfn, old)));
+    new.set(PteFlags::WRITE, write);
+    pte.with_flags(level, new)
+}
+
+/// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
+fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
+    let counted = if platform.frame(pfn).hugetlb().is_some() { 1 } else { level.frames() };
+    (0..counted).map(move |n| pfn.add(n))
+}
+
+/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to hear of the
+/// write. In all other cases the first write faults and decides.
+fn is_own<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
+    if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
+        return false;
+    }
+    let frame = platform.frame(pfn);
+    frame.is_anon() && frame.is_exclusive()
+}
+
+impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
+    const LARGE: Large = Large::Visit;
+
+    // Apart from the walk, whose variables would take registers away from what is done for each page.
+    #[inline(never)]
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let (platform, change) = (self.platform, self.change);
+        table.change_each(range, self.stale, |_, pte| with_rights(platform, change, Level::Pte, pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        let (platform, change, level) = (self.platform, self.change, leaf.level());
+        leaf.change(self.stale, |pte| with_rights(platform, change, level, pte));
+        ControlFlow::Continue(())
+    }
+}

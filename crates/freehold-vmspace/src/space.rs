@@ -1,0 +1,268 @@
+//! The record of a space: its tables, who uses them, and what is resident.
+#![expect(unsafe_code, reason = "gives page tables back to the platform")]
+
+use crate::{Memory, NoMemory, Pfn, Rss, RssKind, VirtAddr, platform::Platform, rss::RssCounters};
+use core::{mem::ManuallyDrop, ops::Range};
+use freehold_pagetable::{
+    Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteTable,
+    PudTable, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+};
+use freehold_sync::counted::Counted;
+
+/// Where the gathers of one space pay: the platform's TLBs, the frame caches, the memory for tables.
+pub struct SpaceTlb<P: Platform> {
+    memory: Counted<Memory<P>>,
+    /// The platform's record: which processors run this space.
+    mmu: P::Mmu,
+}
+
+impl<P: Platform> Tlb for SpaceTlb<P> {
+    fn flush(&self, what: &Flush) {
+        self.memory.platform().flush(&self.mmu, what);
+    }
+
+    fn release(&self, frames: &[UnmappedFrame]) {
+        self.memory.release(frames);
+    }
+
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
+        for table in tables {
+            // SAFETY: the gather unlinked it and has flushed since.
+            unsafe { self.memory.platform().free_table(*table) };
+        }
+    }
+}
+
+/// What a change of a space's entries owes, of so many frames at most.
+pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
+
+/// One space that processors translate addresses of: its tables, and how many pages are resident.
+pub struct VmSpace<P: Platform> {
+    tlb: SpaceTlb<P>,
+    /// Each table has its own lock.
+    table: ManuallyDrop<PageTable<P::Format, P>>,
+    /// Which gathers are under way; atomic by itself.
+    gathers: GatherState,
+    rss: RssCounters<P>,
+}
+
+impl<P: Platform> VmSpace<P> {
+    /// A space in which nothing is mapped.
+    ///
+    /// # Errors
+    ///
+    /// No memory for the counters or the root table, or the platform's record.
+    pub fn new(memory: &Counted<Memory<P>>) -> Result<Self, NoMemory> {
+        let rss = RssCounters::try_new()?;
+        let platform = memory.platform();
+        let table = PageTable::new(platform)?;
+        let Some(mmu) = platform.space_created(table.root()) else {
+            // SAFETY: made above, and no processor was told of it.
+            unsafe { table.destroy(platform) };
+            return Err(NoMemory);
+        };
+        Ok(VmSpace {
+            tlb: SpaceTlb { memory: memory.clone(), mmu },
+            table: ManuallyDrop::new(table),
+            gathers: GatherState::new(),
+            rss,
+        })
+    }
+
+    /// Whose frames it maps.
+    #[inline]
+    pub fn memory(&self) -> &Counted<Memory<P>> {
+        &self.tlb.memory
+    }
+
+    /// The machine below.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        self.tlb.memory.platform()
+    }
+
+    /// The platform's record of this space.
+    #[inline]
+    pub fn mmu(&self) -> &P::Mmu {
+        &self.tlb.mmu
+    }
+
+    /// Resident pages by kind; exact when nobody changes them meanwhile.
+    pub fn rss(&self) -> Rss {
+        self.rss.sum()
+    }
+
+    /// Whether nothing is mapped in `span`, and no table at an end of it lies inside `free`, so that it must go with the range. Errs
+    /// towards `false` for ranges that have page tables, unless they are `small`.
+    ///
+    /// # Locks
+    ///
+    /// The caller keeps others from installing entries in `span`. Takes those of small ranges' tables.
+    pub fn is_settled(&self, span: &Range<u64>, small: bool, free: impl FnOnce() -> VaRange) -> bool {
+        const TABLE: u64 = Level::Pte.table_span();
+        if span.is_empty() {
+            return true;
+        }
+        let peek = |at: u64| (VirtAddr::new(at), self.peek(VirtAddr::new(at)));
+        let (first, last) = (peek(span.start), span.end - 1);
+        // Nearly always one table of the lowest level would hold it all.
+        let one = span.start / TABLE == last / TABLE;
+        // The walk ends at an entry: the lowest table on the way is the one that holds it.
+        let ends = [Some(first), (!one).then(|| peek(last))];
+        let mut tables =
+            ends.into_iter().flatten().filter(|(_, (_, level))| *level < P::Format::ROOT).peekable();
+        if tables.peek().is_some() {
+            let free = free();
+            if tables.any(|(at, (_, level))| free.covers(VaRange::entry(at, level.above()))) {
+                return false;
+            }
+        }
+        let (_, (pte, level)) = first;
+        if one && level > Level::Pte {
+            return pte.is_none();
+        }
+        let range = VaRange::of(span.start, span.end);
+        self.is_empty_range(range) || (small && self.is_unmapped(range))
+    }
+
+    /// Whether every entry of `range` is empty.
+    pub fn is_unmapped(&self, range: VaRange) -> bool {
+        matches!(self.walk(range, &mut crate::zap::AnyEntry), Ok(Walked::All))
+    }
+}
+
+/// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// A gather beside which others may run.
+    #[inline]
+    pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
+        Gather::new(&self.tlb, &self.gathers)
+    }
+
+    /// A gather for a range that no other can touch, now or before it is finished.
+    #[inline]
+    pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
+        Gather::exclusive(&self.tlb)
+    }
+
+    /// Whether something that was changed may be unflushed; see [`GatherState::is_pending`].
+    #[inline]
+    pub fn owes_flush(&self) -> bool {
+        self.gathers.is_pending()
+    }
+
+    /// Resident pages came or went.
+    #[inline]
+    pub fn count_rss(&self, rss: &Rss) {
+        self.rss.count(rss);
+    }
+
+    /// As [`count_rss`](Self::count_rss) for one kind.
+    #[inline]
+    pub fn count_page(&self, kind: RssKind, pages: i64) {
+        self.rss.count_page(kind, pages);
+    }
+
+    /// See [`PageTable::peek`].
+    #[inline]
+    pub fn peek(&self, at: VirtAddr) -> (Pte<P::Format>, Level) {
+        self.table.peek(self.platform(), at)
+    }
+
+    /// See [`PageTable::pte_table`].
+    #[inline]
+    pub fn pte_table(&self, at: VirtAddr) -> Option<PteTable<'_, P::Format, P>> {
+        self.table.pte_table(self.platform(), at)
+    }
+
+    /// See [`PageTable::pmd_table`].
+    #[inline]
+    pub fn pmd_table(&self, at: VirtAddr) -> Option<PmdTable<'_, P::Format, P>> {
+        self.table.pmd_table(self.platform(), at)
+    }
+
+    /// See [`PageTable::pud_table`].
+    #[inline]
+    pub fn pud_table(&self, at: VirtAddr) -> Option<PudTable<'_, P::Format, P>> {
+        self.table.pud_table(self.platform(), at)
+    }
+
+    /// See [`PageTable::pte_table_alloc`].
+    #[inline]
+    pub fn pte_table_alloc(&self, at: VirtAddr) -> Result<PteTable<'_, P::Format, P>, TableError> {
+        self.table.pte_table_alloc(self.platform(), at)
+    }
+
+    /// See [`PageTable::pmd_table_alloc`].
+    #[inline]
+    pub fn pmd_table_alloc(&self, at: VirtAddr) -> Result<PmdTable<'_, P::Format, P>, TableError> {
+        self.table.pmd_table_alloc(self.platform(), at)
+    }
+
+    /// See [`PageTable::pud_table_alloc`].
+    #[inline]
+    pub fn pud_table_alloc(&self, at: VirtAddr) -> Result<PudTable<'_, P::Format, P>, TableError> {
+        self.table.pud_table_alloc(self.platform(), at)
+    }
+
+    /// See [`PageTable::lock_leaf`].
+    #[inline]
+    pub fn lock_leaf(&self, at: VirtAddr, level: Level) -> Option<LeafGuard<'_, P::Format, P>> {
+        self.table.lock_leaf(self.platform(), at, level)
+    }
+
+    /// See [`PageTable::walk`].
+    #[inline]
+    pub fn walk<V: Visitor<P::Format, P>>(
+        &self,
+        range: VaRange,
+        visitor: &mut V,
+    ) -> Result<Walked, OutOfTables> {
+        self.table.walk(self.platform(), range, visitor)
+    }
+
+    /// See [`PageTable::share`].
+    pub fn share(&self, at: VirtAddr, table: PmdTable<'_, P::Format, P>) -> Result<bool, TableError> {
+        self.table.share(self.platform(), at, table)
+    }
+
+    /// See [`PageTable::unshare`].
+    pub fn unshare<const N: usize>(&self, at: VirtAddr, gather: &mut VmGather<'_, P, N>) -> bool {
+        self.table.unshare(self.platform(), at, gather)
+    }
+
+    /// See [`PageTable::is_empty_range`].
+    pub fn is_empty_range(&self, range: VaRange) -> bool {
+        self.table.is_empty_range(self.platform(), range)
+    }
+
+    /// See [`PageTable::unlink_tables`]: those over `range` that lie inside `free`.
+    ///
+    /// # Safety
+    ///
+    /// As there, but for the gather, which is one of this space.
+    pub unsafe fn unlink_tables<const N: usize>(
+        &self,
+        range: VaRange,
+        free: VaRange,
+        gather: &mut VmGather<'_, P, N>,
+    ) {
+        // SAFETY: the caller's promise; the gather's tables come from this space's platform.
+        unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
+    }
+}
+
+impl<P: Platform> Drop for VmSpace<P> {
+    fn drop(&mut self) {
+        let everything =
+            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
+        let platform = self.tlb.memory.platform();
+        platform.flush(&self.tlb.mmu, &everything);
+        platform.space_ending(&self.tlb.mmu, self.table.root());
+        // SAFETY: `self` is going away: nothing uses the field again.
+        let table = unsafe { ManuallyDrop::take(&mut self.table) };
+        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed just now.
+        unsafe { table.destroy(platform) };
+    }
+}

@@ -1,0 +1,128 @@
+//! Write protection of single pages, for a userfaultfd: a flag of entries, and a marker where no page is.
+
+use crate::{
+    Moving, NoMemory, PAGE_SIZE, VirtAddr, VmGather, VmSpace,
+    platform::{Platform, TableMemory},
+};
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{
+    Absent, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard, VaRange,
+    Visitor,
+};
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Takes the right to write from the pages of `range`, so that the next store to each faults; with `mark` also what is not
+    /// there is marked. When this returns nobody stores.
+    ///
+    /// # Errors
+    ///
+    /// No memory for a table; what lies before is protected.
+    pub fn write_protect(&self, range: Range<u64>, mark: bool) -> Result<(), NoMemory> {
+        let range = VaRange::of(range.start, range.end);
+        let mut gather = self.gather();
+        let walked = match mark {
+            true => self.walk(range, &mut Marking(&mut gather)),
+            false => self.walk(range, &mut Protecting(&mut gather)),
+        };
+        // Also what others have taken away, and not flushed: nobody stores when this returns.
+        gather.finish();
+        Ok(walked.map(|_| ())?)
+    }
+
+    /// The pages of `range` are write-protected no more. The next store to one finds out whether it may be written.
+    pub fn write_unprotect(&self, range: Range<u64>) {
+        let walked = self.walk(VaRange::of(range.start, range.end), &mut Unprotecting);
+        debug_assert!(walked.is_ok(), "taking marks away allocates nothing");
+    }
+}
+
+/// The entry, write-protected.
+fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
+    match pte.kind(Level::Pte) {
+        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => {
+            Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
+        }
+        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
+    }
+}
+
+/// The entry, not write-protected. The next store finds out what may be written.
+#[doc(hidden)]
+pub fn unprotected<F: Format>(pte: Pte<F>) -> Pte<F> {
+    match pte.kind(Level::Pte) {
+        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags - PteFlags::UFFD_WP),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => {
+            Moving { uffd_wp: false, ..Moving::of(payload) }.entry()
+        }
+        Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
+    }
+}
+
+/// Protects what is there.
+struct Protecting<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
+
+impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
+    // For each huge page a table is kept; a part of one can be protected alone.
+    const LARGE: Large = Large::Split;
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.change_each(range, self.0, |_, pte| protected(pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Protects what is there, and marks what is not.
+struct Marking<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
+
+impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
+    const ABSENT: Absent = Absent::Make;
+    const LARGE: Large = Large::Split;
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.change_each(range, self.0, |_, pte| protected(pte));
+        for page in (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize) {
+            // What is there is protected by now.
+            let _ = table.install(VirtAddr::new(page), Pte::marker(MarkerKind::UffdWp, 0));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Undoes both.
+struct Unprotecting;
+
+impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
+    // Nothing protects a huge page as a whole.
+    const LARGE: Large = Large::Skip;
+
+    fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
+        // No TLB holds a marker, nor more rights than an entry that has none to write.
+        table.zap_each(range, &mut NotCached, |_, slot, _| {
+            if is_wp_marker(slot.pte()) {
+                slot.clear();
+            }
+        });
+        table.change_each(range, &mut NotCached, |_, pte| unprotected(pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, F, M>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Whether an entry of the lowest level says that the page is write-protected, and not there.
+#[doc(hidden)]
+pub fn is_wp_marker<F: Format>(pte: Pte<F>) -> bool {
+    matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::UffdWp, .. })
+}
