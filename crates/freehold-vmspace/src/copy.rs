@@ -4,7 +4,7 @@
 //! somebody has pinned is left out: it stays the parent's own, and the child gets a copy of it after the parent's flush (hazard C-57).
 
 use crate::{
-    Moving, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmGather, VmSpace,
+    Moving, NoMemory, PAGE_SIZE, Pfn, Rss, VirtAddr, VmGather, VmSpace,
     frame::{Frame, MOVING, Unshared},
     platform::Platform,
 };
@@ -318,13 +318,8 @@ impl<P: Platform> VmSpace<P> {
         let table = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
         let copy = self.memory().alloc_anon(false, home, index)?;
         self.platform().copy_frame(copy, pfn);
-        let entry = Pte::page(copy, flags - (PteFlags::ACCESSED | PteFlags::WRITE));
-        let installed = table.lock().install(address, entry);
-        match installed {
-            Ok(()) => child.count_page(RssKind::Anon, 1),
-            // The page was shared, and replaced in the parent since, as who takes a breakpoint away does.
-            Err(_) => self.memory().discard_anon(copy),
-        }
+        // If it is not mapped, the page was shared, and replaced in the parent since, as happens where a breakpoint goes.
+        child.map_anon(table, address, copy, flags - (PteFlags::ACCESSED | PteFlags::WRITE));
         Ok(())
     }
 }

@@ -7,12 +7,12 @@ use crate::{
     platform::Platform,
     rmap::{FileRmap, root::RmapRoot},
     space::{
-        AddressSpace, RssKind,
+        AddressSpace,
         locking::{ReadGuard, WriteGuard},
     },
     vma::{AnonVma, Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Pte, PteFlags, PteTable};
+use freehold_pagetable::PteTable;
 
 impl<P: Platform> AddressSpace<P> {
     /// A read maps the zero page; a write, a frame of its own, or a [block](super::block) of them. `table` is the one for `page`.
@@ -27,9 +27,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));
         if !access.write {
-            let zero = Pte::page(self.engine.memory().zero(), rights | PteFlags::SPECIAL);
-            // If the slot is not empty any more, somebody else was faster, and the access will show what is there.
-            let _ = table.lock().install(address, zero);
+            self.vm.map_zero(table, address, rights);
             return FaultOutcome::Done;
         }
         if let Err(step) = self.prepare_anon(vma, held) {
@@ -43,13 +41,8 @@ impl<P: Platform> AddressSpace<P> {
         let Ok(frame) = self.vm.memory().alloc_anon(true, vma.anon_root(), vma.pgoff_of(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
-        let pte = Pte::page(frame, rights | written(vma.flags()));
-        // The lock ends here: nothing is freed under it.
-        let installed = table.lock().install(address, pte);
-        match installed {
-            Ok(()) => self.vm.count_page(RssKind::Anon, 1),
-            Err(_) => self.vm.memory().discard_anon(frame),
-        }
+        // If somebody else was faster, the access will show what is there.
+        self.vm.map_anon(table, address, frame, rights | written(vma.flags()));
         FaultOutcome::Done
     }
 

@@ -14,23 +14,20 @@
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
-    huge::{FRAMES, HUGE, HugePage},
+    huge::{FRAMES, HUGE},
     vma_pte_flags, written,
 };
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
+    VirtAddr,
     error::MadviseError,
     platform::Platform,
     rmap::edit::RmapEdit,
-    space::{AddressSpace, RssKind, locking::WriteGuard},
+    space::{AddressSpace, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };
-use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, PteTable, SpareTable, VaRange};
-
-/// Pages whose frames are looked up under one hold of the table's lock.
-const BATCH: u64 = 64;
+use core::ops::ControlFlow;
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, SpareTable};
+use freehold_vmspace::HugePage;
 
 impl<P: Platform> AddressSpace<P> {
     /// Makes one huge page of what is mapped in the 2 MiB at `first`, all of them in `vma`, which is anonymous. Nothing to do where
@@ -56,12 +53,17 @@ impl<P: Platform> AddressSpace<P> {
         // Before memory is taken, and again when nobody can change it any more.
         self.may_collapse(vma, table)?;
         let spare = SpareTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
-        let new = HugePage::new(&self.engine, vma, first).ok_or(MadviseError::OutOfMemory)?;
+        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(first))
+            .ok_or(MadviseError::OutOfMemory)?;
         let _walkers = RmapEdit::of(vma);
-        self.close(vma, table)?;
-        self.copy_small(table, &new);
-        self.clear_small(vma, first..first + HUGE);
-        self.hang(vma, above, address, new, spare);
+        self.vm.close_small(table, |table| self.look(vma, table))?;
+        self.vm.copy_small(table, &new);
+        // SAFETY: the range is of a VMA that is locked for writing, under the mmap lock for writing, so that nobody faults or
+        // looks there; walkers of the reverse map are kept away.
+        unsafe { self.vm.clear_small(first..first + HUGE, vma.zap()) };
+        let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
+        let hung = self.vm.map_huge(above, address, new, rights, spare);
+        debug_assert!(hung, "somebody put a table where nobody can come");
         Ok(())
     }
 
@@ -99,69 +101,6 @@ impl<P: Platform> AddressSpace<P> {
         }
         // A pin, a pipe, a transfer: whoever has it wants to see later stores, or to make some.
         if counted && frame.refs() != frame.maps() { Err(MadviseError::InUse) } else { Ok(()) }
-    }
-
-    /// Nobody reads or writes through the entries from now on.
-    fn close(&self, vma: &Vma<P>, table: PteTable<'_, P::Format, P>) -> Result<(), MadviseError> {
-        let mut gather = self.vm.exclusive_gather::<1>();
-        let mut table = table.lock();
-        self.look(vma, &mut table)?;
-        table.change_each(table.span(), &mut gather, |_, pte| {
-            let flags = pte.flags();
-            pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::NO_ACCESS)
-        });
-        gather.flush();
-        drop(table);
-        gather.finish();
-        Ok(())
-    }
-
-    /// Copies pages behind closed entries, a part of the table at a time, without its lock. Frames of zeroes stay: the huge page is
-    /// made of zeroes.
-    fn copy_small(&self, table: PteTable<'_, P::Format, P>, new: &HugePage<'_, P>) {
-        let span = table.span();
-        for start in (span.start().get()..span.end().get()).step_by((BATCH * PAGE_SIZE) as usize) {
-            let mut pages = ArrayVec::<(Pfn, Pfn), { BATCH as usize }>::new();
-            let _ = table.lock().for_each(VaRange::of(start, start + BATCH * PAGE_SIZE), |address, pte| {
-                if let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte)
-                    && !flags.contains(PteFlags::SPECIAL)
-                {
-                    pages.push((new.first().add(address.index(Level::Pte) as u64), pfn));
-                }
-                ControlFlow::<()>::Continue(())
-            });
-            pages.iter().for_each(|&(to, from)| self.platform().copy_frame(to, from));
-        }
-    }
-
-    /// Takes the small pages and their table away.
-    fn clear_small(&self, vma: &Vma<P>, range: Range<u64>) {
-        let mut gather = self.vm.exclusive_gather();
-        let span = VaRange::of(range.start, range.end);
-        self.vm.zap(range, vma.zap(), &mut gather);
-        // SAFETY: the range was zapped just now; it is of a VMA that is locked for writing, under the mmap lock for writing, so that
-        // nobody faults or looks there; walkers of the reverse map are kept away. `gather` frees to this space's platform.
-        unsafe { self.vm.unlink_tables(span, span, &mut gather) };
-        gather.finish();
-    }
-
-    fn hang(
-        &self,
-        vma: &Vma<P>,
-        above: PmdTable<'_, P::Format, P>,
-        address: VirtAddr,
-        new: HugePage<'_, P>,
-        spare: SpareTable<'_, P>,
-    ) {
-        let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        let leaf = Pte::leaf(Level::Pmd, new.first(), rights);
-        let mut above = above.lock();
-        let hung = above.install(address, leaf);
-        debug_assert!(hung.is_ok(), "somebody put a table where nobody can come");
-        above.deposit(spare);
-        drop(above);
-        new.mapped();
-        self.vm.count_page(RssKind::Anon, FRAMES as i64);
     }
 }
 

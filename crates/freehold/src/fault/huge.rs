@@ -15,13 +15,14 @@
 
 use super::{Access, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
 use crate::{
-    Pfn, VirtAddr,
-    engine::{Engine, HugePages},
+    VirtAddr,
+    engine::HugePages,
     platform::Platform,
-    space::{AddressSpace, RssKind},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable, TableError};
+use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};
+use freehold_vmspace::HugePage;
 
 /// Bytes of a huge page.
 pub(crate) const HUGE: u64 = Level::Pmd.span();
@@ -58,24 +59,12 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags());
         let spare = SpareTable::try_new(self.platform()).ok()?;
         if !access.write {
-            let zeroes = self.vm.memory().huge_zero()?;
-            let zeroes = Pte::leaf(Level::Pmd, zeroes, rights | PteFlags::SPECIAL);
-            let mut guard = table.lock();
-            // If something is there by now, the access will show what.
-            if guard.install(address, zeroes).is_ok() {
-                guard.deposit(spare);
-            }
+            self.vm.map_huge_zero(table, address, rights, spare)?;
             return Some(FaultOutcome::Done);
         }
-        let new = HugePage::new(&self.engine, vma, address.get())?;
-        let leaf = Pte::leaf(Level::Pmd, new.first, rights | written(vma.flags()));
-        let mut guard = table.lock();
-        if guard.install(address, leaf).is_ok() {
-            guard.deposit(spare);
-            drop(guard);
-            new.mapped();
-            self.vm.count_page(RssKind::Anon, FRAMES as i64);
-        }
+        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(first))?;
+        // If something is there by now, the access will show what.
+        self.vm.map_huge(table, address, new, rights | written(vma.flags()), spare);
         Some(FaultOutcome::Done)
     }
 
@@ -120,7 +109,7 @@ impl<P: Platform> AddressSpace<P> {
             if let Some(step) = self.replace_zeroes(vma, table, address) {
                 return step;
             }
-        } else if writable && (0..FRAMES).all(|n| self.is_ours(pfn.add(n))) {
+        } else if writable && (0..FRAMES).all(|n| self.vm.is_own(pfn.add(n))) {
             (0..FRAMES).for_each(|n| self.platform().frame(pfn.add(n)).set_exclusive());
             guard.grant(address, WRITTEN);
             return FaultOutcome::Done;
@@ -133,12 +122,6 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's lock.
-    fn is_ours(&self, pfn: Pfn) -> bool {
-        let frame = self.platform().frame(pfn);
-        frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1)
-    }
-
     /// Puts a huge page in place of the huge page of zeroes. `None`: there is none to be had.
     fn replace_zeroes(
         &self,
@@ -146,69 +129,8 @@ impl<P: Platform> AddressSpace<P> {
         table: PmdTable<'_, P::Format, P>,
         address: VirtAddr,
     ) -> Option<FaultOutcome<P>> {
-        let new = HugePage::new(&self.engine, vma, address.get())?;
-        let flags = vma_pte_flags(vma.flags()) | WRITTEN;
-        // As in copying a small page: nobody reads the zeroes any more when the first can write.
-        let mut gather = self.vm.exclusive_gather::<1>();
-        let mut guard = table.lock();
-        let zeroes = match guard.get(address).kind(Level::Pmd) {
-            Kind::Leaf { flags, .. } => flags.contains(PteFlags::SPECIAL),
-            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
-        };
-        if zeroes {
-            // The entry must not be seen empty without the lock: a table could be put there.
-            let closed = Pte::leaf(Level::Pmd, new.first, (flags - PteFlags::WRITE) | PteFlags::NO_ACCESS);
-            guard.replace(address, closed, &mut gather);
-            gather.flush();
-            guard.change(address, &mut gather, |pte| pte.with_flags(Level::Pmd, flags));
-            self.vm.count_page(RssKind::Anon, FRAMES as i64);
-        }
-        drop(guard);
-        gather.finish();
-        if !zeroes {
-            return Some(FaultOutcome::Retry);
-        }
-        new.mapped();
-        Some(FaultOutcome::Done)
-    }
-}
-
-/// A huge page that is not mapped yet; it goes back if it never is.
-pub(super) struct HugePage<'e, P: Platform> {
-    engine: &'e Engine<P>,
-    first: Pfn,
-}
-
-impl<'e, P: Platform> HugePage<'e, P> {
-    /// One of zeroes, its frames counted as mapped once. `None`: no memory, or not in one piece.
-    pub(super) fn new(engine: &'e Engine<P>, vma: &Vma<P>, address: u64) -> Option<Self> {
-        let (home, index) = (vma.anon_root(), vma.pgoff_of(address));
-        let first = engine.platform().alloc_huge()?;
-        for n in 0..FRAMES {
-            engine.platform().frame(first.add(n)).init_anon(home, index + n);
-            engine.platform().zero_frame(first.add(n));
-        }
-        Some(HugePage { engine, first })
-    }
-
-    /// The first of its frames.
-    pub(super) fn first(&self) -> Pfn {
-        self.first
-    }
-
-    /// It is mapped.
-    pub(super) fn mapped(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl<P: Platform> Drop for HugePage<'_, P> {
-    fn drop(&mut self) {
-        for frame in (0..FRAMES).map(|n| self.first.add(n)) {
-            self.engine.platform().frame(frame).sub_map();
-            let last = self.engine.platform().frame(frame).put();
-            debug_assert!(last, "nobody else has seen the frames");
-            self.engine.memory().free_frame(frame);
-        }
+        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(address.get()))?;
+        let replaced = self.vm.replace_huge_zero(table, address, new, vma_pte_flags(vma.flags()) | WRITTEN);
+        Some(if replaced { FaultOutcome::Done } else { FaultOutcome::Retry })
     }
 }

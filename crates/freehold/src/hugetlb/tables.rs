@@ -196,7 +196,6 @@ impl<P: Platform> AddressSpace<P> {
         address: VirtAddr,
         kept: &SharedTablesGuard<'_, P>,
     ) -> Result<PmdTable<'s, P::Format, P>, TableError> {
-        let _platform = self.platform();
         if let Some(table) = self.vm.pmd_table(address) {
             return Ok(table);
         }

@@ -195,7 +195,7 @@ impl<'m, P: Platform> Mover<'m, P> {
 
     /// What lies in one table at either end.
     fn part(&self, both: &Both<'_, P>, moved: &mut u64) -> Result<(), Obstacle> {
-        let (space, _platform) = (self.space, self.space.platform());
+        let space = self.space;
         let from = VirtAddr::new(self.source.start + *moved);
         let to = VirtAddr::new(self.target.start + *moved);
         let target = space.vm.pte_table_alloc(to).map_err(UffdError::from)?;

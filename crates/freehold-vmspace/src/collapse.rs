@@ -1,0 +1,64 @@
+//! Small pages that become a huge one: closed, copied, and taken away with their table.
+#![expect(unsafe_code, reason = "gives a table back")]
+
+use crate::{HugePage, PAGE_SIZE, Pfn, VmSpace, Zap, platform::Platform};
+use arrayvec::ArrayVec;
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::{Kind, Level, PteFlags, PteGuard, PteTable, VaRange};
+
+/// Pages whose frames are looked up under one hold of the table's lock.
+const BATCH: u64 = 64;
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Nobody reads or writes through the entries of the table from now on, if `look` has nothing against it.
+    pub fn close_small<E>(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        look: impl FnOnce(&mut PteGuard<'_, P::Format, P>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut gather = self.exclusive_gather::<1>();
+        let mut table = table.lock();
+        look(&mut table)?;
+        table.change_each(table.span(), &mut gather, |_, pte| {
+            let flags = pte.flags();
+            pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::NO_ACCESS)
+        });
+        gather.flush();
+        drop(table);
+        gather.finish();
+        Ok(())
+    }
+
+    /// Copies pages behind closed entries, a part of the table at a time, without its lock. Frames of zeroes stay: the huge page is
+    /// made of zeroes.
+    pub fn copy_small(&self, table: PteTable<'_, P::Format, P>, new: &HugePage<'_, P>) {
+        let span = table.span();
+        for start in (span.start().get()..span.end().get()).step_by((BATCH * PAGE_SIZE) as usize) {
+            let mut pages = ArrayVec::<(Pfn, Pfn), { BATCH as usize }>::new();
+            let _ = table.lock().for_each(VaRange::of(start, start + BATCH * PAGE_SIZE), |address, pte| {
+                if let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte)
+                    && !flags.contains(PteFlags::SPECIAL)
+                {
+                    pages.push((new.first().add(address.index(Level::Pte) as u64), pfn));
+                }
+                ControlFlow::<()>::Continue(())
+            });
+            pages.iter().for_each(|&(to, from)| self.platform().copy_frame(to, from));
+        }
+    }
+
+    /// Takes the small pages of `range`, which one table spans, and the table away.
+    ///
+    /// # Safety
+    ///
+    /// Nobody faults or looks in the range, nor comes there through a reverse map, until this returns.
+    pub unsafe fn clear_small(&self, range: Range<u64>, zap: Zap) {
+        let mut gather = self.exclusive_gather();
+        let span = VaRange::of(range.start, range.end);
+        self.zap(range, zap, &mut gather);
+        // SAFETY: the range was zapped just now; else the caller's promise. `gather` frees to this space's platform.
+        unsafe { self.unlink_tables(span, span, &mut gather) };
+        gather.finish();
+    }
+}

@@ -1,0 +1,118 @@
+//! Huge pages of anonymous memory: 2 MiB behind one entry, and a table kept with the table above for the split.
+
+use crate::{Memory, Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
+use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable};
+
+/// Frames of one.
+const FRAMES: u64 = Level::Pmd.frames();
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Maps `new` at `address`, and keeps `spare` for the split; false: something is there.
+    pub fn map_huge(
+        &self,
+        table: PmdTable<'_, P::Format, P>,
+        address: VirtAddr,
+        new: HugePage<'_, P>,
+        rights: PteFlags,
+        spare: SpareTable<'_, P>,
+    ) -> bool {
+        let mut guard = table.lock();
+        let installed = guard.install(address, Pte::leaf(Level::Pmd, new.first, rights)).is_ok();
+        if installed {
+            guard.deposit(spare);
+            drop(guard);
+            new.mapped();
+            self.count_page(RssKind::Anon, FRAMES as i64);
+        }
+        installed
+    }
+
+    /// Maps the huge page of zeroes at `address`, if nothing is there. `None`: there is no memory for it.
+    pub fn map_huge_zero(
+        &self,
+        table: PmdTable<'_, P::Format, P>,
+        address: VirtAddr,
+        rights: PteFlags,
+        spare: SpareTable<'_, P>,
+    ) -> Option<()> {
+        let zeroes = Pte::leaf(Level::Pmd, self.memory().huge_zero()?, rights | PteFlags::SPECIAL);
+        let mut guard = table.lock();
+        // If something is there by now, the access will show what.
+        if guard.install(address, zeroes).is_ok() {
+            guard.deposit(spare);
+        }
+        Some(())
+    }
+
+    /// Puts `new` in place of the huge page of zeroes at `address`; false: that is not there any more.
+    pub fn replace_huge_zero(
+        &self,
+        table: PmdTable<'_, P::Format, P>,
+        address: VirtAddr,
+        new: HugePage<'_, P>,
+        rights: PteFlags,
+    ) -> bool {
+        // As in copying a small page: nobody reads the zeroes any more when the first can write.
+        let mut gather = self.exclusive_gather::<1>();
+        let mut guard = table.lock();
+        let zeroes = match guard.get(address).kind(Level::Pmd) {
+            Kind::Leaf { flags, .. } => flags.contains(PteFlags::SPECIAL),
+            Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
+        };
+        if zeroes {
+            // The entry must not be seen empty without the lock: a table could be put there.
+            let closed = Pte::leaf(Level::Pmd, new.first, (rights - PteFlags::WRITE) | PteFlags::NO_ACCESS);
+            guard.replace(address, closed, &mut gather);
+            gather.flush();
+            guard.change(address, &mut gather, |pte| pte.with_flags(Level::Pmd, rights));
+            self.count_page(RssKind::Anon, FRAMES as i64);
+        }
+        drop(guard);
+        gather.finish();
+        if zeroes {
+            new.mapped();
+        }
+        zeroes
+    }
+}
+
+/// A huge page of anonymous memory that is not mapped yet; it goes back if it never is.
+#[doc(hidden)]
+pub struct HugePage<'e, P: Platform> {
+    memory: &'e Memory<P>,
+    first: Pfn,
+}
+
+impl<'e, P: Platform> HugePage<'e, P> {
+    /// One of zeroes, its frames counted as mapped once, known at `home` from `index` on. `None`: no memory, or not in one piece.
+    pub fn new(memory: &'e Memory<P>, home: usize, index: u64) -> Option<Self> {
+        let first = memory.platform().alloc_huge()?;
+        for n in 0..FRAMES {
+            memory.platform().frame(first.add(n)).init_anon(home, index + n);
+            memory.platform().zero_frame(first.add(n));
+        }
+        Some(HugePage { memory, first })
+    }
+
+    /// The first of its frames.
+    pub fn first(&self) -> Pfn {
+        self.first
+    }
+
+    /// It is mapped.
+    pub fn mapped(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform> Drop for HugePage<'_, P> {
+    fn drop(&mut self) {
+        for frame in (0..FRAMES).map(|n| self.first.add(n)) {
+            self.memory.platform().frame(frame).sub_map();
+            let last = self.memory.platform().frame(frame).put();
+            debug_assert!(last, "nobody else has seen the frames");
+            self.memory.free_frame(frame);
+        }
+    }
+}
