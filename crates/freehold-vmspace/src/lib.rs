@@ -22,6 +22,7 @@ mod moving;
 pub mod platform;
 mod protect;
 mod rss;
+mod shared;
 mod space;
 mod write_protect;
 mod zap;

@@ -88,11 +88,13 @@ macro_rules! verb_error {
 
 mod access;
 mod fill;
+mod migrate;
 mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
 pub use fill::FillError;
+pub use migrate::MigrateError;
 pub use settings::{EngineError, HeapError, MdweError, MergeError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 

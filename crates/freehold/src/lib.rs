@@ -88,23 +88,21 @@
 extern crate alloc;
 
 pub mod access;
-pub mod engine;
 pub mod error;
 pub mod fault;
 pub mod hugetlb;
 pub mod nommu;
-pub mod object;
-mod reclaim;
+mod records;
 pub mod rmap;
 mod rounds;
 pub mod space;
 pub mod uffd;
 pub mod uprobe;
-pub mod vma;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
 pub use freehold_vmspace::platform;
+pub use records::{engine, object, vma};
 
 /// End of user space with four levels of tables: the last page below the canonical hole stays unused.
 pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;

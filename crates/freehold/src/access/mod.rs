@@ -5,9 +5,11 @@
 //! the bytes are copied with the VMA's lock still held, so that no fork can share the page half-way through a write. No
 //! lock is held from one page to the next, so nobody waits longer than for a page.
 
+mod arguments;
 mod between;
 mod page;
 mod pin;
+mod process_madvise;
 
 pub use pin::{PinFlags, Pins};
 

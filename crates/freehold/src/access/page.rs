@@ -10,10 +10,11 @@ use super::{AccessMode, How};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     error::AccessError,
-    fault::{Access, FaultError, FaultOutcome, Held, SegvCode},
+    fault::{Access, FaultError, FaultOutcome, SegvCode},
     object::Object,
     platform::Platform,
     rounds::Rounds,
+    space::locking::Held,
     space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags},
 };

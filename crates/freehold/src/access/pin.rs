@@ -27,11 +27,12 @@ use crate::{
     counted::Counted,
     engine::Engine,
     error::PinError,
-    fault::{FaultError, FaultOutcome, Held, SegvCode},
+    fault::{FaultError, FaultOutcome, SegvCode},
     object::Object,
     platform::Platform,
     rounds::Rounds,
     space::AddressSpace,
+    space::locking::Held,
     vma::{Vma, flags::VmFlags},
 };
 use allocator_api2::vec::Vec;

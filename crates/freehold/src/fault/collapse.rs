@@ -21,7 +21,7 @@ use crate::{
     VirtAddr,
     error::MadviseError,
     platform::Platform,
-    rmap::edit::RmapEdit,
+    records::reverse::edit::RmapEdit,
     space::{AddressSpace, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };

@@ -11,12 +11,13 @@
 //! attempt (hazard C-2). The copy is installed only when no processor can read the old page through this entry any more:
 //! otherwise one thread could still read the old page after another has written the new one (hazard C-21).
 
-use super::{FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
+use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     object::Object,
     platform::Platform,
     space::AddressSpace,
+    space::locking::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};
@@ -72,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
     ) -> FaultOutcome<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
-            return step;
+            return step.into();
         }
         let zero = self.vm.memory().is_zero(old.pfn);
         let Ok(new) = self.vm.memory().alloc_anon(zero, vma.anon_root(), vma.pgoff_of(address.get())) else {

@@ -3,15 +3,16 @@
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
 
-use super::{Access, FaultError, FaultOutcome, Held, vma_pte_flags, written};
+use super::{Access, FaultError, FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
     object::{File, Object},
     platform::Platform,
+    records::probes,
+    space::locking::Held,
     space::{AddressSpace, Rss, RssKind},
-    uprobe,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::{ControlFlow, Range};
@@ -36,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
         let private = access.write && !vma.flags().contains(VmFlags::SHARED) || self.is_probed(vma, page);
         // Even where there is no page to copy: later merges depend on it.
         if private && let Err(step) = self.prepare_anon(vma, held) {
-            return step;
+            return step.into();
         }
         let index = vma.pgoff_of(page);
         if index >= file.mapping().pages() {
@@ -164,7 +165,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
-        uprobe::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
+        probes::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
     /// Maps a copy of the page, without ever mapping the page itself. The VMA has an anon_vma.
@@ -233,8 +234,8 @@ fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,
     rcu: &'f P::RcuGuard,
-) -> Option<&'f uprobe::List> {
-    uprobe::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
+) -> Option<&'f probes::List> {
+    probes::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
 /// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that

@@ -13,12 +13,13 @@
 //! entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing by far. With each huge page
 //! comes a table, kept with the table above for the split, which therefore cannot fail.
 
-use super::{Access, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
+use super::{Access, FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     engine::HugePages,
     platform::Platform,
     space::AddressSpace,
+    space::locking::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};
@@ -54,7 +55,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // For zeroes, too: the first write is to find an anon_vma.
         if let Err(step) = self.prepare_anon(vma, held) {
-            return Some(step);
+            return Some(step.into());
         }
         let rights = vma_pte_flags(vma.flags());
         let spare = SpareTable::try_new(self.platform()).ok()?;

@@ -12,18 +12,19 @@
 //! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its pages: if another
 //! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
 
-use super::{Access, Await, FaultError, FaultOutcome, Held, WRITTEN, vma_pte_flags, written};
+use super::{Access, Await, FaultError, FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    hugetlb::{HugePageSize, NotTaken, tables::SharedTablesGuard},
     object::{File, Mapping},
     platform::Platform,
+    records::hugetlb::tables::SharedTablesGuard,
     space::AddressSpace,
+    space::locking::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
-use freehold_vmspace::Moving;
+use freehold_vmspace::{HugePageSize, Moving, NotTaken};
 
 /// What a fault is about.
 struct HugePlace<'v, P: Platform> {
@@ -86,7 +87,7 @@ impl<P: Platform> AddressSpace<P> {
         if place.is_private()
             && let Err(step) = self.prepare_anon(vma, held)
         {
-            return step;
+            return step.into();
         }
         let _maker = place.is_private().then(|| self.engine.hugetlb.fault_mutex(place.mapping(), index));
         let kept = self.keep_tables(vma);
@@ -333,7 +334,7 @@ impl<P: Platform> AddressSpace<P> {
             if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
                 continue;
             }
-            if other.space.vm.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
+            if other.vm.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
                 && let Some(own) = other.vma.hugetlb()
             {
                 own.set_resv_unmapped();

@@ -15,6 +15,7 @@
 //! What the commonest fault, the first store to anonymous memory, does not need is kept out of line (`inline(never)`): the stack frames of
 //! gathers would else be every fault's, and cost it a third of its time.
 
+mod advise_collapse;
 mod anon;
 mod block;
 mod collapse;
@@ -22,19 +23,24 @@ mod cow;
 mod file;
 pub(crate) mod huge;
 mod hugetlb;
+mod populate;
 mod special;
+mod stack;
+mod userfault;
+
+pub(crate) use userfault::Userfault;
 
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     engine::Engine,
-    hugetlb::HugePageSize,
     object::{File, FillError, Object},
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
-    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung, locking::ReadGuard},
-    uffd::Userfault,
+    space::anon::NotPrepared,
+    space::locking::Held,
+    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung},
     vma::{
         Vma,
         flags::VmFlags,
@@ -45,7 +51,7 @@ use core::fmt;
 pub use freehold_pagetable::Access;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
-use freehold_vmspace::Moving;
+use freehold_vmspace::{HugePageSize, Moving};
 
 /// What a SIGSEGV says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,26 +156,19 @@ impl<P: Platform> Engine<P> {
     }
 }
 
+impl<P: Platform> From<NotPrepared> for FaultOutcome<P> {
+    fn from(why: NotPrepared) -> Self {
+        match why {
+            NotPrepared::NoMemory => FaultOutcome::OUT_OF_MEMORY,
+            NotPrepared::NeedMmapLock => FaultOutcome::NeedMmapLock,
+        }
+    }
+}
+
 impl<P: Platform> FaultOutcome<P> {
     /// No memory.
     pub const OUT_OF_MEMORY: Self = FaultOutcome::Failed(FaultError::OutOfMemory);
 }
-
-/// What keeps the VMA still during an attempt.
-pub(crate) enum Held<'h, 's, P: Platform> {
-    /// Its own lock alone.
-    Vma,
-    /// The mmap lock.
-    Mmap(&'h ReadGuard<'s, P>),
-}
-
-impl<P: Platform> Clone for Held<'_, '_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Held<'_, '_, P> {}
 
 impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.

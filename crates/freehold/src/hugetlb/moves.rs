@@ -1,10 +1,10 @@
 //! Moving huge pages to other addresses (mremap), and into a child (fork).
 
-use super::{HugePageSize, tables::SPAN};
+use super::HugePageSize;
 use crate::{
     error::NoMemory,
     platform::Platform,
-    rmap::edit::RmapEdit,
+    records::{hugetlb::tables::SPAN, reverse::edit::RmapEdit},
     space::AddressSpace,
     vma::{Vma, rights::vma_pte_flags},
 };
@@ -43,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
         to: u64,
         gather: &mut Still<'_, P>,
     ) {
-        let _alone = self.alone(source, &from);
+        let _alone = source.unshare_tables(&self.vm, &from);
         let mut at = from.start;
         while at < from.end {
             let end = from.end.min(at - at % SPAN + SPAN);

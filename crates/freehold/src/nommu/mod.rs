@@ -60,26 +60,22 @@
 //! ```
 
 mod area;
-mod locked;
 mod mmap;
 mod munmap;
-mod region;
-mod regions;
 
-pub(crate) use regions::FileRegions;
-pub use regions::{RegionCounts, Regions};
+pub use crate::records::nommu::{RegionCounts, Regions};
 
 use crate::{
     counted::{Counted, Shared},
     error::NoMemory,
     object::File,
     platform::Platform,
+    records::nommu::locked::Locked,
     space::Prot,
 };
 use area::{Area, Areas};
 use core::ops::Range;
 use freehold_sync::Rank;
-use locked::Locked;
 
 /// The mappings of one process on a machine without an MMU. They go with its last reference.
 pub struct NoMmuSpace<P: Platform> {

@@ -3,12 +3,12 @@
 use super::{
     NoMmuSpace,
     area::{Area, Areas},
-    region::{Region, Source},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MunmapError, NoMemory},
     platform::Platform,
+    records::nommu::region::{Region, Source},
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;

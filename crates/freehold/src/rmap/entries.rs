@@ -3,11 +3,14 @@
 //! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by the time it is looked at;
 //! then there is nothing to be done.
 
-use super::{
-    tree::{Mapper, VmaTree, Which},
-    walk::{AnyRmapRoot, find_rmap_root},
+use super::walk::{AnyRmapRoot, find_rmap_root};
+use crate::{
+    Pfn, VirtAddr,
+    engine::Engine,
+    platform::Platform,
+    records::reverse::tree::{Mapper, VmaTree, Which},
+    vma::flags::VmFlags,
 };
-use crate::{Pfn, VirtAddr, engine::Engine, platform::Platform, vma::flags::VmFlags};
 use freehold_pagetable::{Level, Pte};
 
 /// Why nothing was done to a page.
@@ -49,7 +52,7 @@ impl<P: Platform> Engine<P> {
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             !place.vma.flags().contains(VmFlags::LOCKED)
-                && place.space.vm.take_entry(address, Level::Pte, pfn, Pte::NONE)
+                && place.vm.take_entry(address, Level::Pte, pfn, Pte::NONE)
         })
     }
 
@@ -66,7 +69,7 @@ impl<P: Platform> Engine<P> {
     /// As [`try_to_unmap`](Self::try_to_unmap).
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
-            place.vma.flags().contains(VmFlags::SHARED) && place.space.vm.clean_entry(address, pfn)
+            place.vma.flags().contains(VmFlags::SHARED) && place.vm.clean_entry(address, pfn)
         })
     }
 
@@ -123,6 +126,6 @@ fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: u64, pfn: 
     let lookups = home.try_read()?;
     let used = lookups
         .mappers(index..index + 1)
-        .filter(|place| place.space.vm.take_accessed(VirtAddr::new(place.range.start), pfn));
+        .filter(|place| place.vm.take_accessed(VirtAddr::new(place.range.start), pfn));
     Some(used.count() as u64)
 }

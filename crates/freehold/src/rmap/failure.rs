@@ -21,8 +21,9 @@ use super::{
     MigrateError,
     walk::{AnyRmapRoot, Page, find_rmap_root},
 };
-use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, hugetlb::HugePageSize, platform::Platform};
+use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform};
 use freehold_pagetable::{Format, Level, MarkerKind, Pte};
+use freehold_vmspace::HugePageSize;
 
 /// What a failure of memory cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,23 +218,21 @@ impl<P: Platform> Page<'_, P> {
     pub(crate) fn poison_entries(&self) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            place.space.vm.take_entry(address, self.level, self.pfn, poison(self.pfn));
+            place.vm.take_entry(address, self.level, self.pfn, poison(self.pfn));
         });
     }
 
     /// Says to all who may map the page, of which no marker tells, that it is lost.
     pub(crate) fn tell_lost(&self) {
-        self.each_place(|place| {
-            self.engine.platform().memory_failed(place.space.vm.mmu(), place.range.start)
-        });
+        self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start));
     }
 
     /// Says at every marker whether the page is lost.
     pub(crate) fn settle_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            if place.space.vm.settle_poison(address, self.level, poison(self.pfn), lost) && lost {
-                self.engine.platform().memory_failed(place.space.vm.mmu(), address.get());
+            if place.vm.settle_poison(address, self.level, poison(self.pfn), lost) && lost {
+                self.engine.platform().memory_failed(place.vm.mmu(), address.get());
             }
         });
     }

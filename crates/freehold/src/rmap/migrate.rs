@@ -16,33 +16,10 @@ use super::walk::{AnyRmapRoot, Page};
 use crate::{
     Pfn, VirtAddr,
     engine::Engine,
+    error::MigrateError,
     platform::Platform,
     vma::{flags::VmFlags, rights::vma_pte_flags},
 };
-
-/// Why a page stayed where it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MigrateError {
-    /// The frame holds no page of a program or file, or it is just changing.
-    NoPage,
-    /// Somebody besides page tables and caches has the page.
-    Busy,
-    /// No frame to move it to.
-    OutOfMemory,
-}
-
-impl core::fmt::Display for MigrateError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            MigrateError::NoPage => "no page that could move",
-            MigrateError::Busy => "the page is in use",
-            MigrateError::OutOfMemory => "out of memory",
-        })
-    }
-}
-
-impl core::error::Error for MigrateError {}
 
 impl<P: Platform> Engine<P> {
     /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map it. Returns the
@@ -87,9 +64,7 @@ impl<P: Platform> Page<'_, P> {
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
-        self.each_place(|place| {
-            place.space.vm.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn)
-        });
+        self.each_place(|place| place.vm.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn));
         // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that is pinned.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
@@ -101,7 +76,7 @@ impl<P: Platform> Page<'_, P> {
             let address = VirtAddr::new(place.range.start);
             // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
-            place.space.vm.end_marker(rights, address, self.level, self.pfn, to);
+            place.vm.end_marker(rights, address, self.level, self.pfn, to);
         });
         if !alone {
             return Err(MigrateError::Busy);

@@ -1,17 +1,20 @@
 //! From the number of a frame to its page, and from the page to its entries.
 #![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
 
-use super::{
-    root::{RmapRoot, RmapRootRef},
-    tree::{AnonPages, IMmap, Mapper, VmaTree, Which},
+use crate::{
+    Pfn, VirtAddr,
+    counted::Counted,
+    engine::Engine,
+    object::Mapping,
+    platform::Platform,
+    records::reverse::{
+        root::{FILE, RmapRoot, RmapRootRef},
+        tree::{AnonPages, IMmap, Mapper, VmaTree, Which},
+    },
 };
-use crate::{Pfn, VirtAddr, engine::Engine, object::Mapping, platform::Platform};
 use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
 use freehold_vmspace::frame::Frame;
-
-/// Marks the address of a file's home in a frame's record; homes are aligned.
-pub(crate) const FILE: usize = 1;
 
 /// Where a page is at home.
 pub(super) enum AnyRmapRoot<P: Platform> {
@@ -87,10 +90,10 @@ impl<P: Platform> Engine<P> {
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: u64) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform is none here.
-        let own = |mapper: &Mapper<'_, P>| self.is(&mapper.space.engine);
+        let own = |mapper: &Mapper<'_, P>| Counted::same(self.memory(), mapper.vm.memory());
         lookups.mappers(index..index + 1).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
-            mapper.space.vm.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
+            mapper.vm.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
         })
     }
 
@@ -184,7 +187,7 @@ impl<P: Platform> Page<'_, P> {
         let mut count = 0;
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            count += u64::from(place.space.vm.with_entry(address, self.level, self.pfn, |_| ()).is_some());
+            count += u64::from(place.vm.with_entry(address, self.level, self.pfn, |_| ()).is_some());
         });
         count
     }

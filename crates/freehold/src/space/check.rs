@@ -5,7 +5,7 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     object::Object,
     platform::Platform,
-    uprobe,
+    records::probes,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::ControlFlow;
@@ -112,7 +112,7 @@ impl<P: Platform> Reverse<'_, P> {
 /// Whether a page is to show breakpoints.
 fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     let probes =
-        vma.object().file().filter(|_| uprobe::are_put(vma.flags())).map(|file| file.mapping().probes());
+        vma.object().file().filter(|_| probes::are_put(vma.flags())).map(|file| file.mapping().probes());
     probes.is_some_and(|probes| probes.wants::<P>(vma.pgoff_of(at)))
 }
 

@@ -37,3 +37,14 @@ impl<P: Platform> Shared for AddressSpace<P> {
         self.clear();
     }
 }
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives back what this address space keeps for changes to come: a few nodes of its tree of VMAs.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing.
+    pub fn trim(&self) {
+        self.write().trim_tree();
+    }
+}

@@ -25,9 +25,11 @@ use crate::{
     counted::Counted,
     error::{ForkError, NoMemory},
     platform::Platform,
-    rmap::edit::RmapEdit,
+    records::{
+        reverse::edit::RmapEdit,
+        uffd::{Context, event::Notices},
+    },
     rounds::Rounds,
-    uffd::{Context, event::Notices},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
 use freehold_sync::atomic::Ordering::Relaxed;

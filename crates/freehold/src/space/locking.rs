@@ -24,8 +24,8 @@ use crate::{
     counted::Counted,
     error::NoMemory,
     platform::Platform,
-    rmap::edit::RmapEdit,
-    uffd::Context,
+    records::reverse::edit::RmapEdit,
+    records::uffd::Context,
     vma::{AnonVma, Vma, flags::VmFlags},
 };
 use core::{
@@ -215,7 +215,7 @@ impl<P: Platform> AddressSpace<P> {
             let TreeEntry::Vma(vma) = (unsafe { decode::<P>(&found) }) else {
                 return Err(NeedMmapLock::Hole);
             };
-            match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(self)) {
+            match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
                 Ok(place) => {
                     // Only now are the bounds known to stand still; the entry may have been of an earlier life.
                     let read = VmaRead { vma, place, task: PhantomData };
@@ -501,7 +501,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn attach(&self, vma: &Vma<P>) {
         vma.lock().write::<P>(&self.lock);
         vma.lock().attach::<P>(&self.lock);
-        vma.object().open_hook(self.space, vma);
+        vma.object().open_hook(&self.space.vm, vma);
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to notice.
@@ -527,7 +527,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
                 assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);
                 assert!(
-                    vma.is_owned_by(self.space),
+                    vma.is_owned_by(&self.space.vm),
                     "a VMA of another space is in the tree at {:#x}",
                     found.start
                 );
@@ -590,3 +590,19 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma
     }
 }
+
+/// What keeps the VMA still during an attempt.
+pub(crate) enum Held<'h, 's, P: Platform> {
+    /// Its own lock alone.
+    Vma,
+    /// The mmap lock.
+    Mmap(&'h ReadGuard<'s, P>),
+}
+
+impl<P: Platform> Clone for Held<'_, '_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Held<'_, '_, P> {}

@@ -1,7 +1,8 @@
 //! What mmap is told by numbers: access rights and flags, and the flags of the VMA that follow.
 
-use crate::{hugetlb::HugePageSize, vma::flags::VmFlags};
+use crate::vma::flags::VmFlags;
 use bitflags::bitflags;
+use freehold_vmspace::HugePageSize;
 
 bitflags! {
     /// Access rights as mmap and mprotect take them.

@@ -13,13 +13,14 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError},
-    hugetlb::{HugePageSize, file::Reserving, reserves::PendingReservation},
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
+    records::hugetlb::{file::Reserving, reserves::PendingReservation},
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
 use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::HugePageSize;
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {

@@ -3,6 +3,7 @@
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model of a change:
 //! decode, prepare, commit, settle, retire), then any operation.
 
+pub(crate) mod anon;
 mod arguments;
 mod brk;
 mod check;
@@ -29,10 +30,9 @@ mod mseal;
 mod msync;
 mod munmap;
 pub mod pagemap;
-mod parts;
+pub(crate) mod parts;
 pub mod pkeys;
 mod place;
-mod populate;
 mod query;
 mod remap_file_pages;
 mod secret;
@@ -41,7 +41,6 @@ pub mod smaps;
 mod special;
 mod speculate;
 pub(crate) mod split_merge;
-mod stack;
 mod stack_move;
 mod thp;
 mod unmap;

@@ -17,14 +17,13 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE, VirtAddr,
     error::MprotectError,
     platform::Platform,
-    uprobe,
+    records::probes,
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_pagetable::Kind;
-use freehold_vmspace::Protect;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{Protect, VmGather};
 
 impl From<SplitMergeError> for MprotectError {
     fn from(error: SplitMergeError) -> Self {
@@ -188,7 +187,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             Some(_) => {
                 let vma = self.guard.modify(vma, part.clone(), Change { flags: old, policy })?;
                 let right = self.guard.lock_vma(vma);
-                let alone = space.alone(vma, &part);
+                let alone = vma.unshare_tables(&space.vm, &part);
                 right.set_flags(new);
                 (vma, Some(alone))
             }
@@ -197,7 +196,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
         self.change_entries(&part, old, new);
-        if !uprobe::are_put(old) && uprobe::are_put(new) {
+        if !probes::are_put(old) && probes::are_put(new) {
             space.settle_text(vma, part.clone());
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);

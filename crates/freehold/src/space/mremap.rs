@@ -22,16 +22,17 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MmapError, MremapError, MunmapError},
-    hugetlb::HugePageSize,
     object::{Object, VmaInfo},
     platform::Platform,
-    rmap::edit::RmapEdit,
-    uffd::{Features, event::Notice},
+    records::{
+        reverse::edit::RmapEdit,
+        uffd::{Features, event::Notice},
+    },
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
 use core::ops::Range;
-use freehold_vmspace::{MoveGather, Tables};
+use freehold_vmspace::{HugePageSize, MoveGather, Tables};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.

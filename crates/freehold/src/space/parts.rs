@@ -6,7 +6,7 @@ use core::ops::Range;
 
 /// What a call does about addresses where nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holes {
+pub(crate) enum Holes {
     /// Goes on behind them.
     Skip,
     /// Ends there.
@@ -14,7 +14,7 @@ pub(super) enum Holes {
 }
 
 /// A guard that shows VMAs in order.
-pub(super) trait Parts<P: Platform> {
+pub(crate) trait Parts<P: Platform> {
     /// The first VMA that ends above `addr`.
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 

@@ -3,11 +3,11 @@
 use super::{AddressSpace, maps::MapLine};
 use crate::{
     PAGE_SIZE,
-    hugetlb::HugePageSize,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
 use core::{fmt, ops::Range};
+use freehold_vmspace::HugePageSize;
 pub use freehold_vmspace::Usage;
 
 /// One VMA, or a part of one, with its memory.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     platform::Platform,
-    rmap::{root::RmapRoot, tree::IMmap},
+    records::reverse::{root::RmapRoot, tree::IMmap},
     vma::VmaInfo,
 };
 use freehold_range::Lookup;

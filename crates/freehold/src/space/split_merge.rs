@@ -19,8 +19,8 @@ use crate::{
     error::NoMemory,
     object::Object,
     platform::Platform,
-    rmap::edit::RmapEdit,
-    uffd::Context,
+    records::reverse::edit::RmapEdit,
+    records::uffd::Context,
     vma::{
         Vma,
         flags::VmFlags,
@@ -134,7 +134,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             hugetlb,
             uffd: attrs.uffd,
             // Exposed: the reverse map comes back from the VMA to its space.
-            owner: core::ptr::from_ref(self.space).expose_provenance(),
+            owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
         })
     }
 

@@ -38,8 +38,8 @@ use crate::{
     error::MunmapError,
     object::Object,
     platform::Platform,
-    rmap::edit::RmapEdit,
-    uffd::event::Notices,
+    records::reverse::edit::RmapEdit,
+    records::uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;

@@ -8,10 +8,11 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
-    fault::{FaultOutcome, Held},
     object::{File, FillError, Object},
     platform::Platform,
     rounds::Rounds,
+    space::anon::NotPrepared,
+    space::locking::Held,
     space::{
         AddressSpace, Rss, RssKind,
         locking::{ReadGuard, VmaRead},
@@ -402,7 +403,7 @@ pub(super) fn prepare<P: Platform>(
     vma: &Vma<P>,
 ) -> Result<(), NoMemory> {
     match space.prepare_anon(vma, Held::Mmap(guard)) {
-        Err(FaultOutcome::Failed(_)) => Err(NoMemory),
+        Err(NotPrepared::NoMemory) => Err(NoMemory),
         _ => Ok(()),
     }
 }

@@ -29,8 +29,7 @@ use freehold_sync::{
     Sleepers,
     atomic::{Ordering::SeqCst, fence},
 };
-use freehold_vmspace::Moving;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{Moving, VmGather};
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;

@@ -162,7 +162,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Takes a context that is about to end from every VMA. Merging what becomes alike needs memory, and is left out where there is none
     /// (hazard C-55).
-    pub(super) fn clear_uffd(&self, context: &Counted<Context<P>>) {
+    pub(crate) fn clear_uffd(&self, context: &Counted<Context<P>>) {
         let mut at = 0;
         while let Some(vma) = self.next(at) {
             let range = vma.range();

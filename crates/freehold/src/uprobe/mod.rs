@@ -32,32 +32,20 @@
 //! writable since, breakpoints stay, none are put, and removing takes them away.
 
 mod place;
-mod registry;
 
 use crate::{
     PAGE_SIZE,
     error::{NoMemory, ProbeError},
     object::{FillError, Mapping, grace_period},
     platform::Platform,
-    rmap::{root::RmapRoot, tree::IMmap},
+    records::probes::{List, may_show},
+    records::probes::{MAX_BYTES, Probe},
+    records::reverse::{root::RmapRoot, tree::IMmap},
     space::{AddressSpace, VmaInfo},
-    vma::flags::VmFlags,
 };
 use arrayvec::ArrayVec;
 use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
 use place::Unsettled;
-pub(crate) use registry::{List, Registry};
-use registry::{MAX_BYTES, Probe};
-
-/// Whether pages of a VMA that maps a file may show breakpoints at all.
-fn may_show(flags: VmFlags) -> bool {
-    flags & (VmFlags::MAYEXEC | VmFlags::MAYSHARE | VmFlags::HUGETLB) == VmFlags::MAYEXEC
-}
-
-/// Whether breakpoints are put there: likewise, and nobody may store.
-pub(crate) fn are_put(flags: VmFlags) -> bool {
-    may_show(flags) && !flags.contains(VmFlags::WRITE)
-}
 
 /// What a breakpoint stands for that a processor ran into.
 #[derive(Clone, Debug)]
@@ -173,7 +161,7 @@ impl<P: Platform> Mapping<P> {
         &self,
         content: &mut RwSemWriteGuard<'_, P>,
         offset: u64,
-        without: impl FnOnce() -> registry::Owned,
+        without: impl FnOnce() -> crate::records::probes::Owned,
     ) -> Result<(), NoMemory> {
         if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
             // Relaxed: the grace period orders it for all readers but those who look beside it and need not know.
@@ -214,7 +202,7 @@ impl<P: Platform> Mapping<P> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));
             self.home().each_mapper(index..index + 1, |mapper| {
-                match mapper.space.settle_probes(mapper.vma, self, index) {
+                match place::settle_probes(mapper.vm, mapper.vma, self, index) {
                     Ok(()) => {}
                     Err(Unsettled::Moving(pfn)) => moving = Some(pfn),
                     // The others all the same: what can be taken away is.

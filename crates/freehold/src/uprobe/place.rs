@@ -5,18 +5,17 @@
 //! it meanwhile (process_vm_writev) goes on with the same frame, so that no store is lost. And a copy is thrown away only if
 //! nobody has borrowed it, after the flush, so that no store can come to it any more.
 
-use super::{
-    are_put, may_show,
-    registry::{List, Probe},
-};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr, engine::Engine, object::Mapping, platform::Platform,
-    space::AddressSpace, vma::Vma,
+    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
+    object::Mapping,
+    platform::Platform,
+    records::probes::{Probe, are_put, may_show},
+    space::AddressSpace,
+    vma::Vma,
 };
 use core::ops::Range;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
-use freehold_vmspace::Moving;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{Memory, Moving, VmGather, VmSpace};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -39,64 +38,64 @@ enum Outcome {
 
 /// A frame for a copy, not used yet.
 struct Spare<'e, P: Platform> {
-    engine: &'e Engine<P>,
+    memory: &'e Memory<P>,
     frame: Option<Pfn>,
 }
 
 impl<P: Platform> Drop for Spare<'_, P> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.engine.memory().free_frame(frame);
+            self.memory.free_frame(frame);
         }
     }
 }
 
-impl<P: Platform> AddressSpace<P> {
-    /// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows anything now.
-    ///
-    /// # Locks
-    ///
-    /// The caller keeps the VMA as it is, and its tables: by the mmap lock or the i_mmap lock. The table's lock.
-    pub(super) fn settle_probes(
-        &self,
-        vma: &Vma<P>,
-        mapping: &Mapping<P>,
-        index: u64,
-    ) -> Result<(), Unsettled> {
-        if !may_show(vma.flags()) {
-            return Ok(());
-        }
-        let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
-        let Some(table) = self.vm.pte_table(address) else { return Ok(()) };
-        let mut spare = Spare { engine: &self.engine, frame: None };
-        loop {
-            // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the table's lock
-            // is let go of; what has left the entry goes back after the guard.
-            let mut gather = self.vm.gather();
-            let outcome = {
-                let rcu = P::rcu_read();
-                mapping.probes().read::<P>(&rcu).map_or(Outcome::Settled, |list| {
-                    let page = Page {
-                        space: self,
-                        address,
-                        probes: list.on_page(index),
-                        put: are_put(vma.flags()),
-                        original: mapping.lookup(&rcu, index),
-                    };
-                    page.settle(table.lock(), &mut gather, &mut spare)
-                })
-            };
-            gather.finish();
-            match outcome {
-                Outcome::Settled => return Ok(()),
-                Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
-                Outcome::NeedsFrame => {}
-            }
-            let frame = self.vm.memory().alloc_like(Level::Pte);
-            spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
-        }
+/// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows anything now.
+///
+/// # Locks
+///
+/// The caller keeps the VMA as it is, and its tables: by the mmap lock or the i_mmap lock. The table's lock.
+pub(super) fn settle_probes<P: Platform>(
+    vm: &VmSpace<P>,
+    vma: &Vma<P>,
+    mapping: &Mapping<P>,
+    index: u64,
+) -> Result<(), Unsettled> {
+    if !may_show(vma.flags()) {
+        return Ok(());
     }
+    let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
+    let Some(table) = vm.pte_table(address) else { return Ok(()) };
+    let mut spare = Spare { memory: vm.memory(), frame: None };
+    loop {
+        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the table's lock
+        // is let go of; what has left the entry goes back after the guard.
+        let mut gather = vm.gather();
+        let outcome = {
+            let rcu = P::rcu_read();
+            mapping.probes().read::<P>(&rcu).map_or(Outcome::Settled, |list| {
+                let page = Page {
+                    vm,
+                    address,
+                    probes: list.on_page(index),
+                    put: are_put(vma.flags()),
+                    original: mapping.lookup(&rcu, index),
+                };
+                page.settle(table.lock(), &mut gather, &mut spare)
+            })
+        };
+        gather.finish();
+        match outcome {
+            Outcome::Settled => return Ok(()),
+            Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
+            Outcome::NeedsFrame => {}
+        }
+        let frame = vm.memory().alloc_like(Level::Pte);
+        spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
+    }
+}
 
+impl<P: Platform> AddressSpace<P> {
     /// As text from now on, `part` of `vma` is to show breakpoints. Without memory for a copy of a page that was written and is
     /// shared by fork, it does not there; the change of rights does not fail for that.
     ///
@@ -115,7 +114,7 @@ impl<P: Platform> AddressSpace<P> {
                 Some(next) if next < end => next,
                 _ => return,
             };
-            match self.settle_probes(vma, file.mapping(), index) {
+            match settle_probes(&self.vm, vma, file.mapping(), index) {
                 Err(Unsettled::Moving(pfn)) => self.vm.memory().wait_out_frame(pfn),
                 Ok(()) | Err(Unsettled::NoMemory) => index += 1,
             }
@@ -123,30 +122,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-impl List {
-    /// Puts the breakpoints of the page `index` into a copy of it that nobody can see yet.
-    pub(crate) fn put<P: Platform>(&self, platform: &P, index: u64, copy: Pfn) {
-        self.on_page(index).iter().filter(|probe| !probe.is_leaving()).for_each(|probe| {
-            if probe.shows(platform, copy, probe.replaced()) {
-                platform.write_frame(copy, probe.start(), probe.breakpoint());
-            }
-        });
-    }
-}
-
-impl Probe {
-    /// Whether these bytes, as many as the breakpoint has, are at its place.
-    fn shows<P: Platform>(&self, platform: &P, frame: Pfn, what: &[u8]) -> bool {
-        let mut bytes = [0; super::MAX_BYTES];
-        let bytes = &mut bytes[..what.len()];
-        platform.read_frame(frame, self.start(), bytes);
-        bytes == what
-    }
-}
-
 /// The page, and what it is to show.
 struct Page<'a, P: Platform> {
-    space: &'a AddressSpace<P>,
+    vm: &'a VmSpace<P>,
     address: VirtAddr,
     probes: &'a [Probe],
     /// Breakpoints are put here, not only taken away.
@@ -180,14 +158,14 @@ impl<P: Platform> Page<'_, P> {
         gather: &mut VmGather<'_, P, 1>,
         spare: &mut Spare<'_, P>,
     ) -> Outcome {
-        let (space, platform) = (self.space, self.space.platform());
+        let platform = self.vm.platform();
         let frame = platform.frame(pfn);
         let old = guard.take(self.address, gather);
         gather.flush();
         // One reference is this entry's: nobody can come to have another but through this table.
         let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
         if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
-            space.vm.count_page(frame.kind(), -1);
+            self.vm.count_page(frame.kind(), -1);
             frame.sub_map();
             gather.frame(pfn, Level::Pte);
         } else if alone || own {
@@ -214,7 +192,7 @@ impl<P: Platform> Page<'_, P> {
 
     /// Whether the page shows something else than it is to show.
     fn is_wrong(&self, pfn: Pfn) -> bool {
-        let anon = self.space.platform().frame(pfn).is_anon();
+        let anon = self.vm.platform().frame(pfn).is_anon();
         self.probes.iter().any(|probe| match anon {
             true => self.correction(probe, pfn).is_some(),
             // As the fault sees it: a copy, whatever the file has there by now.
@@ -229,13 +207,13 @@ impl<P: Platform> Page<'_, P> {
             false if self.put => (probe.replaced(), probe.breakpoint()),
             false => return None,
         };
-        probe.shows(self.space.platform(), pfn, from).then_some(to)
+        probe.shows(self.vm.platform(), pfn, from).then_some(to)
     }
 
     fn write(&self, pfn: Pfn) {
         for probe in self.probes {
             if let Some(bytes) = self.correction(probe, pfn) {
-                self.space.platform().write_frame(pfn, probe.start(), bytes);
+                self.vm.platform().write_frame(pfn, probe.start(), bytes);
             }
         }
     }
@@ -244,7 +222,7 @@ impl<P: Platform> Page<'_, P> {
     /// by nothing else. A copy that does not differ at all was perhaps made by a store, and stays.
     fn is_made_anew(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
-        let platform = self.space.platform();
+        let platform = self.vm.platform();
         let (mut ours, mut theirs) = ([0; CHUNK], [0; CHUNK]);
         let mut any = false;
         for start in (0..PAGE_SIZE as usize).step_by(CHUNK) {

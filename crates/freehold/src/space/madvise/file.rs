@@ -10,7 +10,7 @@ use crate::{
     error::MadviseError,
     object::{File, FillError},
     platform::Platform,
-    uffd::event::Notice,
+    records::uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;

@@ -12,13 +12,11 @@
 //!
 //! All pass over holes and report them at the end; a real error ends the call at once, with what lies before it done.
 
-mod collapse;
 mod failure;
 mod file;
 mod flags;
 mod guard;
 mod pages;
-mod several;
 
 use super::{AddressSpace, split_merge::SplitMergeError};
 use crate::{

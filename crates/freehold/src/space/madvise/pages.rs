@@ -9,13 +9,14 @@ use super::{
 };
 use crate::{
     error::MadviseError,
-    fault::{FaultOutcome, Held},
-    hugetlb::HugePageSize,
     platform::Platform,
-    uffd::event::Notice,
+    records::uffd::event::Notice,
+    space::anon::NotPrepared,
+    space::locking::Held,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
+use freehold_vmspace::HugePageSize;
 
 impl<P: Platform> AddressSpace<P> {
     /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages changes. Otherwise
@@ -80,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
                 if lacks_anon_vma(vma)
-                    && let Err(FaultOutcome::Failed(_)) = self.prepare_anon(vma, held)
+                    && let Err(NotPrepared::NoMemory) = self.prepare_anon(vma, held)
                 {
                     return Err(MadviseError::OutOfMemory);
                 }

@@ -1,0 +1,65 @@
+//! process_madvise: one advice about several ranges.
+
+use super::IoVec;
+use crate::{
+    error::MadviseError,
+    platform::Platform,
+    space::{AddressSpace, Advice, TASK_SIZE},
+};
+
+/// Ranges of one call, at most (Linux's UIO_MAXIOV).
+const MOST: usize = 1024;
+/// Bytes that one call goes over, at most: as many as a read could return. What is beyond is left alone.
+const MOST_BYTES: u64 = 0x7fff_f000;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Follows an advice about each of `ranges`, in order, up to the first that fails; returns how many bytes were dealt with. `own`: the
+    /// process gives the advice about itself; about another only that memory is wanted soon, is not, or is to be collapsed.
+    ///
+    /// # Errors
+    ///
+    /// Of the first range, as [`madvise`](Self::madvise). `Invalid`: too many ranges, too many bytes, or an advice that another process
+    /// cannot give; `BadAccess`: a range beyond user space.
+    ///
+    /// # Locks
+    ///
+    /// As `madvise`, of one range at a time.
+    pub fn process_madvise(&self, ranges: &[IoVec], advice: Advice, own: bool) -> Result<u64, MadviseError> {
+        check(ranges)?;
+        let about_others =
+            matches!(advice, Advice::Cold | Advice::PageOut | Advice::WillNeed | Advice::Collapse);
+        if ranges.is_empty() {
+            return Ok(0);
+        }
+        if !own && !about_others {
+            return Err(MadviseError::Invalid);
+        }
+        let mut done = 0;
+        for range in ranges {
+            let len = range.len.min(MOST_BYTES - done);
+            match self.madvise(range.base, len, advice) {
+                Ok(()) => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            done += len;
+        }
+        Ok(done)
+    }
+}
+
+/// What can be said of the ranges alone.
+fn check(ranges: &[IoVec]) -> Result<(), MadviseError> {
+    if ranges.len() > MOST || ranges.iter().any(|range| i64::try_from(range.len).is_err()) {
+        return Err(MadviseError::Invalid);
+    }
+    let mut left = MOST_BYTES;
+    for range in ranges {
+        let len = range.len.min(left);
+        left -= len;
+        if range.base.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+            return Err(MadviseError::BadAccess);
+        }
+    }
+    Ok(())
+}

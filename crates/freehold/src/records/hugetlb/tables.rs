@@ -1,0 +1,263 @@
+//! PMD tables that address spaces share, and the lock of a VMA that keeps them where a fault has found them.
+//!
+//! Two VMAs that map the same part of a file alike, 1 GiB of it at least and at such addresses that one table serves both,
+//! use one table. The first fault in such a span looks among the file's VMAs for one that has a table already.
+//!
+//! ```text
+//! share      i_mmap shared      find a table; hang it in; both from then on see each other's entries
+//! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for who walks it without locks
+//! ```
+//!
+//! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes one away
+//! and flushes its own processors alone, unshares first, and must then stay alone until done ([`UnsharedTables`]). As long as a VMA
+//! [allows sharing](HugetlbVma) others may share its tables, and it theirs; but in no VMA of a file while somebody who walks over all of them
+//! waits for one that is busy ([`apart`](super::file::HugeFile)).
+//!
+//! | who | is alone because |
+//! | --- | --- |
+//! | munmap, exit | its VMA does not allow sharing any more |
+//! | mprotect, mremap, DONTNEED | its VMA does not allow sharing for the time |
+//! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
+//! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
+//!
+//! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
+//!
+//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the way instead of the VMA's lock, and a zap holds it exclusively:
+//! Linux 5.7 to 6.0.
+
+use super::{HugePageSize, reserves::Reserves};
+use crate::{
+    counted::{Counted, Shared},
+    object::Mapping,
+    platform::Platform,
+    records::reverse::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
+    vma::{Vma, flags::VmFlags},
+};
+use core::ops::Range;
+use freehold_pagetable::Level;
+use freehold_sync::{
+    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    atomic::{
+        AtomicBool,
+        Ordering::{Relaxed, Release},
+    },
+    stats::LockStats,
+};
+use freehold_vmspace::{VmGather, VmSpace};
+
+/// What one shared table spans.
+pub(crate) const SPAN: u64 = Level::Pmd.table_span();
+
+/// What a VMA of huge pages has besides, counted, so that who waits for its lock without any other can (truncation).
+pub(crate) struct HugetlbVma<P: Platform> {
+    /// The hugetlb VMA lock: see the [module](super).
+    pub(crate) lock: RwSem<P>,
+    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds `lock` for writing, who
+    /// also sets it again; for good by who has detached the VMA.
+    pub(crate) sharing_allowed: AtomicBool,
+    /// Of a private VMA that mmap made, not fork. Fixed.
+    reserves: Option<Counted<Reserves>>,
+    /// Its reservations are another VMA's: mremap moved it. Written with the mmap lock for writing.
+    moved: AtomicBool,
+    /// The owner of the reservations took a page away that both had, for want of another: accesses to what is missing
+    /// fail. Written under the page's fault mutex.
+    resv_unmapped: AtomicBool,
+}
+
+impl<P: Platform> Shared for HugetlbVma<P> {}
+
+impl<P: Platform> HugetlbVma<P> {
+    pub fn new(reserves: Option<Counted<Reserves>>, stats: Option<Counted<LockStats<P>>>) -> Self {
+        let lock = match stats {
+            Some(stats) => RwSem::with_stats(Rank::HugetlbVma, stats),
+            None => RwSem::new(Rank::HugetlbVma),
+        };
+        let no = || AtomicBool::new(false);
+        HugetlbVma {
+            lock,
+            sharing_allowed: AtomicBool::new(true),
+            reserves,
+            moved: no(),
+            resv_unmapped: no(),
+        }
+    }
+
+    /// What its pages are taken from first.
+    pub fn reserves(&self) -> Option<&Counted<Reserves>> {
+        self.reserves.as_ref()
+    }
+
+    /// The reserves, if their rest is this VMA's to give back.
+    pub fn own_reservations(&self) -> Option<&Counted<Reserves>> {
+        // Relaxed, here and below: ordered by the locks that guard the fields.
+        self.reserves().filter(|_| !self.moved.load(Relaxed))
+    }
+
+    /// mremap has given the reserves to another VMA.
+    pub fn transfer_reservation(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is [`UnsharedTables`].
+    pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
+        // Relaxed: who looks has the lock that we hold.
+        self.sharing_allowed.store(false, Relaxed);
+    }
+
+    /// See the field.
+    pub fn is_resv_unmapped(&self) -> bool {
+        self.resv_unmapped.load(Relaxed)
+    }
+
+    /// See the field.
+    pub fn set_resv_unmapped(&self) {
+        self.resv_unmapped.store(true, Relaxed);
+    }
+}
+
+/// What keeps the tables of a VMA of huge pages where they are.
+pub(crate) enum SharedTablesGuard<'v, P: Platform> {
+    /// They cannot be taken away.
+    Own,
+    /// The VMA's lock.
+    #[expect(dead_code, reason = "kept for its end")]
+    Vma(RwSemReadGuard<'v, P>),
+    /// The file's.
+    File(RmapReadGuard<'v, P, IMmap>),
+}
+
+/// The tables of a part of a VMA are its own, and stay so until this is dropped.
+#[must_use = "others may share again when this is dropped"]
+pub(crate) struct UnsharedTables<'v, P: Platform> {
+    own: Option<(&'v HugetlbVma<P>, RwSemWriteGuard<'v, P>)>,
+}
+
+impl<P: Platform> Drop for UnsharedTables<'_, P> {
+    fn drop(&mut self) {
+        if let Some((own, _)) = &self.own {
+            // Release pairs with the acquire in `table_to_share`: what was done alone is seen by who shares.
+            own.sharing_allowed.store(true, Release);
+        }
+    }
+}
+
+impl<P: Platform> Vma<P> {
+    /// The size of its pages, if they are huge ones of a pool.
+    pub fn huge_page_size(&self) -> Option<HugePageSize> {
+        match self.flags().contains(VmFlags::HUGETLB) {
+            true => self.object().file()?.mapping().huge_page_size(),
+            false => None,
+        }
+    }
+
+    /// Whether a table over `range`, or a part of it, may be shared.
+    pub(crate) fn shares(&self, range: &Range<u64>) -> bool {
+        let first = self.start().next_multiple_of(SPAN);
+        let whole = first..self.end() - self.end() % SPAN;
+        self.flags().contains(VmFlags::MAYSHARE)
+            && self.hugetlb().is_some()
+            && self.huge_page_size() == Some(HugePageSize::Mib2)
+            && whole.start.max(range.start) < whole.end.min(range.end)
+    }
+
+    /// Whether two VMAs may use one table, as far as what they allow goes: locked memory is always there.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.flags() - VmFlags::LOCK_MASK == other.flags() - VmFlags::LOCK_MASK
+    }
+}
+
+/// Takes the tables over `range` out of `vm` that others use as well. They are gone for its processors when `gather` has
+/// flushed, which has to be before `_edit` ends.
+pub(crate) fn leave_tables<P: Platform, const N: usize>(
+    vm: &VmSpace<P>,
+    range: &Range<u64>,
+    _edit: &RmapWriteGuard<'_, P, IMmap>,
+    gather: &mut VmGather<'_, P, N>,
+) {
+    vm.unshare_tables(range, gather);
+}
+
+/// Leaves the shared tables over `range` and flushes.
+pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: &Range<u64>, edit: &RmapWriteGuard<'_, P, IMmap>) {
+    let mut gather: VmGather<'_, _, 1> = vm.gather();
+    leave_tables(vm, range, edit, &mut gather);
+    gather.finish();
+}
+
+impl<P: Platform> Vma<P> {
+    /// Makes the tables of `range`, in this VMA, the own ones of its space, `vm`, for as long as the result lives; faults of this
+    /// VMA wait.
+    ///
+    /// # Locks
+    ///
+    /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
+    pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: &Range<u64>) -> UnsharedTables<'_, P> {
+        let own = self.hugetlb().map(|own| (&**own, own.lock.write()));
+        if let Some((own, _)) = &own
+            && let Some(file) = self.object().file()
+            && self.shares(range)
+        {
+            let edit = file.mapping().edit();
+            // Relaxed: who looks has the lock that we hold.
+            own.sharing_allowed.store(false, Relaxed);
+            unshare(vm, range, &edit);
+        }
+        UnsharedTables { own }
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Does `f` to every VMA that maps any page of `pages`, page offsets of 4 KiB, with what it maps of them, the tables of which are
+    /// that VMA's own, and nobody shares meanwhile. What `f` removes is flushed when it returns.
+    ///
+    /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a VMA's lock. Where
+    /// it fails it lets go of i_mmap, waits for that one lock, and does this part of the file again with the lock in hand. From
+    /// then on no VMA of the file shares a table until all is done: each is waited for once, however much it faults.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing, again and again; under it the lock of each VMA that leaves a table.
+    pub(super) fn each_alone(&self, pages: Range<u64>, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, Range<u64>)) {
+        let Some(huge) = &self.huge else { return };
+        let unit = huge.size.level().frames();
+        let mut at = pages.start;
+        let mut apart = false;
+        let mut awaited: Option<Counted<HugetlbVma<P>>> = None;
+        loop {
+            let lock = awaited.as_ref().map(|own| own.lock.write());
+            let edit = self.edit();
+            let Some(first) = edit.mappers(at..pages.end).next() else {
+                // Relaxed, here and below: who looks has the lock that we hold.
+                huge.apart.fetch_sub(u32::from(apart), Relaxed);
+                return;
+            };
+            at = at.max(first.vma.pgoff());
+            let end = edit.part_end(at..pages.end, unit);
+            let busy = edit.mappers(at..end).find_map(|mapper| {
+                let (vm, vma, range) = (mapper.vm, mapper.vma, mapper.range);
+                if vma.shares(&range) && vm.has_shared_tables(&range) {
+                    let own = vma.hugetlb()?;
+                    let held = awaited.as_ref().is_some_and(|awaited| Counted::same(awaited, own));
+                    let tried = if held { None } else { own.lock.try_write() };
+                    if !held && tried.is_none() {
+                        return Some(own.clone());
+                    }
+                    unshare(vm, &range, &edit);
+                }
+                f(vm, vma, range);
+                None
+            });
+            match busy {
+                None => at = end,
+                Some(_) if apart => {}
+                Some(_) => {
+                    apart = true;
+                    huge.apart.fetch_add(1, Relaxed);
+                }
+            }
+            drop(edit);
+            drop(lock);
+            awaited = busy;
+        }
+    }
+}

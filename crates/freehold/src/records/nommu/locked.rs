@@ -1,0 +1,77 @@
+//! A value behind a sleeping reader/writer lock.
+#![expect(unsafe_code, reason = "a lock hands out access to its contents")]
+
+use crate::platform::Host;
+use core::{
+    cell::UnsafeCell,
+    ops::{Deref, DerefMut},
+};
+use freehold_sync::{Killed, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
+
+/// # Invariants
+///
+/// The value is read only with the lock held, and changed only with it held for writing.
+pub(crate) struct Locked<H: Host, T> {
+    lock: RwSem<H>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: readers share `&T` among threads, a writer passes `T` from thread to thread.
+unsafe impl<H: Host, T: Send + Sync> Sync for Locked<H, T> {}
+
+/// The lock held for reading.
+pub(crate) struct Read<'l, H: Host, T> {
+    value: &'l T,
+    _lock: RwSemReadGuard<'l, H>,
+}
+
+/// The lock held for writing.
+pub(crate) struct Write<'l, H: Host, T> {
+    value: &'l mut T,
+    _lock: RwSemWriteGuard<'l, H>,
+}
+
+impl<H: Host, T> Locked<H, T> {
+    pub fn new(rank: Rank, value: T) -> Self {
+        Locked { lock: RwSem::new(rank), value: UnsafeCell::new(value) }
+    }
+
+    pub fn read(&self) -> Read<'_, H, T> {
+        let lock = self.lock.read();
+        // SAFETY: the lock is held, so nobody changes the value while the guard lives.
+        Read { value: unsafe { &*self.value.get() }, _lock: lock }
+    }
+
+    pub fn write(&self) -> Write<'_, H, T> {
+        self.writing(self.lock.write())
+    }
+
+    pub fn write_killable(&self) -> Result<Write<'_, H, T>, Killed> {
+        Ok(self.writing(self.lock.write_killable()?))
+    }
+
+    fn writing<'l>(&'l self, lock: RwSemWriteGuard<'l, H>) -> Write<'l, H, T> {
+        // SAFETY: the lock, which is this one's, is held for writing: nobody else uses the value while the guard lives.
+        Write { value: unsafe { &mut *self.value.get() }, _lock: lock }
+    }
+}
+
+impl<H: Host, T> Deref for Read<'_, H, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<H: Host, T> Deref for Write<'_, H, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<H: Host, T> DerefMut for Write<'_, H, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value
+    }
+}

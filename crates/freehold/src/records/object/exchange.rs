@@ -1,0 +1,48 @@
+//! Another frame for a page of a file.
+
+use super::{
+    Mapping,
+    mapping::Word,
+    truncate::{Copies, grace_period},
+};
+use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
+use freehold_sync::atomic::Ordering::Release;
+
+impl<P: Platform> Mapping<P> {
+    /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is the caller's alone and
+    /// becomes the cache's. Every entry goes; faults bring those back that are needed.
+    ///
+    /// # Errors
+    ///
+    /// The page is not there any more, or somebody else has it; nothing has happened, but that entries are gone.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or written back. The
+    /// frame's lock; the i_mmap lock for reading; tables' locks.
+    pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
+        let pages_go = self.invalidate.write();
+        let _identity = self.engine().memory().lock_frame(old);
+        let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
+        // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
+        self.mark_leaving(&pages_go, index..index + 1);
+        grace_period::<P>();
+        self.unmap(index..index + 1, Copies::Stay);
+        let platform = self.engine().platform();
+        let frame = platform.frame(old);
+        // The cache's and the caller's.
+        let alone = frame.refs() == 2;
+        if alone {
+            platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);
+            platform.frame(new).take_over(frame);
+            frame.leave_home();
+        }
+        // Release pairs with the acquire of lookups.
+        word.store(Word::present(if alone { new } else { old }).0, Release);
+        if !alone {
+            return Err(MigrateError::Busy);
+        }
+        self.engine().memory().put_frame(old);
+        Ok(())
+    }
+}

@@ -1,0 +1,604 @@
+//! The pages of a file: its page cache, and the rules by which pages come and go.
+//!
+//! Each page has a word in a tree of words:
+//!
+//! | word | meaning | becomes |
+//! | --- | --- | --- |
+//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
+//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
+//! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
+//!
+//! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
+//! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
+//! a grace period is over, nobody is about to map it, and one walk over the file's VMAs finds every entry that does: a
+//! fault can neither lose the race with a truncation nor win it too late (hazards C-26, C-37). The size is published in
+//! the same way: before the grace period.
+//!
+//! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
+//! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+//!
+//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
+
+use super::{
+    Pager, Zeroes,
+    file::MAX_BYTES,
+    radix::{Alone, Locked, Radix, Stay},
+    seals::Sealing,
+};
+pub use crate::error::FillError;
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE, Pfn,
+    counted::Counted,
+    engine::Engine,
+    error::NoMemory,
+    platform::Platform,
+    records::files::InRing,
+    records::hugetlb::file::HugeFile,
+    records::nommu::FileRegions,
+    records::probes::Registry,
+    records::reverse::{
+        root::{FILE, RmapRoot, RmapRootRef},
+        tree::{IMmap, RmapReadGuard, RmapWriteGuard},
+    },
+};
+use allocator_api2::{boxed::Box, unsize_box};
+use core::ops::{ControlFlow, Deref, Range};
+use freehold_sync::{
+    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+use freehold_vmspace::CachePage;
+
+/// The page is, or was, in the cache.
+const PRESENT: u64 = 1 << 0;
+/// The page is going away.
+pub(super) const LEAVING: u64 = 1 << 1;
+const FRAME_SHIFT: u32 = 2;
+/// See the module's table.
+pub(crate) const LOST: u64 = LEAVING;
+
+/// A word as it says where a page is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl Word {
+    pub(crate) fn present(pfn: Pfn) -> Self {
+        Word(pfn.get() << FRAME_SHIFT | PRESENT)
+    }
+
+    /// The frame of a page that lookups see.
+    pub(crate) fn visible(self) -> Option<Pfn> {
+        (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+
+    /// The frame of a page that is leaving.
+    pub(super) fn hidden(self) -> Option<Pfn> {
+        (self.0 & (PRESENT | LEAVING) == PRESENT | LEAVING).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+
+    /// The frame of a page that the cache holds, visible or not.
+    pub(crate) fn held(self) -> Option<Pfn> {
+        (self.0 & PRESENT != 0).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
+    }
+}
+
+/// A file's pages and who maps them: what Linux calls an inode and its address_space.
+///
+/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not: whoever has a
+/// store behind the [`Pager`] calls [`write_back`](Self::write_back) before letting go of its own.
+pub struct Mapping<P: Platform> {
+    /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
+    size: AtomicU64,
+    /// See the module's table.
+    pub(super) cache: Radix,
+    /// Fixed.
+    pub(super) kind: Kind,
+    /// Of huge pages, if it is a file of those. Fixed.
+    pub(crate) huge: Option<HugeFile>,
+    /// What is sealed, and who can write.
+    pub(super) sealing: Sealing,
+    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
+    pub(crate) lost: AtomicBool,
+    /// Its mappings begin where huge pages may. Written and read alone.
+    pub(super) aligns: AtomicBool,
+    /// Revocations so far; see `revoke.rs`. Atomic by itself.
+    pub(super) revoked: AtomicU64,
+    /// Fixed.
+    pager: Box<dyn Pager<P>>,
+    /// Guards the size, and the contents against two writers.
+    pub(crate) content: RwSem<P>,
+    /// Held for reading while a page enters the cache, for writing while pages leave.
+    pub(crate) invalidate: RwSem<P>,
+    /// The i_mmap lock, and who maps the file.
+    home: RmapRootRef<P, IMmap>,
+    /// Who maps the file without an MMU.
+    pub(crate) regions: FileRegions<P>,
+    /// Its place among the engine's files.
+    pub(crate) in_ring: InRing<P>,
+    /// Last: pages go back to it.
+    engine: Counted<Engine<P>>,
+}
+
+/// Whose the frames are, and what is behind them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The engine's; they hold copies of what a store has.
+    Cached,
+    /// The engine's; nothing is behind them.
+    Memory,
+    /// Likewise, and nobody but who maps it comes to what they hold.
+    Secret,
+    /// The store's own.
+    Direct,
+    /// There are none: it is a device of zeroes.
+    Zeroes,
+}
+
+/// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
+pub(crate) struct CachedPage<'m, P: Platform> {
+    engine: &'m Engine<P>,
+    pfn: Pfn,
+}
+
+impl<P: Platform> Deref for CachedPage<'_, P> {
+    type Target = Pfn;
+    fn deref(&self) -> &Pfn {
+        &self.pfn
+    }
+}
+
+impl<P: Platform> Drop for CachedPage<'_, P> {
+    fn drop(&mut self) {
+        self.engine.memory().put_frame(self.pfn);
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and are never
+    /// written back. A size beyond the largest that a file can have, `i64::MAX`, counts as that one, here and wherever files are made.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        shmem: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, None, false)
+    }
+
+    /// Shared memory of `size` bytes that can be sealed: a memfd.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(engine, Zeroes, size, Kind::Memory, None, true)
+    }
+
+    pub(crate) fn of_kind(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        kind: Kind,
+        huge: Option<HugeFile>,
+        sealable: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
+        // In whole pages, if it is a file of huge ones.
+        let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
+        let largest = MAX_BYTES - MAX_BYTES % unit;
+        let mapping = Counted::try_new(Mapping {
+            size: AtomicU64::new(size.min(largest)),
+            cache: Radix::new(),
+            kind,
+            huge,
+            sealing: Sealing::new(sealable),
+            lost: AtomicBool::new(false),
+            aligns: AtomicBool::new(false),
+            revoked: AtomicU64::new(0),
+            pager,
+            content: RwSem::new(Rank::IRwsem),
+            invalidate: RwSem::new(Rank::Invalidate),
+            home: RmapRoot::try_new(engine.config().file_rmap, engine.file_stats.clone())?,
+            regions: FileRegions::new(),
+            in_ring: InRing::new(),
+            engine: engine.clone(),
+        })?;
+        mapping.home.set_mapping(&mapping);
+        if mapping.has_store() {
+            engine.files.add(&mapping);
+        }
+        Ok(mapping)
+    }
+
+    /// How the records of its pages name their home.
+    pub(crate) fn rmap_word(&self) -> usize {
+        core::ptr::from_ref::<RmapRoot<P, IMmap>>(&self.home).expose_provenance() | FILE
+    }
+
+    /// What the pages of its cache are, and where they are known.
+    pub(crate) fn cache_page(&self) -> CachePage {
+        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
+    }
+
+    /// The probes in its text.
+    pub(crate) fn probes(&self) -> &Registry {
+        &self.home.probes
+    }
+
+    /// Where its pages are at home.
+    pub(crate) fn home(&self) -> &RmapRoot<P, IMmap> {
+        &self.home
+    }
+
+    /// The engine whose frames hold the pages.
+    pub fn engine(&self) -> &Counted<Engine<P>> {
+        &self.engine
+    }
+
+    pub(super) fn pager(&self) -> &dyn Pager<P> {
+        &*self.pager
+    }
+
+    /// Whether it is shared memory.
+    pub fn is_shmem(&self) -> bool {
+        self.kind == Kind::Memory
+    }
+
+    /// Whether what its frames hold is a copy of what a store has, or will have.
+    pub(crate) fn has_store(&self) -> bool {
+        self.kind == Kind::Cached
+    }
+
+    /// Whether its frames are the storage itself (DAX).
+    pub fn is_direct(&self) -> bool {
+        self.kind == Kind::Direct
+    }
+
+    /// The size in bytes at this moment.
+    pub fn size(&self) -> u64 {
+        // Acquire pairs with the release in `publish_size`: who sees a larger size finds the bytes written before it.
+        self.size.load(Acquire)
+    }
+
+    /// Pages, counting the last even if the file ends inside it: huge ones, if it is a file of those.
+    pub fn pages(&self) -> u64 {
+        self.pages_of(self.size())
+    }
+
+    /// Pages of so many bytes. Every fault on a file asks, so nothing is divided.
+    fn pages_of(&self, size: u64) -> u64 {
+        let shift = self.page_shift();
+        (size >> shift) + u64::from(size & ((1 << shift) - 1) != 0)
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.page_shift()
+    }
+
+    /// The number of the page, among its pages, that holds the offset `pgoff`, by which VMAs count, in 4 KiB.
+    pub(crate) fn index_of(&self, pgoff: u64) -> u64 {
+        pgoff >> (self.page_shift() - PAGE_SHIFT)
+    }
+
+    /// Under `content` held for writing.
+    pub(crate) fn publish_size(&self, size: u64) {
+        self.size.store(size, Release);
+    }
+
+    /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the guard, and
+    /// whatever maps the page within the guard will be found by whoever cuts it off.
+    pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: u64) -> Option<Pfn> {
+        if index >= self.pages() {
+            return None;
+        }
+        // Acquire pairs with the release in `fill_page`: the frame's contents and record are seen.
+        Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire)).visible()
+    }
+
+    /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is there.
+    pub(crate) fn lookup_range(&self, rcu: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
+        let range = range.start..range.end.min(self.pages());
+        let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
+            // Acquire: as in `lookup`.
+            if let Some(pfn) = Word(word.load(Acquire)).visible() {
+                f(index, pfn);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Whether a page inside the file is in the cache at this moment.
+    pub fn has_page(&self, index: u64) -> bool {
+        self.lookup(&P::rcu_read(), index).is_some()
+    }
+
+    /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
+    pub(crate) fn get_page(&self, index: u64) -> Option<CachedPage<'_, P>> {
+        let rcu = P::rcu_read();
+        let pfn = self.lookup(&rcu, index)?;
+        self.engine.platform().frame(pfn).get();
+        Some(CachedPage { engine: &self.engine, pfn })
+    }
+
+    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing is cut off.
+    pub(super) fn get_any(&self, index: u64) -> Option<CachedPage<'_, P>> {
+        let rcu = P::rcu_read();
+        // Acquire: as in `lookup`.
+        let pfn = Word(self.cache.get(Stay::within::<P>(&rcu), index)?.load(Acquire)).visible()?;
+        self.engine.platform().frame(pfn).get();
+        drop(rcu);
+        Some(CachedPage { engine: &self.engine, pfn })
+    }
+
+    /// Brings a page inside the file into the cache, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// See [`FillError`]; nothing happened.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager is called under it. The
+    /// caller holds no lock of an address space.
+    pub fn fill(&self, index: u64) -> Result<(), FillError> {
+        loop {
+            let pages_stay = self.invalidate.read_killable()?;
+            let size = self.size();
+            if index >= self.pages_of(size) {
+                return Err(FillError::BeyondEnd);
+            }
+            let Some(huge) = &self.huge else {
+                return self.fill_inside(&pages_stay, index, size - (index << PAGE_SHIFT));
+            };
+            match self.fill_huge(&pages_stay, huge, index) {
+                Ok(()) => return Ok(()),
+                Err(not_made) => {
+                    drop(pages_stay);
+                    huge.after(&self.engine, not_made)?;
+                }
+            }
+        }
+    }
+
+    /// As [`fill`](Self::fill), of a page of 4 KiB, with which so many bytes of the file begin.
+    fn fill_inside(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        bytes: u64,
+    ) -> Result<(), FillError> {
+        if self.is_direct() {
+            return self.fill_direct(pages_stay, index, bytes);
+        }
+        self.fill_page(pages_stay, index, |platform, pfn| {
+            self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
+            // The last page reads as zeroes beyond the end of the file.
+            if bytes < PAGE_SIZE {
+                zero(platform, pfn, bytes..PAGE_SIZE);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a page with these contents the file's, unless it has that page already: false; or `allowed` forbids it, asked in the read
+    /// section in which the page comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
+    pub(crate) fn insert_page<E: From<FillError>>(
+        &self,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn),
+        allowed: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
+        debug_assert!(self.is_shmem());
+        let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
+        if index >= self.pages() {
+            return Err(FillError::BeyondEnd.into());
+        }
+        let fill = |platform: &P, pfn| {
+            contents(platform, pfn);
+            Ok(())
+        };
+        self.add_page(&pages_stay, index, fill, allowed)
+    }
+
+    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
+    /// about to make part of the file: it starts as zeroes.
+    pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
+        let pages_stay = self.invalidate.read_killable()?;
+        if self.is_direct() {
+            return self.fill_direct(&pages_stay, index, 0);
+        }
+        self.fill_page(&pages_stay, index, |platform, pfn| {
+            platform.zero_frame(pfn);
+            Ok(())
+        })
+    }
+
+    fn fill_page(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
+    ) -> Result<(), FillError> {
+        // The page of whoever was faster is as good.
+        self.add_page(pages_stay, index, contents, || Ok(())).map(drop)
+    }
+
+    /// Puts a page with these contents into the cache, unless there is one: false.
+    fn add_page<E: From<FillError>>(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: u64,
+        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
+        allowed: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
+        // Made only when there is something to be put there: who asks for pages that cannot be had leaves no nodes behind.
+        let word = self.word(pages_stay, index);
+        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
+        match word.map_or(0, |word| word.load(Relaxed)) {
+            0 => {}
+            LOST => return Err(FillError::Lost.into()),
+            _ => return Ok(false),
+        }
+        let platform = self.engine.platform();
+        let pfn = self.engine.memory().alloc_cache(self.cache_page(), index).map_err(FillError::from)?;
+        let filled = contents(platform, pfn).and_then(|()| match word {
+            Some(word) => Ok(word),
+            None => self.cache_word(pages_stay, index).map_err(FillError::from),
+        });
+        let rcu = P::rcu_read();
+        let added = filled.map_err(E::from).and_then(|word| {
+            allowed()?;
+            // Release pairs with the acquire in `lookup`.
+            Ok(word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok())
+        });
+        drop(rcu);
+        if !matches!(added, Ok(true)) {
+            self.engine.memory().put_frame(pfn);
+        }
+        added
+    }
+
+    /// The word of a page, made if need be.
+    pub(crate) fn cache_word<'m>(
+        &'m self,
+        lock: &'m impl Locked,
+        index: u64,
+    ) -> Result<&'m AtomicU64, NoMemory> {
+        Ok(self.cache.make(lock, index)?)
+    }
+
+    /// The word of a page that is, or was, in the cache.
+    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: u64) -> Option<&'m AtomicU64> {
+        self.cache.get(Stay::locked(lock), index)
+    }
+
+    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for writing.
+    pub(crate) fn word_of<'m>(
+        &'m self,
+        pages_go: &'m RwSemWriteGuard<'_, P>,
+        index: u64,
+        pfn: Pfn,
+    ) -> Option<&'m AtomicU64> {
+        // Acquire pairs with the release of who put it there.
+        self.word(pages_go, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
+    }
+
+    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
+    pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) -> bool {
+        let mut any = false;
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard need no order with
+            // the mark either: the grace period that follows provides it.
+            if word.load(Relaxed) != 0 {
+                word.fetch_or(LEAVING, Relaxed);
+                any = true;
+            }
+            ControlFlow::Continue(())
+        });
+        any
+    }
+
+    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing. Returns how many.
+    pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: Range<u64>) -> u64 {
+        let mut count = 0;
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
+            // Relaxed: as above; nobody but us has seen these pages since the grace period.
+            let old = Word(word.load(Relaxed));
+            if old != Word(0) {
+                word.store(0, Relaxed);
+                count += 1;
+            }
+            if let Some(pfn) = old.held() {
+                if self.is_direct() {
+                    self.let_go_of(pfn);
+                } else {
+                    self.engine.platform().frame(pfn).leave_home();
+                    self.engine.memory().put_frame(pfn);
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        count
+    }
+
+    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under `invalidate` held for writing.
+    pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) {
+        self.cache.prune(pages_go, range);
+    }
+
+    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks. Under `invalidate`.
+    pub(super) fn each_page<B>(
+        &self,
+        pages_stay: &impl Locked,
+        range: Range<u64>,
+        mut f: impl FnMut(u64) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        // Relaxed: hints, to be looked up again.
+        self.cache.each(Stay::locked(pages_stay), range, |index, word| {
+            match Word(word.load(Relaxed)).visible() {
+                Some(_) => f(index),
+                None => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// The VMAs that map the file, kept as they are.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for reading.
+    pub(crate) fn mappers(&self) -> RmapReadGuard<'_, P, IMmap> {
+        self.home.read()
+    }
+
+    /// The right to change which VMAs are linked and where. Several changes within one guard are one step for all others: use
+    /// it wherever a page passes from one VMA to another (split, merge, moved borders), so that no walk misses it in between.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing.
+    pub(crate) fn edit(&self) -> RmapWriteGuard<'_, P, IMmap> {
+        self.home.edit()
+    }
+
+    /// Verifies the tree of VMAs.
+    ///
+    /// # Panics
+    ///
+    /// With what is wrong.
+    pub fn check(&self) {
+        self.mappers().check();
+    }
+}
+
+impl<P: Platform> Drop for Mapping<P> {
+    fn drop(&mut self) {
+        let pages = self.drop_leaving(&Alone, 0..u64::MAX);
+        if let Some(huge) = &self.huge {
+            huge.cut(self.engine(), 0..u64::MAX, pages);
+        }
+    }
+}
+
+/// Zeroes a part of a frame.
+pub(crate) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
+    static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+    platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
+}

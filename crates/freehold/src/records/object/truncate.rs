@@ -1,0 +1,199 @@
+//! Taking pages away from under page tables: truncation and hole punching.
+//!
+//! ```text
+//! publish   the new size is stored; pages to go are marked: whoever looks from now on does not find them
+//! wait      a grace period: whoever had found one has mapped it, or has given up
+//! zap       under the i_mmap lock, shared: every entry that maps one goes, and is flushed
+//! drop      the cache gives up its references
+//! ```
+//!
+//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. One pass suffices where a
+//! lock on each page would call for two (before and after removal), because the wait comes first.
+#![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
+
+use super::mapping::{FillError, Mapping, zero};
+use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
+use core::{ops::Range, ptr::NonNull};
+use freehold_sync::{RcuHead, RwSemWriteGuard};
+
+/// What a cut takes besides pages of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Private copies too: beyond the end of a file nothing may be mapped.
+    Go,
+    /// Private copies stay: they have nothing to do with the file any more.
+    Stay,
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an access there
+    /// is a bus error from now on. What a longer file gains reads as zeroes.
+    ///
+    /// # Errors
+    ///
+    /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page of which the file
+    /// would lose bytes, or a seal forbids it; nothing happened.
+    ///
+    /// # Locks
+    ///
+    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks one at a time.
+    /// The caller holds no lock of an address space.
+    pub fn truncate(&self, size: u64) -> Result<(), FillError> {
+        if size > super::file::MAX_BYTES {
+            return Err(FillError::BeyondEnd);
+        }
+        let unit = self.page_bytes();
+        if self.huge.is_some() && !size.is_multiple_of(unit) {
+            return Err(FillError::Invalid);
+        }
+        let _content = self.content.write();
+        self.may_resize(size)?;
+        let old = self.size();
+        if self.is_zeroes() || (self.is_secret() && old != 0) {
+            return Err(FillError::Invalid);
+        }
+        if size >= old {
+            self.zero_behind(old, size)?;
+            self.publish_size(size);
+            return Ok(());
+        }
+        let gone = size.div_ceil(unit)..old.div_ceil(unit);
+        let (last, pages_go) = loop {
+            // The part of the last page that is cut off must be zeroes when the file grows again.
+            let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
+            let pages_go = self.invalidate.write();
+            // Its memory may have failed meanwhile, and another page have come.
+            if last.as_ref().is_none_or(|last| self.word_of(&pages_go, size / PAGE_SIZE, **last).is_some()) {
+                break (last, pages_go);
+            }
+        };
+        self.regions.may_lose(size / unit..gone.end)?;
+        self.prepare_cut()?;
+        self.publish_size(size);
+        self.cut(&pages_go, gone, Copies::Go);
+        if let Some(last) = last {
+            let platform = self.engine().platform();
+            zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
+            platform.frame(*last).set_dirty();
+        }
+        Ok(())
+    }
+
+    /// Replaces the bytes of `range` by zeroes: whole pages leave the cache and all page tables, private copies excepted;
+    /// parts of pages are overwritten. The size stays.
+    ///
+    /// # Errors
+    ///
+    /// A page at the edge could not be read, a shared mapping without an MMU has one of the whole pages, a seal forbids it, or no
+    /// memory; nothing happened. Only a page at the edge whose memory fails meanwhile leaves the hole there in part.
+    ///
+    /// # Locks
+    ///
+    /// As [`truncate`](Self::truncate).
+    pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
+        if self.is_secret() || self.is_zeroes() {
+            return Err(FillError::Unsupported);
+        }
+        let _content = self.content.write();
+        self.may_change()?;
+        let unit = self.page_bytes();
+        let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
+        if start >= end {
+            return Ok(());
+        }
+        let inner = start.next_multiple_of(unit)..end - end % unit;
+        if inner.start > inner.end {
+            return self.zero_part(start..end);
+        }
+        let edges = [start..inner.start, inner.end..end];
+        let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
+        // Whatever can be refused is asked before a byte changes.
+        if self.huge.is_none() {
+            edges.clone().try_for_each(|edge| self.page(edge.start / PAGE_SIZE).map(drop))?;
+        }
+        let pages_go = self.invalidate.write();
+        let gone = inner.start / unit..inner.end / unit;
+        self.regions.may_lose(gone.clone())?;
+        self.prepare_cut()?;
+        self.cut(&pages_go, gone, Copies::Stay);
+        drop(pages_go);
+        edges.try_for_each(|edge| self.zero_part(edge))
+    }
+
+    /// Zeroes bytes within one page.
+    fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        if self.huge.is_some() {
+            self.zero_part_huge(bytes);
+            return Ok(());
+        }
+        let page = self.page(bytes.start / PAGE_SIZE)?;
+        let platform = self.engine().platform();
+        let offset = bytes.start % PAGE_SIZE;
+        zero(platform, *page, offset..offset + (bytes.end - bytes.start));
+        platform.frame(*page).set_dirty();
+        Ok(())
+    }
+
+    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page behind its end
+    /// becomes zeroes.
+    pub(super) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
+        let end = new.min(old.next_multiple_of(PAGE_SIZE));
+        if old < end { self.zero_part(old..end) } else { Ok(()) }
+    }
+
+    /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was published.
+    fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, copies: Copies) {
+        if pages.is_empty() {
+            return;
+        }
+        let cached = self.mark_leaving(pages_go, pages.clone());
+        // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let go of it.
+        let mapped = !self.mappers().is_empty();
+        if cached || mapped {
+            grace_period::<P>();
+        }
+        if mapped {
+            self.unmap(pages.clone(), copies);
+        }
+        let gone = if cached { self.drop_leaving(pages_go, pages.clone()) } else { 0 };
+        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for some.
+        let end = if copies == Copies::Go { u64::MAX } else { pages.end };
+        if let Some(huge) = &self.huge {
+            huge.cut(self.engine(), pages.start..end, gone);
+        }
+        self.prune(pages_go, pages.start..end);
+        self.pager().discard(pages);
+    }
+
+    /// A cut to come needs no memory. Under `content` and `invalidate` held for writing.
+    fn prepare_cut(&self) -> Result<(), FillError> {
+        Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
+    }
+
+    /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
+    pub(crate) fn unmap(&self, pages: Range<u64>, copies: Copies) {
+        let zap = |vma: &Vma<P>| match copies {
+            Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp()),
+            Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
+        };
+        if self.huge.is_some() {
+            let shift = self.page_shift() - PAGE_SHIFT;
+            return self.unmap_huge_pages(pages.start << shift..pages.end << shift, zap);
+        }
+        self.home().each_mapper(pages, |mapper| {
+            let zap = zap(mapper.vma);
+            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
+            // entry it finds empty is in no TLB either (hazard C-58).
+            mapper.vm.discard(mapper.range.clone(), zap);
+        });
+    }
+}
+
+/// Waits until every read section that exists now is over.
+pub(crate) fn grace_period<P: Platform>() {
+    unsafe fn nothing(_: NonNull<RcuHead>) {}
+    let head = RcuHead::new();
+    // SAFETY: the head stays here, untouched, until the barrier has seen the function run.
+    unsafe { P::rcu_defer(NonNull::from(&head), nothing) };
+    P::rcu_barrier();
+}

@@ -1,0 +1,57 @@
+//! A page of a file whose memory failed.
+
+use super::walk::Page;
+use crate::{
+    error::MigrateError,
+    object::{Copies, LOST, Mapping, grace_period},
+    platform::Platform,
+};
+use freehold_sync::atomic::Ordering::{Relaxed, Release};
+
+impl<P: Platform> Mapping<P> {
+    /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns whether anything is lost: not
+    /// if the store behind the file has the same contents, which is where the next access finds them.
+    ///
+    /// What is lost of shared memory is missed at each access until the page is cut off. Of another file what its store has comes
+    /// back for those who did not map the page, and [`write_back`](Self::write_back) reports the loss, once.
+    ///
+    /// # Errors
+    ///
+    /// The page is not there any more, or a mapping without an MMU has it; nothing has happened.
+    ///
+    /// # Locks
+    ///
+    /// As for a page that [moves](Self::exchange).
+    pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
+        let (index, pfn) = (self.index_of(page.index()), page.pfn());
+        let pages_go = self.invalidate.write();
+        let _identity = self.engine().memory().lock_frame(pfn);
+        let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
+        self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
+        self.mark_leaving(&pages_go, index..index + 1);
+        grace_period::<P>();
+        match self.huge {
+            // Tables of several spaces cannot say of each whether it had the page; all find it lost in the file.
+            Some(_) => self.unmap(index..index + 1, Copies::Stay),
+            None => page.poison_entries(),
+        }
+        // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else has one may be about
+        // to write, and would not hear that it was in vain.
+        let frame = page.frame();
+        let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
+        if lost && !self.is_shmem() {
+            // Relaxed: asked for under the lock that we hold.
+            self.lost.store(true, Relaxed);
+        }
+        // Release: as wherever a word changes; whoever fills the page waits for the lock all the same.
+        word.store(if self.is_shmem() { LOST } else { 0 }, Release);
+        self.prune(&pages_go, index..index + 1);
+        match self.huge {
+            Some(_) => page.tell_lost(),
+            None => page.settle_poison(lost),
+        }
+        page.retire_frame();
+        self.engine().memory().put_frame(pfn);
+        Ok(lost)
+    }
+}

@@ -1,0 +1,93 @@
+//! Choosing the anon_vma of a VMA that is to have its first anonymous page.
+
+use super::{
+    AddressSpace,
+    locking::{Held, ReadGuard, WriteGuard},
+};
+use crate::{
+    error::NoMemory,
+    platform::Platform,
+    records::reverse::{root::RmapRoot, tree::FileRmap},
+    vma::{AnonVma, Vma, flags::VmFlags},
+};
+
+/// Why a VMA has no anon_vma yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotPrepared {
+    /// No memory.
+    NoMemory,
+    /// The mmap lock could not be had at once.
+    NeedMmapLock,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Makes sure that the VMA has an anon_vma before its first anonymous page.
+    ///
+    /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
+    /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, part 3).
+    #[inline]
+    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
+        if vma.anon().is_some() {
+            return Ok(());
+        }
+        self.attach_first_anon_vma(vma, held)
+    }
+
+    #[inline(never)]
+    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
+        let attached = match held {
+            Held::Mmap(guard) => self.attach_anon_vma(guard, vma),
+            Held::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
+        };
+        attached.map_err(|NoMemory| NotPrepared::NoMemory)
+    }
+
+    fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
+        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
+        self.join_anon_vma(vma, prev, guard.find(vma.end()))
+    }
+
+    /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.
+    pub(crate) fn prepare_anon_exclusive(
+        &self,
+        guard: &WriteGuard<'_, P>,
+        vma: &Vma<P>,
+    ) -> Result<(), NoMemory> {
+        if vma.anon().is_some() {
+            return Ok(());
+        }
+        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
+        self.join_anon_vma(vma, prev, guard.find(vma.end()))
+    }
+
+    /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new one.
+    fn join_anon_vma(
+        &self,
+        vma: &Vma<P>,
+        prev: Option<&Vma<P>>,
+        next: Option<&Vma<P>>,
+    ) -> Result<(), NoMemory> {
+        let next = next.filter(|next| continues(vma, next));
+        let prev = prev.filter(|prev| continues(prev, vma));
+        let usable = |vma: &&Vma<P>| vma.anon().is_some() && !vma.anon().is_forked();
+        match next.filter(usable).or(prev.filter(usable)) {
+            Some(neighbour) => vma.attach_anon_vma(neighbour.anon_vma()),
+            None => vma.attach_anon_vma(AnonVma {
+                id: self.engine.new_anon(),
+                tree: Some(&*RmapRoot::try_new(FileRmap::Shared, None)?),
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// Whether two VMAs that touch could be one if their access rights were the same.
+fn continues<P: Platform>(low: &Vma<P>, high: &Vma<P>) -> bool {
+    let (a, b) = (low.attrs(), high.attrs());
+    let differ = (a.flags ^ b.flags) - VmFlags::STICKY - VmFlags::ACCESS;
+    low.end() == high.start()
+        && differ.is_empty()
+        && a.policy == b.policy
+        && a.object.same(b.object)
+        && a.pgoff + low.pages() == b.pgoff
+}
