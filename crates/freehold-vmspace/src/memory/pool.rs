@@ -124,7 +124,7 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn try_new(level: Level) -> Result<Self, NoMemory> {
+    pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
         nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
@@ -163,14 +163,18 @@ impl<P: Platform> HugePool<P> {
     fn lock(&self) -> SpinGuard<'_, PoolCounts, P> {
         self.counts.lock()
     }
+}
 
+/// For the crate `freehold`, which takes pages and reservations, and gives them back. The platform is that of the pool's memory.
+#[doc(hidden)]
+impl<P: Platform> HugePool<P> {
     /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus excepted. Fewer: no
     /// memory. What is in use or reserved stays beyond that, as surplus.
     ///
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
+    pub(crate) fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
         let nodes = match node {
             None => 0..P::NODES,
             Some(node) if node < P::NODES => node..node + 1,

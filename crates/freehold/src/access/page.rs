@@ -14,7 +14,7 @@ use crate::{
     object::Object,
     platform::Platform,
     rounds::Rounds,
-    space::locking::Held,
+    space::held::Held,
     space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags},
 };

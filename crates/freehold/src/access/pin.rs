@@ -32,7 +32,7 @@ use crate::{
     platform::Platform,
     rounds::Rounds,
     space::AddressSpace,
-    space::locking::Held,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use allocator_api2::vec::Vec;

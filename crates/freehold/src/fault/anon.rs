@@ -1,7 +1,7 @@
 //! Faults on private anonymous memory with nothing there yet.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
-use crate::{VirtAddr, platform::Platform, space::AddressSpace, space::locking::Held, vma::Vma};
+use crate::{VirtAddr, platform::Platform, space::AddressSpace, space::held::Held, vma::Vma};
 use freehold_pagetable::PteTable;
 
 impl<P: Platform> AddressSpace<P> {

@@ -17,7 +17,7 @@ use crate::{
     object::Object,
     platform::Platform,
     space::AddressSpace,
-    space::locking::Held,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};

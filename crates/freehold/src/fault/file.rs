@@ -11,7 +11,7 @@ use crate::{
     object::{File, Object},
     platform::Platform,
     records::probes,
-    space::locking::Held,
+    space::held::Held,
     space::{AddressSpace, Rss, RssKind},
     vma::{Vma, flags::VmFlags},
 };

@@ -19,7 +19,7 @@ use crate::{
     engine::HugePages,
     platform::Platform,
     space::AddressSpace,
-    space::locking::Held,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};

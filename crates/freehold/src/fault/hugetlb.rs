@@ -20,7 +20,7 @@ use crate::{
     platform::Platform,
     records::hugetlb::tables::SharedTablesGuard,
     space::AddressSpace,
-    space::locking::Held,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};

@@ -39,7 +39,7 @@ use crate::{
     rmap::failed_frame,
     rounds::Rounds,
     space::anon::NotPrepared,
-    space::locking::Held,
+    space::held::Held,
     space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung},
     vma::{
         Vma,

@@ -11,11 +11,7 @@ use crate::{
     object::File,
     platform::Platform,
     rounds::Rounds,
-    space::{
-        AddressSpace,
-        locking::{Held, ReadGuard},
-        parts::Parts,
-    },
+    space::{AddressSpace, held::Held, locking::ReadGuard, parts::Parts},
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;

@@ -5,12 +5,7 @@ use crate::{
     PAGE_SHIFT,
     platform::Platform,
     rounds::Rounds,
-    space::{
-        AddressSpace,
-        anon::NotPrepared,
-        limits::Replaced,
-        locking::{Held, WriteGuard},
-    },
+    space::{AddressSpace, anon::NotPrepared, held::Held, limits::Replaced, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };
 

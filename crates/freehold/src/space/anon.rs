@@ -2,7 +2,8 @@
 
 use super::{
     AddressSpace,
-    locking::{Held, ReadGuard, WriteGuard},
+    held::Held,
+    locking::{ReadGuard, WriteGuard},
 };
 use crate::{
     error::NoMemory,

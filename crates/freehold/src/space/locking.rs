@@ -590,19 +590,3 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma
     }
 }
-
-/// What keeps the VMA still during an attempt.
-pub(crate) enum Held<'h, 's, P: Platform> {
-    /// Its own lock alone.
-    Vma,
-    /// The mmap lock.
-    Mmap(&'h ReadGuard<'s, P>),
-}
-
-impl<P: Platform> Clone for Held<'_, '_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Held<'_, '_, P> {}

@@ -13,6 +13,7 @@ mod deferred_retire;
 mod driver;
 mod exit;
 mod fork;
+pub(crate) mod held;
 mod ksm;
 pub mod limits;
 pub mod locking;

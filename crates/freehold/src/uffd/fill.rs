@@ -12,7 +12,7 @@ use crate::{
     platform::Platform,
     rounds::Rounds,
     space::anon::NotPrepared,
-    space::locking::Held,
+    space::held::Held,
     space::{
         AddressSpace, Rss, RssKind,
         locking::{ReadGuard, VmaRead},

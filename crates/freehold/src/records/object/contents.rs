@@ -7,11 +7,17 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::CachePage;
 
 /// Pages that write-back cleans at a time, from one that is in the cache on.
 const TOGETHER: u64 = 1 << 13;
 
 impl<P: Platform> Mapping<P> {
+    /// What the pages of its cache are, and where they are known.
+    pub(crate) fn cache_page(&self) -> CachePage {
+        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
+    }
+
     /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and more go where offset and
     /// address agree within huge pages. Of those that are there nothing changes.
     pub fn align_to_huge_pages(&self, aligns: bool) {

@@ -33,13 +33,13 @@ use crate::{
     engine::Engine,
     error::NoMemory,
     platform::Platform,
-    records::files::InRing,
-    records::hugetlb::file::HugeFile,
-    records::nommu::FileRegions,
-    records::probes::Registry,
-    records::reverse::{
-        root::{FILE, RmapRoot, RmapRootRef},
-        tree::{IMmap, RmapReadGuard, RmapWriteGuard},
+    records::{
+        files::InRing,
+        hugetlb::file::HugeFile,
+        nommu::FileRegions,
+        probes::Registry,
+        reverse::root::{FILE, RmapRoot, RmapRootRef},
+        reverse::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
     },
 };
 use allocator_api2::{boxed::Box, unsize_box};
@@ -51,7 +51,6 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::CachePage;
 
 /// The page is, or was, in the cache.
 const PRESENT: u64 = 1 << 0;
@@ -221,11 +220,6 @@ impl<P: Platform> Mapping<P> {
     /// How the records of its pages name their home.
     pub(crate) fn rmap_word(&self) -> usize {
         core::ptr::from_ref::<RmapRoot<P, IMmap>>(&self.home).expose_provenance() | FILE
-    }
-
-    /// What the pages of its cache are, and where they are known.
-    pub(crate) fn cache_page(&self) -> CachePage {
-        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
 
     /// The probes in its text.

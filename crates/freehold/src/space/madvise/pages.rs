@@ -12,7 +12,7 @@ use crate::{
     platform::Platform,
     records::uffd::event::Notice,
     space::anon::NotPrepared,
-    space::locking::Held,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
