@@ -1,5 +1,7 @@
 //! `freehold record`, as far as this machine allows it: with the kernel's tracing, else with strace, else a clear word.
 
+mod structures;
+
 use assert_cmd::Command;
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -17,6 +17,7 @@ pub const HALF: u8 = 0x00;
 pub const WORD: u8 = 0x18;
 
 /// Kinds of map.
+pub const HASH: u32 = 1;
 pub const ARRAY: u32 = 2;
 pub const QUEUE: u32 = 22;
 
@@ -69,6 +70,11 @@ pub const fn add(to: u8, constant: i32) -> Instruction {
     instruction(0x07, to, 0, 0, constant)
 }
 
+/// `to -= from`.
+pub const fn subtract(to: u8, from: u8) -> Instruction {
+    instruction(0x1f, to, from, 0, 0)
+}
+
 /// `to <<= constant`.
 pub const fn shift_left(to: u8, constant: i32) -> Instruction {
     instruction(0x67, to, 0, 0, constant)
@@ -77,6 +83,11 @@ pub const fn shift_left(to: u8, constant: i32) -> Instruction {
 /// Passes over `over` instructions if the register is `constant` or less.
 pub const fn skip_if_at_most(register: u8, constant: i32, over: i16) -> Instruction {
     instruction(0xb5, register, 0, over, constant)
+}
+
+/// Passes over them if it is more.
+pub const fn skip_if_more(register: u8, constant: i32, over: i16) -> Instruction {
+    instruction(0x25, register, 0, over, constant)
 }
 
 /// Passes over `over` instructions if the low half of the register is `constant`.

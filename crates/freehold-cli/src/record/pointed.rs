@@ -2,16 +2,19 @@
 //! registrations with userfaultfds, new resource limits and capabilities, and the ranges of process_madvise.
 //!
 //! A small program runs in the kernel where such a call begins, in whatever process. It reads what the argument
-//! points to and puts it into a queue. The caller has just written it, so its page is nearly always there; where
-//! it is not, that is told. How the call ends, the kernel's own events tell, of recorded processes alone. So
-//! others pay for the beginning only, about 0.1 microseconds for an ioctl.
+//! points to and puts it into a queue. The caller has just written it, so its page is nearly always there. Where
+//! it is not, as that of a constant which nobody has touched, a program where the call ends reads it: the kernel
+//! has brought it in by then. That is told as of the beginning. Where the call writes to the same place, or the
+//! page is not there even then, it is told that nothing could be read. How calls end, the kernel's own events
+//! tell, of recorded processes alone. So others pay for the two programs only.
 //!
 //! They pay from the beginning of the recording. When a process is seen to have made a userfaultfd, it is too
 //! late: events are read milliseconds after they happened, and memory is registered at once.
 
 use super::bpf::{
-    ARRAY, END, HALF, Instruction, Map, QUEUE, R, WORD, add, call, copy, count, load, program, set,
-    shift_left, skip_if, skip_if_at_most, skip_if_null, skip_unless_null, store, store_constant,
+    ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, call, copy, count, load, program, set,
+    shift_left, skip_if, skip_if_at_most, skip_if_more, skip_if_null, skip_unless_null, store,
+    store_constant, subtract,
 };
 use super::raw::{Raw, What};
 use super::tracee::now;
@@ -21,6 +24,7 @@ use freehold_trace::CallName;
 use freehold_trace::operation::{rlimit, uffdio};
 use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
+use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
 /// Bytes in a queue, as a part of the buffer of the kernel's tracing.
@@ -36,17 +40,35 @@ struct Watched {
     pointer: usize,
     /// Bytes of the structure that are read.
     bytes: i32,
+    /// The argument that says where the call writes as many bytes, if it does.
+    writes: Option<usize>,
+}
+
+impl Watched {
+    /// With a structure of so many bytes, to which this argument points, and to which the call does not write.
+    const fn new(
+        call: CallName,
+        chosen: Option<(usize, &'static [u64])>,
+        pointer: usize,
+        bytes: i32,
+    ) -> Self {
+        Watched { call, chosen, pointer, bytes, writes: None }
+    }
 }
 
 const WATCHED: [Watched; 5] = [
-    // Start and length, and for UFFDIO_REGISTER the mode.
-    Watched { call: CallName::Ioctl, chosen: Some((1, &[uffdio::REGISTER])), pointer: 2, bytes: 24 },
-    Watched { call: CallName::Ioctl, chosen: Some((1, &[uffdio::UNREGISTER])), pointer: 2, bytes: 16 },
-    Watched { call: CallName::Prlimit64, chosen: Some((1, &rlimit::KEPT)), pointer: 2, bytes: 16 },
-    Watched { call: CallName::Setrlimit, chosen: Some((0, &rlimit::KEPT)), pointer: 1, bytes: 16 },
+    // Start and length, and for UFFDIO_REGISTER the mode. It writes behind them.
+    Watched::new(CallName::Ioctl, Some((1, &[uffdio::REGISTER])), 2, 24),
+    Watched::new(CallName::Ioctl, Some((1, &[uffdio::UNREGISTER])), 2, 16),
+    // The old limits go where the last argument says.
+    Watched { writes: Some(3), ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS) },
+    Watched::new(CallName::Setrlimit, Some((0, &rlimit::KEPT)), 1, LIMITS),
     // The lower halves of the sets.
-    Watched { call: CallName::Capset, chosen: None, pointer: 1, bytes: 12 },
+    Watched::new(CallName::Capset, None, 1, 12),
 ];
+
+/// Bytes of a `struct rlimit64`.
+const LIMITS: i32 = 16;
 
 /// Whether calls of this name begin here, and not in the kernel's own events.
 pub fn is_watched(call: CallName) -> bool {
@@ -61,6 +83,9 @@ const READ: usize = 5;
 /// Of a watched call: two arguments, and three words of the structure.
 const OF_CALL: usize = READ + 5;
 
+/// Words of it that come before those of the structure.
+const BEFORE: usize = READ + 2;
+
 /// Of a process_madvise: how many ranges there are, and an address and a length of each.
 const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 
@@ -68,8 +93,15 @@ const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 /// stack.
 const RANGES: usize = 16;
 
+/// What else is kept of a call whose memory is read at its end: where, and how many bytes.
+const LATER: usize = 2;
+/// Threads at most that are in such calls at once. One that is killed within one leaves what was kept.
+const WAITING: u32 = 4096;
+
 /// Functions of the kernel, by number.
 const LOOKUP: i32 = 1;
+const UPDATE: i32 = 2;
+const DELETE: i32 = 3;
 const TIME: i32 = 5;
 const PROCESSOR: i32 = 8;
 const THREAD: i32 = 14;
@@ -92,9 +124,9 @@ impl Pointed {
     ///
     /// What is missing, for the user.
     pub fn new(instance: &Instance, kilobytes: u32, cpu: u16) -> anyhow::Result<Pointed> {
-        let attach = |call: CallName, instructions: Vec<Instruction>| {
+        let attach = |event: &str, call: CallName, instructions: Vec<Instruction>| {
             let program = program(&instructions).context(LEAVE)?;
-            let number = instance.number(&format!("syscalls/sys_enter_{}", call.as_str()))?;
+            let number = instance.number(&format!("syscalls/{event}_{}", call.as_str()))?;
             let mut builder = Builder::new(Tracepoint::with_id(number));
             // Wherever the event is counted: its program runs on all processors.
             let mut counter = builder.any_pid().one_cpu(cpu.into()).include_kernel().build()?;
@@ -103,9 +135,18 @@ impl Pointed {
             anyhow::Ok(counter)
         };
         let (calls, advice) = (Queue::new(kilobytes)?, Queue::new(kilobytes)?);
-        let mut attached = vec![attach(CallName::ProcessMadvise, advice.program(0, ranges()))?];
+        let (enter, exit) = ("sys_enter", "sys_exit");
+        // Ends first: what a beginning leaves for them is taken away.
+        let mut attached = vec![
+            attach(exit, CallName::ProcessMadvise, advice.at_end(READ + 1))?,
+            attach(enter, CallName::ProcessMadvise, advice.at_beginning(0, ranges()))?,
+        ];
+        let names: HashSet<_> = WATCHED.iter().map(|watched| watched.call).collect();
+        for name in names {
+            attached.push(attach(exit, name, calls.at_end(BEFORE))?);
+        }
         for (which, watched) in WATCHED.iter().enumerate() {
-            attached.push(attach(watched.call, calls.program(which, structure(watched)))?);
+            attached.push(attach(enter, watched.call, calls.at_beginning(which, structure(watched)))?);
         }
         Ok(Pointed { calls, advice, _attached: attached })
     }
@@ -147,6 +188,8 @@ struct Queue<const WORDS: usize> {
     told: Map,
     /// Calls that it holds.
     room: u32,
+    /// Calls whose memory is read at their end, by thread.
+    waiting: Map,
     /// How many calls found no room.
     lost: Map,
     /// How many those were when that was last looked at, and when that was.
@@ -159,13 +202,15 @@ impl<const WORDS: usize> Queue<WORDS> {
         let bytes = 8 * WORDS as u32;
         let room = (kilobytes.saturating_mul(1024) / PART_OF_BUFFER / bytes).max(1);
         let told = Map::new(QUEUE, 0, bytes, room).context(LEAVE)?;
+        let waiting = Map::new(HASH, 8, bytes + 8 * LATER as u32, WAITING).context(LEAVE)?;
         let lost = Map::new(ARRAY, 4, 8, 1).context(LEAVE)?;
-        Ok(Queue { told, room, lost, lost_before: 0, looked: now() })
+        Ok(Queue { told, room, waiting, lost, lost_before: 0, looked: now() })
     }
 
-    /// A program. `read` puts what is read into the words from [`READ`] on, and whether that failed into register 0; or
-    /// ends. Register 6 has what the event says.
-    fn program(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
+    /// The program where a call begins. `read` puts what is read into the words from [`READ`] on, and whether that
+    /// failed into register 0; or ends. It leaves the bytes to read in register 7, and in register 8 where they are,
+    /// or nothing if they cannot be read when the call ends. Register 6 has what the event says.
+    fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
         let mut all = vec![copy(R[6], R[1])];
         all.extend(read);
@@ -178,17 +223,55 @@ impl<const WORDS: usize> Queue<WORDS> {
             call(THREAD),
             store(WORD, R[10], at(2), R[0]),
             store_constant(R[10], at(WHICH), which as i32),
+            store(WORD, R[10], at(WORDS), R[8]),
+            store(WORD, R[10], at(WORDS + 1), R[7]),
         ]);
+        let mut wait = Vec::new();
+        wait.extend(address(R[2], at(2)));
+        wait.extend(address(R[3], at(0)));
+        wait.extend(self.waiting.address(R[1]));
+        wait.extend([set(R[4], 0), call(UPDATE), skip_unless_null(R[0], 2), set(R[0], 0), END]);
+        all.extend([load(WORD, R[1], R[10], at(UNREAD)), skip_if_null(R[1], wait.len() as i16 + 1)]);
+        all.push(skip_if_null(R[8], wait.len() as i16));
+        all.extend(wait);
         all.extend(address(R[2], at(0)));
-        all.push(set(R[3], 0));
+        all.extend(self.push());
+        all.extend([set(R[0], 0), END]);
+        all
+    }
+
+    /// The program where a call ends: of one that waits for that, it reads into the words from `first` on.
+    fn at_end(&self, first: usize) -> Vec<Instruction> {
+        const THREAD_AT: i16 = -16;
+        let mut find = address(R[2], THREAD_AT).to_vec();
+        find.extend(self.waiting.address(R[1]));
+        let mut all = vec![call(THREAD), store(WORD, R[10], THREAD_AT, R[0])];
+        all.extend(&find);
+        all.extend([call(LOOKUP), skip_unless_null(R[0], 2), set(R[0], 0), END, copy(R[6], R[0])]);
+        all.extend([copy(R[1], R[6]), add(R[1], word(first).into())]);
+        all.push(load(WORD, R[2], R[6], word(WORDS + 1)));
+        // It never is more.
+        all.extend([skip_if_at_most(R[2], word(WORDS - first).into(), 2), set(R[0], 0), END]);
+        all.extend([load(WORD, R[3], R[6], word(WORDS)), call(READ_USER)]);
+        all.extend([store(WORD, R[6], word(UNREAD), R[0]), copy(R[2], R[6])]);
+        all.extend(self.push());
+        all.extend(&find);
+        all.extend([call(DELETE), set(R[0], 0), END]);
+        all
+    }
+
+    /// Puts the words at register 2 into the queue, or counts that there was no room. The last word of the stack is
+    /// lost.
+    fn push(&self) -> Vec<Instruction> {
+        const FIRST: i16 = -8;
+        let mut all = vec![set(R[3], 0)];
         all.extend(self.told.address(R[1]));
-        let mut count_it = vec![store_constant(R[10], at(0), 0)];
-        count_it.extend(address(R[2], at(0)));
+        let mut count_it = vec![store_constant(R[10], FIRST, 0)];
+        count_it.extend(address(R[2], FIRST));
         count_it.extend(self.lost.address(R[1]));
         count_it.extend([call(LOOKUP), skip_if_null(R[0], 2), set(R[1], 1), count(R[0], 0, R[1])]);
         all.extend([call(PUSH), skip_if_null(R[0], count_it.len() as i16)]);
         all.extend(count_it);
-        all.extend([set(R[0], 0), END]);
         all
     }
 
@@ -215,9 +298,14 @@ impl<const WORDS: usize> Queue<WORDS> {
     }
 }
 
-/// Where the word of this number lies below the end of the stack, of so many.
-const fn at<const WORDS: usize>(word: usize) -> i16 {
-    (word as i16 - WORDS as i16) * 8
+/// Where the word of this number lies below the end of the stack, of so many and those for [`LATER`].
+const fn at<const WORDS: usize>(number: usize) -> i16 {
+    word(number) - word(WORDS + LATER)
+}
+
+/// Where the word of this number lies, in bytes.
+const fn word(number: usize) -> i16 {
+    8 * number as i16
 }
 
 /// Where the arguments of an event lie.
@@ -247,9 +335,15 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
         all.push(load(WORD, R[1], R[6], argument(number)));
         all.push(store(WORD, R[10], at(READ + number), R[1]));
     }
-    all.extend((2..5).map(|word| store_constant(R[10], at(READ + word), 0)));
-    all.extend(address(R[1], at(READ + 2)));
-    all.extend([set(R[2], watched.bytes), copy(R[3], R[8]), call(READ_USER)]);
+    all.extend((BEFORE..OF_CALL).map(|word| store_constant(R[10], at(word), 0)));
+    all.extend(address(R[1], at(BEFORE)));
+    all.extend([set(R[2], watched.bytes), copy(R[3], R[8]), call(READ_USER), set(R[7], watched.bytes)]);
+    if let Some(other) = watched.writes {
+        // Both lie apart, or nothing is to be read at the end.
+        let most = 2 * (watched.bytes - 1);
+        all.extend([load(WORD, R[1], R[6], argument(other)), subtract(R[1], R[8]), add(R[1], most / 2)]);
+        all.extend([skip_if_more(R[1], most, 1), set(R[8], 0)]);
+    }
     all
 }
 
@@ -265,6 +359,7 @@ fn ranges() -> Vec<Instruction> {
     ];
     all.extend((1..=2 * RANGES).map(|word| store_constant(R[10], at(READ + word), 0)));
     all.extend(address(R[1], at(READ + 1)));
-    all.extend([copy(R[2], R[7]), shift_left(R[2], 4), load(WORD, R[3], R[6], argument(1)), call(READ_USER)]);
+    all.extend([shift_left(R[7], 4), copy(R[2], R[7]), load(WORD, R[8], R[6], argument(1))]);
+    all.extend([copy(R[3], R[8]), call(READ_USER)]);
     all
 }
