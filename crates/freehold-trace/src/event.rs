@@ -134,7 +134,8 @@ pub struct Call {
     /// Which.
     pub name: CallName,
     /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an ioctl are the descriptor, the
-    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER). Of prlimit64 and setrlimit, the
+    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER); for UFFDIO_API the number of the
+    /// interface and the features; for USERFAULTFD_IOC_NEW the flags. Of prlimit64 and setrlimit, the
     /// new limits, soft and hard, stand in place of the addresses, and a process's serial number in place of a PID (0: the caller's). That of
     /// capset is the lower half of the effective set.
     pub args: [u64; 6],

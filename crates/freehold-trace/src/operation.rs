@@ -91,13 +91,27 @@ pub mod prctl {
 
 /// Operations of ioctl on a userfaultfd: its second argument, of which the kernel reads the lower half.
 pub mod uffdio {
+    /// `UFFDIO_API`: says which features are wanted.
+    pub const API: u64 = 0xc018_aa3f;
+    /// `USERFAULTFD_IOC_NEW`, on /dev/userfaultfd: makes a userfaultfd.
+    pub const NEW: u64 = 0xaa00;
     /// `UFFDIO_REGISTER`.
     pub const REGISTER: u64 = 0xc020_aa00;
     /// `UFFDIO_UNREGISTER`.
     pub const UNREGISTER: u64 = 0x8010_aa01;
 
     /// Those that recordings keep.
-    pub const KEPT: [u64; 2] = [REGISTER, UNREGISTER];
+    pub const KEPT: [u64; 4] = [REGISTER, UNREGISTER, API, NEW];
+
+    /// `UFFD_FEATURE_EVENT_FORK`: what is registered is so in forked children, too.
+    pub const EVENT_FORK: u64 = 2;
+    /// `UFFD_FEATURE_EVENT_REMAP`: what is moved stays registered.
+    pub const EVENT_REMAP: u64 = 4;
+
+    /// Whether it is about what is mapped.
+    pub fn registers(operation: u64) -> bool {
+        matches!(operation, REGISTER | UNREGISTER)
+    }
 
     /// `UFFDIO_REGISTER_MODE_MISSING`.
     pub const MISSING: u64 = 1;

@@ -275,7 +275,7 @@ impl Seen {
             };
             if name == CallName::Ioctl && index == 1 && !uffdio::KEPT.contains(arg) {
                 return Err(Bad::Expected(
-                    "c020aa00 or 8010aa01: UFFDIO_REGISTER or UFFDIO_UNREGISTER",
+                    "c020aa00, 8010aa01, c018aa3f or aa00: UFFDIO_REGISTER, _UNREGISTER, _API, or USERFAULTFD_IOC_NEW",
                     begin,
                 ));
             }

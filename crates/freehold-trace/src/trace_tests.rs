@@ -51,6 +51,8 @@ const LINES: &[&str] = &[
     "5 1 1 close 6 = 0",
     "5 1 1 ioctl 3 c020aa00 7fb1bdef5000 4000 3 = 0 e120 x0",
     "5 1 1 ioctl 3 8010aa01 7fb1bdef5000 4000 0 = -22",
+    "5 1 1 ioctl 3 aa00 80000 0 0 = 4",
+    "5 1 1 ioctl 4 c018aa3f aa 6 0 = 0",
     "5 1 1 process_madvise ffffd8f0 7ffc40 2 4 0 = 2000 v7fb1bdef5000+1000,7fb1bdef9000+1000 e120 x0",
     "5 1 1 process_madvise 3 0 0 15 0 = 0 v",
     "5 1 1 process_madvise 3 7ffc40 11 15 0 = 11000 x9",
@@ -149,7 +151,7 @@ fn damage_is_named() {
         ),
         (
             "5 1 1 ioctl 3 5401 0 0 0 = 0",
-            "expected c020aa00 or 8010aa01: UFFDIO_REGISTER or UFFDIO_UNREGISTER",
+            "expected c020aa00, 8010aa01, c018aa3f or aa00: UFFDIO_REGISTER, _UNREGISTER, _API, or USERFAULTFD_IOC_NEW",
         ),
         ("5 1 1 prlimit64 3 9 0 0 = 0", "task 3 was not created before this line"),
         ("5 1 1 setrlimit 7 0 0 = 0", "expected 2, 3, 8 or 9: RLIMIT_DATA, _STACK, _MEMLOCK or _AS"),

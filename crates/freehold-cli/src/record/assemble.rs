@@ -2,7 +2,7 @@
 
 use super::op::Op;
 use super::raw::{Mapped, Raw, What};
-use freehold_trace::operation::{fcntl, prctl};
+use freehold_trace::operation::{fcntl, prctl, uffdio};
 use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Transfer, Why};
 use std::collections::HashMap;
 
@@ -238,7 +238,7 @@ impl<'a> Assembler<'a> {
             let file = if maps(name) && !failed { self.file(&pending, value as u64) } else { None };
             let op = &mut self.made.ops[pending.op];
             op.time = op.first_write().filter(|_| !makes_task(name)).unwrap_or(op.time);
-            if makes_descriptor(name) {
+            if makes_descriptor(name) || name == CallName::Ioctl && pending.args[1] == uffdio::NEW {
                 // Nobody else can have closed it, or mapped it, before.
                 op.time = time;
             }
@@ -315,7 +315,7 @@ fn maps(name: CallName) -> bool {
 }
 
 fn makes_descriptor(name: CallName) -> bool {
-    name == CallName::MemfdCreate
+    matches!(name, CallName::MemfdCreate | CallName::Userfaultfd)
         || name.is_of_descriptors() && !matches!(name, CallName::Close | CallName::CloseRange)
 }
 

@@ -80,6 +80,21 @@ pub const fn shift_left(to: u8, constant: i32) -> Instruction {
     instruction(0x67, to, 0, 0, constant)
 }
 
+/// `to >>= constant`, of what is no number with a sign.
+pub const fn shift_right(to: u8, constant: i32) -> Instruction {
+    instruction(0x77, to, 0, 0, constant)
+}
+
+/// `to &= constant`.
+pub const fn and(to: u8, constant: i32) -> Instruction {
+    instruction(0x57, to, 0, 0, constant)
+}
+
+/// Passes over `over` instructions.
+pub const fn skip(over: i16) -> Instruction {
+    instruction(0x05, 0, 0, over, 0)
+}
+
 /// Passes over `over` instructions if the register is `constant` or less.
 pub const fn skip_if_at_most(register: u8, constant: i32, over: i16) -> Instruction {
     instruction(0xb5, register, 0, over, constant)

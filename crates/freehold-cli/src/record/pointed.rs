@@ -12,9 +12,9 @@
 //! late: events are read milliseconds after they happened, and memory is registered at once.
 
 use super::bpf::{
-    ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, call, copy, count, load, program, set,
-    shift_left, skip_if, skip_if_at_most, skip_if_more, skip_if_null, skip_unless_null, store,
-    store_constant, subtract,
+    ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, and, call, copy, count, load, program,
+    set, shift_left, shift_right, skip, skip_if, skip_if_at_most, skip_if_more, skip_if_null,
+    skip_unless_null, store, store_constant, subtract,
 };
 use super::raw::{Raw, What};
 use super::tracee::now;
@@ -39,9 +39,29 @@ struct Watched {
     /// The argument that is the structure's address.
     pointer: usize,
     /// Bytes of the structure that are read.
-    bytes: i32,
-    /// The argument that says where the call writes as many bytes, if it does.
-    writes: Option<usize>,
+    bytes: Bytes,
+    /// To what of that it writes.
+    writes: Writes,
+}
+
+/// Bytes of a structure.
+#[derive(Clone, Copy, Debug)]
+enum Bytes {
+    These(i32),
+    /// As many as the argument says by which the call was chosen, an ioctl's, and no more than there are words. Of
+    /// one without a structure the argument in its place is told.
+    Chosen,
+}
+
+/// What a call writes to what it reads.
+#[derive(Clone, Copy, Debug)]
+enum Writes {
+    /// Nothing of it.
+    Nothing,
+    /// As many bytes, to where this argument points.
+    To(usize),
+    /// To all of it, where it was chosen by this value.
+    If(u64),
 }
 
 impl Watched {
@@ -52,16 +72,23 @@ impl Watched {
         pointer: usize,
         bytes: i32,
     ) -> Self {
-        Watched { call, chosen, pointer, bytes, writes: None }
+        Watched { call, chosen, pointer, bytes: Bytes::These(bytes), writes: Writes::Nothing }
     }
 }
 
-const WATCHED: [Watched; 5] = [
-    // Start and length, and for UFFDIO_REGISTER the mode. It writes behind them.
-    Watched::new(CallName::Ioctl, Some((1, &[uffdio::REGISTER])), 2, 24),
-    Watched::new(CallName::Ioctl, Some((1, &[uffdio::UNREGISTER])), 2, 16),
+const WATCHED: [Watched; 4] = [
+    // Start and length, and for UFFDIO_REGISTER the mode, behind which it writes; UFFDIO_API's number and features.
+    // That one writes to all of it.
+    Watched {
+        bytes: Bytes::Chosen,
+        writes: Writes::If(uffdio::API),
+        ..Watched::new(CallName::Ioctl, Some((1, &uffdio::KEPT)), 2, 0)
+    },
     // The old limits go where the last argument says.
-    Watched { writes: Some(3), ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS) },
+    Watched {
+        writes: Writes::To(3),
+        ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS)
+    },
     Watched::new(CallName::Setrlimit, Some((0, &rlimit::KEPT)), 1, LIMITS),
     // The lower halves of the sets.
     Watched::new(CallName::Capset, None, 1, 12),
@@ -159,7 +186,12 @@ impl Pointed {
     pub fn drain(&mut self, to: &mut Vec<Raw>) -> std::io::Result<()> {
         self.calls.drain(to, |told| {
             let call = WATCHED.get(told[WHICH] as usize)?.call;
-            Some(if told[UNREAD] == 0 { enter(call, told) } else { What::Unread(call) })
+            match told[UNREAD] {
+                0 => Some(enter(call, told)),
+                // It changes nothing of what is mapped: its features are not known.
+                _ if call == CallName::Ioctl && told[READ + 1] as u32 == uffdio::API as u32 => None,
+                _ => Some(What::Unread(call)),
+            }
         })?;
         self.advice.drain(to, |told| {
             let [_, _, _, 0, _, count, ranges @ ..] = told else { return None };
@@ -175,6 +207,7 @@ fn enter(call: CallName, told: &[u64; OF_CALL]) -> What {
     // Descriptors, PIDs, operations and resources are ints.
     let [a, b] = [told[READ], told[READ + 1]].map(|word| u64::from(word as u32));
     let args = match call {
+        CallName::Ioctl if matches!(b, uffdio::NEW | uffdio::API) => [a, b, first, second, 0, 0],
         CallName::Ioctl => [a, b, first, second, third, 0],
         CallName::Prlimit64 => [a, b, first, second, 0, 0],
         CallName::Setrlimit => [a, first, second, 0, 0, 0],
@@ -320,29 +353,45 @@ fn address(register: u8, at: i16) -> [Instruction; 2] {
 
 /// Reads the first two arguments of a watched call and its structure; ends at once if the call is another.
 fn structure(watched: &Watched) -> Vec<Instruction> {
+    const WORDS: i32 = 8 * (OF_CALL - BEFORE) as i32;
     let at = at::<OF_CALL>;
     let mut all = Vec::new();
     if let Some((number, values)) = watched.chosen {
-        all.push(load(HALF, R[7], R[6], argument(number)));
+        all.push(load(HALF, R[9], R[6], argument(number)));
         let over = |index: usize| (values.len() - index + 1) as i16;
-        all.extend(values.iter().enumerate().map(|(index, value)| skip_if(R[7], *value as u32, over(index))));
+        all.extend(values.iter().enumerate().map(|(index, value)| skip_if(R[9], *value as u32, over(index))));
         all.extend([set(R[0], 0), END]);
     }
-    // Without a structure it only asks.
     all.push(load(WORD, R[8], R[6], argument(watched.pointer)));
-    all.extend([skip_unless_null(R[8], 2), set(R[0], 0), END]);
     for number in 0..2 {
         all.push(load(WORD, R[1], R[6], argument(number)));
         all.push(store(WORD, R[10], at(READ + number), R[1]));
     }
     all.extend((BEFORE..OF_CALL).map(|word| store_constant(R[10], at(word), 0)));
+    match watched.bytes {
+        // Without a structure it only asks.
+        Bytes::These(bytes) => {
+            all.extend([skip_unless_null(R[8], 2), set(R[0], 0), END, set(R[7], bytes)]);
+        }
+        Bytes::Chosen => {
+            all.push(store(WORD, R[10], at(BEFORE), R[8]));
+            all.extend([copy(R[7], R[9]), shift_right(R[7], 16), and(R[7], 0x3fff)]);
+            all.extend([skip_if_at_most(R[7], WORDS, 1), set(R[7], WORDS)]);
+        }
+    }
     all.extend(address(R[1], at(BEFORE)));
-    all.extend([set(R[2], watched.bytes), copy(R[3], R[8]), call(READ_USER), set(R[7], watched.bytes)]);
-    if let Some(other) = watched.writes {
-        // Both lie apart, or nothing is to be read at the end.
-        let most = 2 * (watched.bytes - 1);
-        all.extend([load(WORD, R[1], R[6], argument(other)), subtract(R[1], R[8]), add(R[1], most / 2)]);
-        all.extend([skip_if_more(R[1], most, 1), set(R[8], 0)]);
+    all.extend([copy(R[2], R[7]), copy(R[3], R[8]), call(READ_USER)]);
+    // Where it writes, nothing is to be read at its end.
+    match (watched.writes, watched.bytes) {
+        (Writes::To(other), Bytes::These(bytes)) => {
+            let most = 2 * (bytes - 1);
+            all.extend([load(WORD, R[1], R[6], argument(other)), subtract(R[1], R[8]), add(R[1], most / 2)]);
+            all.extend([skip_if_more(R[1], most, 1), set(R[8], 0)]);
+        }
+        (Writes::If(value), _) => {
+            all.extend([skip_if(R[9], value as u32, 1), skip(1), set(R[8], 0)]);
+        }
+        _ => {}
     }
     all
 }

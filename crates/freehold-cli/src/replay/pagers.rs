@@ -74,7 +74,7 @@ impl Pagers {
                 let _ = handle.register(part.start, part.end - part.start, mode);
             }
         }
-        Registered::Aside(REFUSED)
+        if planned.features.is_some() { Registered::Made(ours) } else { Registered::Aside(REFUSED) }
     }
 
     /// The userfaultfd ends.

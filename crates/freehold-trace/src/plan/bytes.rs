@@ -113,7 +113,7 @@ fn leaves_contents(call: &Call) -> bool {
         | CallName::Mbind
         | CallName::Msync
         | CallName::Mincore => true,
-        // A userfaultfd's: only UFFDIO_REGISTER and UFFDIO_UNREGISTER are recorded.
+        // A userfaultfd's: none of those that supply pages is recorded.
         CallName::Ioctl => true,
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
         // Not DONTNEED, FREE, REMOVE, WIPEONFORK and what is not known.

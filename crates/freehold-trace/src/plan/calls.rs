@@ -3,8 +3,9 @@
 use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
 use super::order::{Order, Stamp};
 use super::told::Told;
-use crate::operation::prctl;
+use crate::operation::{prctl, uffdio};
 use crate::{Call, CallName, KnownLimits, Returned};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 const MAP_TYPE: u64 = 0xf;
@@ -53,6 +54,8 @@ pub(crate) struct Space {
     pub(crate) awaited: Told,
     /// Ranges may be registered with a userfaultfd: the process has made one.
     pub(crate) has_userfaultfd: bool,
+    /// What is known of its userfaultfds: the features that `UFFDIO_API` was given.
+    pub(crate) features: BTreeMap<u32, u64>,
     /// Others may be registered, or no more, than the model has.
     pub(crate) doubts_userfaultfd: bool,
     /// The limits that the replay has given it.
@@ -479,15 +482,16 @@ impl Space {
 
     /// What a forked child gets.
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
+        let has_copies = |userfaultfd| self.may_have(userfaultfd, uffdio::EVENT_FORK);
         let mut child = Space {
             heap: self.heap,
             told: self.told.clone(),
             assumed: self.assumed.clone(),
             grows: self.grows,
             grown: self.grown.clone(),
-            // With UFFD_FEATURE_EVENT_FORK, which no recording shows, the copies are registered, too.
+            // With UFFD_FEATURE_EVENT_FORK the copies are registered, too, with one that nobody has seen yet.
             doubts_userfaultfd: self.doubts_userfaultfd
-                || self.areas.iter().any(|(_, area)| area.userfaultfd.is_some()),
+                || self.areas.iter().filter_map(|(_, area)| area.userfaultfd).any(has_copies),
             written: self.written.clone(),
             limits: self.limits,
             future: self.future & flag::MERGEABLE,

@@ -10,7 +10,7 @@ use super::step::{Ends, Frozen, PlannedCall, Start, What};
 use super::told::Told;
 use super::unknown;
 use super::{Fault, Planner, Task};
-use crate::operation::prctl;
+use crate::operation::{prctl, uffdio};
 use crate::{Call, CallName, Format, Returned, Snapshot, Why};
 use std::ops::Range;
 
@@ -262,7 +262,7 @@ impl Planner {
             return self.file_call(line, task, call);
         }
         let userfaultfd = match call.name {
-            CallName::Ioctl => self.userfaultfd_of(task, &call),
+            CallName::Ioctl if uffdio::registers(call.args[1]) => self.userfaultfd_of(task, &call),
             _ => None,
         };
         if let Some(why) = self.is_elsewhere(&call, userfaultfd) {
@@ -352,6 +352,8 @@ impl Planner {
         }
         space.forget_written(&call, &reach);
         space.note(&reach, beside, stamp);
+        let known = userfaultfd.filter(|_| !space.doubts_userfaultfd);
+        let features = known.and_then(|known| space.features.get(&known).copied());
         self.spaces.insert(number, space);
         let partial = self.partial(&call, number);
         let unsure = unsure || partial == Partial::Unsure;
@@ -365,6 +367,7 @@ impl Planner {
             access,
             segment: bytes,
             userfaultfd,
+            features,
             heap,
             assumed,
             written,

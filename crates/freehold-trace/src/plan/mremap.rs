@@ -2,6 +2,7 @@
 
 use super::area::Area;
 use super::calls::{Doing, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span};
+use crate::operation::uffdio;
 use std::ops::Range;
 
 impl Space {
@@ -59,14 +60,14 @@ impl Space {
         let flags = doing.call.args[3];
         let (at, to) = (source.start, target.start);
         let Some((start, area)) = self.areas.find(at) else { return };
-        let registered = area.userfaultfd.is_some();
+        let registered = area.userfaultfd;
         let mut moved = Area { last: doing.stamp, ..area.clone() };
         moved.offset = moved.offset.wrapping_add(at - start);
         if flags & MREMAP_FIXED != 0 {
             self.areas.unmap(&target);
         }
-        // With UFFD_FEATURE_EVENT_REMAP, which no recording shows, it stays registered.
-        self.doubts_userfaultfd |= registered;
+        // With UFFD_FEATURE_EVENT_REMAP it stays registered.
+        self.doubts_userfaultfd |= registered.is_some_and(|by| self.may_have(by, uffdio::EVENT_REMAP));
         moved.unregister();
         // An anonymous mapping that was never written is counted from where it is.
         if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {

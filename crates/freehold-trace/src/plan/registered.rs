@@ -29,10 +29,28 @@ pub(super) struct Userfaultfds {
 }
 
 impl Planner {
-    /// A process has made a userfaultfd.
+    /// A process has made a userfaultfd, or said what it wants of one.
     pub(super) fn note_userfaultfd(&mut self, task: u32, call: &Call) {
-        let made = call.returned.value().filter(|_| call.name == CallName::Userfaultfd);
-        let (Some(descriptor), Some(number)) = (made, self.space_of(task)) else { return };
+        let Some(value) = call.returned.value() else { return };
+        match (call.name, call.args[1]) {
+            (CallName::Userfaultfd, _) | (CallName::Ioctl, uffdio::NEW) => self.new_userfaultfd(task, value),
+            (CallName::Ioctl, uffdio::API) => self.note_features(task, call),
+            _ => {}
+        }
+    }
+
+    fn note_features(&mut self, task: u32, call: &Call) {
+        self.userfaultfds.recorded = true;
+        let [descriptor, _, _, features, ..] = call.args;
+        let Some(known) = self.descriptors.get(task, descriptor).and_then(|open| open.userfaultfd) else {
+            return;
+        };
+        let space = self.userfaultfds.spaces.get(&known).and_then(|number| self.spaces.get_mut(number));
+        space.into_iter().for_each(|space| _ = space.features.insert(known, features));
+    }
+
+    fn new_userfaultfd(&mut self, task: u32, descriptor: u64) {
+        let Some(number) = self.space_of(task) else { return };
         let Some(space) = self.spaces.get_mut(&number) else { return };
         space.has_userfaultfd = true;
         self.userfaultfds.count += 1;
@@ -90,6 +108,7 @@ impl Planner {
             space.order.note_whole(stamp);
             space.doubts_userfaultfd = true;
             space.unregister(&(0..u64::MAX), Some(userfaultfd), stamp);
+            space.features.remove(&userfaultfd);
             let Some(member) = space.members.first().copied() else { continue };
             self.push(task, line, What::EndUserfaultfd { userfaultfd, task: member });
         }
@@ -115,6 +134,11 @@ impl Space {
         });
     }
 
+    /// Whether a userfaultfd may have this feature: its `UFFDIO_API` says so, or is not recorded.
+    pub(super) fn may_have(&self, userfaultfd: u32, feature: u64) -> bool {
+        self.features.get(&userfaultfd).is_none_or(|features| features & feature != 0)
+    }
+
     /// What is registered in `range` is so no more; with this userfaultfd alone, if one is given.
     fn unregister(&mut self, range: &Range<u64>, userfaultfd: Option<u32>, stamp: Stamp) {
         self.areas.change(range, true, stamp, |area| {
@@ -129,3 +153,7 @@ impl Space {
         self.areas.find(at).is_some_and(|(_, area)| !area.shared && area.flags & flag::MISSING != 0)
     }
 }
+
+#[cfg(test)]
+#[path = "registered_tests.rs"]
+mod tests;

@@ -177,6 +177,8 @@ pub struct PlannedCall {
     pub segment: u64,
     /// The userfaultfd that an ioctl is about, by its number in the plan.
     pub userfaultfd: Option<u32>,
+    /// The features that its `UFFDIO_API` was given, where that is recorded.
+    pub features: Option<u64>,
     /// The first call of brk in this address space: where the heap starts.
     pub heap: Option<u64>,
     /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the recording began.
@@ -202,6 +204,7 @@ impl PlannedCall {
             access: None,
             segment: 0,
             userfaultfd: None,
+            features: None,
             heap: None,
             assumed,
             written,

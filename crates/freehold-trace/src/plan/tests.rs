@@ -284,15 +284,18 @@ fn recordings() -> Vec<std::path::PathBuf> {
 }
 
 /// The same, of a recording that tells of descriptors. The first event is line 4 of the file.
-fn second(events: &str) -> Segment {
+pub(super) fn second_planner(events: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
     let head = "# fhtrace 2 t\n# file 1 - /memfd:m (deleted)\n# file 2 8192 /f\n# file 3 - /memfd:m (deleted)\n5 0 1 E 0\n";
     fs::write(&path, format!("{head}{events}")).expect("written");
     let again = SNAP.lines().skip(1).collect::<Vec<_>>().join("\n").replace("@ 0 exec 1", "@ 1 exec 2");
     fs::write(folder.path().join("t.snap"), format!("{SNAP}{again}\n")).expect("written");
-    let mut planner = Planner::new(Recording::open(&path).expect("a recording"));
-    planner.next_segment().expect("something")
+    Planner::new(Recording::open(&path).expect("a recording"))
+}
+
+fn second(events: &str) -> Segment {
+    second_planner(events).next_segment().expect("something")
 }
 
 /// The calls of the plan with the file and how that was opened, and the lengths that it gives to files.

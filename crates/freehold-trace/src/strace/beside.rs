@@ -6,6 +6,7 @@ use super::feed::Feed;
 use super::tasks::Tasks;
 use super::text;
 use crate::error::ReadError;
+use crate::operation::uffdio;
 use crate::{Beside, CallName};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -160,7 +161,8 @@ impl Extent {
                 let to = value.or((fourth & MREMAP_FIXED != 0).then_some(fifth));
                 ([span(first, second.max(1)), to.map_or(none, |to| span(to, third))], true)
             }
-            CallName::Ioctl => ([span(third, fourth), none], true),
+            CallName::Ioctl if uffdio::registers(second) => ([span(third, fourth), none], true),
+            CallName::Ioctl => return None,
             CallName::Shmat => ([span(value?, SEGMENT), none], true),
             CallName::Shmdt => ([span(first, SEGMENT), none], true),
             name => {

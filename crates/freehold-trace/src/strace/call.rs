@@ -50,10 +50,6 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let (found, closed) = args(text, begin)?;
     let closed = closed.ok_or(Bad::Expected("`)` behind the arguments", text.len()))?;
     let mut end = end(text, closed + 1)?;
-    if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known) {
-        // Its task was killed in it: what stands there is not its answer.
-        end.returned = Returned::Never;
-    }
     let note = match known {
         CallName::Open => found.first().and_then(path),
         CallName::Openat => found.get(1).and_then(path),
@@ -77,6 +73,10 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     }
     let mut odd = None;
     let args = values(known, &found, &mut odd)?;
+    if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known, &args) {
+        // Its task was killed in it: what stands there is not its answer.
+        end.returned = Returned::Never;
+    }
     Ok(Made { name: known, args, end, note, odd, vectors })
 }
 
@@ -86,7 +86,7 @@ pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let known = CallName::parse(name).filter(|known| match known {
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
-        CallName::Ioctl => registers(rest),
+        CallName::Ioctl => concerns_userfaultfd(rest),
         CallName::Capset | CallName::Prlimit64 | CallName::Setrlimit => limits(*known, rest),
         _ => true,
     });
@@ -114,10 +114,11 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
 }
 
 /// The call returns 0 or an error.
-fn returns_nothing(name: CallName) -> bool {
-    use CallName::{Ioctl, Madvise, Mbind, Mlock, Mlock2, Mlockall};
+fn returns_nothing(name: CallName, args: &[u64; 6]) -> bool {
+    use CallName::{Madvise, Mbind, Mlock, Mlock2, Mlockall};
     use CallName::{Mprotect, Msync, Munlock, Munlockall, Munmap};
-    matches!(name, Ioctl | Madvise | Mbind | Mlock | Mlock2 | Mlockall)
+    matches!(name, Madvise | Mbind | Mlock | Mlock2 | Mlockall)
+        || name == CallName::Ioctl && args[1] != uffdio::NEW
         || matches!(name, Mprotect | Msync | Munlock | Munlockall | Munmap)
 }
 
@@ -169,11 +170,22 @@ fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u
             values[0] = number(descriptor)?;
             values[1] = number(operation)?;
             let inside = members(what)?;
-            let range = named(&inside, "range").map_or_else(|| Ok(inside.clone()), members)?;
-            for (value, name) in values[2..4].iter_mut().zip(["start", "len"]) {
-                *value = number(named(&range, name).ok_or(Bad::Expected("the range", what.at))?)?;
+            let (inside, names, missing) = match values[1] {
+                uffdio::NEW => {
+                    values[2] = number(what)?;
+                    return Ok(values);
+                }
+                uffdio::API => (inside, ["api", "features"], "the features"),
+                _ => {
+                    values[4] = named(&inside, "mode").map_or(Ok(0), &mut number)?;
+                    let range = named(&inside, "range").map(members).transpose()?;
+                    (range.unwrap_or(inside), ["start", "len"], "the range")
+                }
+            };
+            for (value, name) in values[2..4].iter_mut().zip(names) {
+                let shown = named(&inside, name).ok_or(Bad::Expected(missing, what.at))?;
+                *value = number(as_passed(shown))?;
             }
-            values[4] = named(&inside, "mode").map_or(Ok(0), &mut number)?;
         }
         CallName::Capset => values[0] = if lifts_limits(found) { capability::IPC_LOCK } else { 0 },
         CallName::Prlimit64 | CallName::Setrlimit => {
@@ -241,12 +253,18 @@ fn lifts_limits(found: &[Arg<'_>]) -> bool {
     named(&inside, "effective").is_some_and(|set| find(set.text, b"CAP_IPC_LOCK").is_some())
 }
 
-/// It registers memory with a userfaultfd or takes that back, and the text shows where: strace does where the kernel, too, can read it.
-fn registers(args_text: &[u8]) -> bool {
+/// Of what a call changes, as in `features=0 => features=0x80`, what it was.
+fn as_passed(arg: Arg<'_>) -> Arg<'_> {
+    let end = find(arg.text, b" => ").unwrap_or(arg.text.len());
+    Arg { text: &arg.text[..end], ..arg }
+}
+
+/// It is about a userfaultfd, and the text shows what it says: strace does where the kernel, too, can read it.
+fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());
     operation.is_some_and(|operation| uffdio::KEPT.contains(&operation))
-        && found.get(2).is_some_and(|arg| arg.text.starts_with(b"{"))
+        && found.get(2).is_some_and(|arg| arg.text.starts_with(b"{") || operation == Some(uffdio::NEW))
 }
 
 fn concerns_memory(args_text: &[u8]) -> bool {

@@ -505,11 +505,15 @@ fn calls_that_were_under_way_at_once_say_so() {
     );
 }
 
-/// Of all ioctls two are about what is mapped; what the structure says becomes arguments.
+/// Of all ioctls those on userfaultfds are read; what the structure says becomes arguments.
 #[test]
 fn registrations_with_a_userfaultfd() {
     let text = "\
 1 1.0 userfaultfd(O_CLOEXEC|UFFD_USER_MODE_ONLY) = 3<anon_inode:[userfaultfd]>
+1 1.0 ioctl(5</dev/userfaultfd>, USERFAULTFD_IOC_NEW, 0x80000) = 4<anon_inode:[userfaultfd]>
+1 1.0 ioctl(4, UFFDIO_API, {api=0xaa, features=UFFD_FEATURE_EVENT_REMAP|UFFD_FEATURE_WP_ASYNC|0x20000 <unfinished ...>
+1 1.0 <... ioctl resumed> => features=0, ioctls=1<<_UFFDIO_API}) = -1 EINVAL (Invalid argument)
+1 1.0 ioctl(4, UFFDIO_API, NULL)        = -1 EFAULT (Bad address)
 1 1.0 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_API, {api=0xaa, features=0 => features=UFFD_FEATURE_SIGBUS|0x1e000, ioctls=1<<_UFFDIO_API}) = 0
 1 1.0 ioctl(3<anon_inode:[userfaultfd]>, UFFDIO_REGISTER, {range={start=0x7f00c3f000, len=0x4000}, mode=UFFDIO_REGISTER_MODE_MISSING|UFFDIO_REGISTER_MODE_WP, ioctls=1<<_UFFDIO_WAKE|0x120}) = 0
 1 1.0 ioctl(3, UFFDIO_REGISTER, {range={start=0x7f00c3f005, len=0x4000}, mode=0x8 /* UFFDIO_REGISTER_MODE_??? */}) = -1 EINVAL (Invalid argument)
@@ -525,6 +529,9 @@ fn registrations_with_a_userfaultfd() {
         text,
         &[
             "0 1 userfaultfd 80001 = 3",
+            "0 1 ioctl 5 aa00 80000 0 0 = 4",
+            "0 1 ioctl 4 c018aa3f aa 28004 0 = -22",
+            "0 1 ioctl 3 c018aa3f aa 0 0 = 0",
             "0 1 ioctl 3 c020aa00 7f00c3f000 4000 3 = 0",
             "0 1 ioctl 3 c020aa00 7f00c3f005 4000 8 = -22",
             "0 1 ioctl 3 8010aa01 7f00c3f000 1000 0 = 0",

@@ -1,0 +1,53 @@
+//! What is known of registrations, and what is not checked where it is not.
+
+use super::super::aside;
+use super::super::tests::second_planner;
+
+/// How many moves are not checked, for want of knowing what is registered.
+fn unchecked(events: &str) -> u64 {
+    let mut planner = second_planner(events);
+    while planner.next_segment().is_some() {}
+    planner.set_aside().get(aside::USERFAULTFD).copied().unwrap_or_default()
+}
+
+/// Of a process with a userfaultfd a refused move is checked if its registrations are all known.
+#[test]
+fn moves_are_checked_as_features_allow() {
+    let made = "6 0 1 userfaultfd 80001 = 3\n";
+    let refused = "9 0 1 mremap 10000 8000 8000 3 20000 = -14\n";
+    assert_eq!(unchecked(refused), 0);
+    assert_eq!(unchecked(&format!("{made}{refused}")), 1, "there may be registrations that no line tells");
+    let api = |features: u64| format!("6 0 1 ioctl 3 c018aa3f aa {features:x} 0 = 0\n");
+    assert_eq!(unchecked(&format!("{made}{}{refused}", api(0))), 0);
+    let register = "7 0 1 ioctl 3 c020aa00 11000 1000 1 = 0\n";
+    let moved = "8 0 1 mremap 11000 1000 1000 3 30000 = 30000\n";
+    for (features, expected) in [(None, 1), (Some(0), 0), (Some(2), 0), (Some(4), 1)] {
+        let api = features.map_or(String::new(), api);
+        let events = format!("{made}{api}{register}{moved}{refused}");
+        assert_eq!(unchecked(&events), expected, "moved, {features:?}");
+    }
+    let child = "8 0 1 N 2 2 0\n9 0 2 mremap 10000 8000 8000 3 20000 = -14\n";
+    for (features, expected) in [(None, 1), (Some(0), 0), (Some(2), 1), (Some(4), 0)] {
+        let api = features.map_or(String::new(), api);
+        let events = format!("{made}{api}{register}{child}");
+        assert_eq!(unchecked(&events), expected, "forked, {features:?}");
+    }
+}
+
+/// A userfaultfd of /dev/userfaultfd is one as any other; what somebody else's says of features is not known.
+#[test]
+fn made_by_a_device() {
+    let made = "6 0 1 openat ffffff9c 1 2 0 = 5\n7 0 1 ioctl 5 aa00 80000 0 0 = 6\n";
+    let end = "7 0 1 ioctl 6 c020aa00 11000 1000 1 = 0\n8 0 1 close 6 = 0\n";
+    let mut planner = second_planner(&format!("{made}7 0 1 ioctl 6 c018aa3f aa 4 0 = 0\n{end}"));
+    let segment = planner.next_segment().expect("something");
+    let mut seen = Vec::new();
+    for step in segment.tasks.iter().flat_map(|task| &task.steps) {
+        match &step.what {
+            super::What::Call(planned) => seen.push((planned.userfaultfd, planned.features)),
+            super::What::EndUserfaultfd { userfaultfd, .. } => seen.push((Some(*userfaultfd), None)),
+            _ => {}
+        }
+    }
+    assert_eq!(seen, [(Some(1), Some(4)), (Some(1), None)]);
+}
