@@ -1,8 +1,10 @@
 //! Structures to which calls point and whose pages nobody has touched before.
 
-use super::{REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
+use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
 
@@ -47,7 +49,7 @@ fn structures_that_are_not_there() {
         let ioctl = |command: u64, words: *const u64| libc::ioctl(fd.as_raw_fd(), command, words);
         // The kernel writes to it.
         let mut api = [0xaa_u64, 0, 0];
-        assert_eq!(ioctl(0xc018_aa3f, api.as_mut_ptr()), 0);
+        assert_eq!(ioctl(API, api.as_mut_ptr()), 0);
         assert_eq!(ioctl(REGISTER, shared.absent(&[start + PAGE, 2 * PAGE, 1, 0])), 0);
         assert_eq!(ioctl(UNREGISTER, shared.absent(&[start + 2 * PAGE, PAGE])), 0);
         let pidfd = libc::syscall(libc::SYS_pidfd_open, own, 0);
@@ -69,22 +71,30 @@ fn structures_that_are_not_there() {
     }
 }
 
+/// The recording of a program that says where its memory is; that, and the recording's text.
+fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, u64, String)> {
+    let (output, made) = record_program(folder, args, program);
+    let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    let made = made.filter(|_| !said.contains("are not recorded: "))?;
+    if args.is_empty() && !is_by_the_kernel(&made) {
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let start = told.split_once("at ").and_then(|(_, rest)| rest.lines().next())?;
+    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
+    let start = u64::from_str_radix(start, 16).expect("hexadecimal");
+    Some((made, start, String::from_utf8(text).expect("text")))
+}
+
 /// They are recorded all the same, and only what the call itself writes over is a place where events were lost.
 #[test]
 fn structures_in_pages_that_are_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = "structures::structures_that_are_not_there";
-    let (output, Some(made)) = record_program(&folder, &[], program) else { return };
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !is_by_the_kernel(&made) || said.contains("are not recorded: ") {
+    let Some((made, start, text)) = recorded(&folder, &[], "structures::structures_that_are_not_there")
+    else {
         return;
-    }
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let Some(start) = told.split_once("at ").and_then(|(_, rest)| rest.lines().next()) else { return };
-    let at = |pages: u64| u64::from_str_radix(start, 16).expect("hexadecimal") + pages * PAGE;
-    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
-    let text = String::from_utf8(text).expect("text");
+    };
+    let at = |pages: u64| start + pages * PAGE;
     let mut rest = text.as_str();
     for part in [
         format!(" {REGISTER:x} {:x} 2000 1 = 0 ", at(1)),
@@ -99,4 +109,151 @@ fn structures_in_pages_that_are_not_there() {
     let losses = |text: &str| text.lines().filter(|line| line.split(' ').nth(3) == Some("L")).count();
     assert_eq!((losses(&text), losses(rest)), (1, 1), "{text}");
     replay(&folder, &made);
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn a_userfaultfd_of_the_device() {
+    const NEW: u64 = 0xaa00;
+    let Ok(device) = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd") else { return };
+    let start = map(4, MapFlags::PRIVATE);
+    let (page, to) = (PAGE as usize, map(8, MapFlags::PRIVATE));
+    #[expect(unsafe_code, reason = "calls of which no library knows")]
+    // SAFETY: memory of its own, and structures as long as the calls read and write.
+    unsafe {
+        let fd = libc::ioctl(device.as_raw_fd(), NEW, libc::O_CLOEXEC);
+        assert!(fd >= 0);
+        let fd = OwnedFd::from_raw_fd(fd);
+        let ioctl = |command: u64, mut words: [u64; 4]| {
+            libc::ioctl(fd.as_raw_fd(), command, std::hint::black_box(&mut words))
+        };
+        assert_eq!(ioctl(API, [0xaa, 0, 0, 0]), 0);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let several = |from: u64, to: u64| libc::mremap(from as _, 3 * page, 3 * page, flags, to as *mut u8);
+        assert_eq!(ioctl(REGISTER, [start + PAGE, PAGE, 1, 0]), 0);
+        // Of what is not all mapped, and of what is no memory of the mode's.
+        assert_eq!(ioctl(REGISTER, [start + 1, PAGE, 1, 0]), -1);
+        assert_eq!(ioctl(REGISTER, [start + 2 * PAGE, PAGE, 4, 0]), -1);
+        // Those that are registered are not moved beside others; once moved, they are registered no more.
+        assert_eq!(several(start, to), libc::MAP_FAILED);
+        let alone = libc::mremap((start + PAGE) as _, page, page, flags, (to + 4 * PAGE) as *mut u8);
+        assert_eq!(alone as u64, to + 4 * PAGE);
+        several(to + 3 * PAGE, start);
+    }
+    println!("at {start:x}");
+}
+
+/// What is made through /dev/userfaultfd is a userfaultfd, and with its features all is known of what is registered.
+#[test]
+fn userfaultfds_of_the_device() {
+    for args in [&[][..], &["--calls-only"]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = "structures::a_userfaultfd_of_the_device";
+        let Some((made, start, text)) = recorded(&folder, args, program) else { return };
+        let expected = match is_by_the_kernel(&made) {
+            true => [" aa00 80000 0 0 = ".to_owned(), format!("{:x} 1000 1 = 0", start + PAGE)],
+            false => ["USERFAULTFD_IOC_NEW, ".to_owned(), format!("start={:#x}, ", start + PAGE)],
+        };
+        for part in expected {
+            assert!(text.contains(&part), "no {part} in\n{text}");
+        }
+        let report = replay(&folder, &made);
+        for reason in ["moves refused in processes", "registrations with a userfaultfd that Linux refused"] {
+            assert!(!report.contains(reason), "{report}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a program that others record"]
+fn registrations_of_shared_memory() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::mm::{mlock, mmap, munmap};
+    use std::os::fd::{AsFd, BorrowedFd};
+    const MISSING: u64 = 1;
+    const WP: u64 = 2;
+    const MINOR: u64 = 4;
+    let Ok(file) = memfd_create("m", MemfdFlags::empty()) else { return };
+    ftruncate(&file, 8 * PAGE).expect("longer");
+    let Ok(text) = std::fs::File::open("/etc/passwd") else { return };
+    let anonymous = map(8, MapFlags::SHARED);
+    #[expect(unsafe_code, reason = "calls of which no library knows")]
+    // SAFETY: memory of its own, and structures as long as the calls read and write.
+    unsafe {
+        let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
+        let ioctl = |command: u64, mut words: [u64; 5]| {
+            libc::ioctl(fd.as_raw_fd(), command, std::hint::black_box(&mut words))
+        };
+        let of = |fd: BorrowedFd<'_>, prot, flags| {
+            mmap(std::ptr::null_mut(), 8 * PAGE as usize, prot, flags, fd, 0).expect("mapped") as u64
+        };
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let shared = of(file.as_fd(), both, MapFlags::SHARED);
+        let private = of(file.as_fd(), both, MapFlags::PRIVATE);
+        let ordinary = of(text.as_fd(), both, MapFlags::PRIVATE);
+        let huge = libc::mmap(
+            std::ptr::null_mut(),
+            4 << 20,
+            3,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        assert_eq!(ioctl(API, [0xaa, 0, 0, 0, 0]), 0);
+        for (at, mode, expected) in [
+            (anonymous, MISSING | WP, 0),
+            (anonymous + 4 * PAGE, MINOR, 0),
+            (shared, MISSING, 0),
+            (shared + 2 * PAGE, MINOR | WP, 0),
+            (private, MISSING, 0),
+            (private + 2 * PAGE, MINOR, 0),
+            (ordinary, MISSING, -1),
+        ] {
+            assert_eq!(ioctl(REGISTER, [at, 2 * PAGE, mode, 0, 0]), expected, "{at:x} {mode}");
+        }
+        if huge != libc::MAP_FAILED {
+            assert_eq!(ioctl(REGISTER, [huge as u64, 2 << 20, MISSING, 0, 0]), 0);
+        }
+        // Of any file, where the kernel resolves the faults itself; not every kernel does.
+        const WP_ASYNC: u64 = 1 << 15;
+        let Ok(other) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
+        let by_itself = |command: u64, mut words: [u64; 5]| {
+            libc::ioctl(other.as_raw_fd(), command, std::hint::black_box(&mut words))
+        };
+        if by_itself(API, [0xaa, WP_ASYNC, 0, 0, 0]) == 0 {
+            assert_eq!(by_itself(REGISTER, [ordinary + 2 * PAGE, 2 * PAGE, WP, 0, 0]), 0);
+        }
+        let zeroes = [0_u64; 512];
+        let source = zeroes.as_ptr() as u64;
+        assert_eq!(ioctl(0xc028_aa03, [shared + PAGE, source, PAGE, 0, 0]), 0);
+        (shared as *mut u8).add(PAGE as usize).write_volatile(1);
+        assert_eq!(ioctl(0xc028_aa03, [anonymous, source, PAGE, 0, 0]), 0);
+        mlock(anonymous as _, PAGE as usize).expect("locked");
+        assert_eq!(ioctl(UNREGISTER, [private, 2 * PAGE, 0, 0, 0]), 0);
+        munmap(shared as _, PAGE as usize).expect("unmapped");
+        println!("at {:x}", huge as u64);
+        // Its snapshot shows what is registered.
+        libc::_exit(0);
+    }
+}
+
+/// Registrations of shared memory, as such and as private copies, are made and compared; those of huge pages of a pool, and of ordinary files,
+/// alone are not.
+#[test]
+fn files_that_are_registered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = "structures::registrations_of_shared_memory";
+    let Some((made, huge, text)) = recorded(&folder, &[], program) else { return };
+    let registered: Vec<_> = text.lines().filter(|line| line.contains(&format!(" {REGISTER:x} "))).collect();
+    let is_elsewhere = |line: &&&str| line.contains(&format!(" {huge:x} ")) || line.contains(" 2 = 0 ");
+    let elsewhere = registered.iter().filter(is_elsewhere).count();
+    assert_eq!(registered.len(), 7 + elsewhere, "{text}");
+    let report = replay(&folder, &made);
+    assert_eq!(
+        report.contains("userfaultfd of huge pages, and of ordinary files"),
+        elsewhere > 0,
+        "{report}"
+    );
+    // With the one that takes some back.
+    assert!(report.contains("ioctl 8 "), "{report}");
 }

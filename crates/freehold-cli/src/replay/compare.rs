@@ -4,6 +4,7 @@ use super::contents;
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Difference;
+use super::pagers::{ELSEWHERE, without_elsewhere};
 use super::refused::is_of_unknown_length;
 use super::resident::{self, Resident};
 use super::runs::Runs;
@@ -83,6 +84,8 @@ pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
     pages: PrivatePages,
     names: Untold,
+    /// VMAs with registrations that the engine cannot make.
+    elsewhere: u64,
     pub(super) resident: Resident,
 }
 
@@ -91,9 +94,11 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     let process = image.process();
     let mut compared = Compared::default();
     let findings = &mut compared.findings;
-    let theirs: Vec<&Area> = snapshot.areas.iter().filter(|area| area.name != "[vsyscall]").collect();
+    let (areas, elsewhere) = without_elsewhere(process, &snapshot.areas);
+    let theirs: Vec<&Area> = areas.iter().filter(|area| area.name != "[vsyscall]").collect();
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
     compared.names = compare_areas(world, process, &ours, &theirs, findings);
+    compared.elsewhere = elsewhere;
     if findings.is_empty() {
         let pages = compare_pages(image, &theirs, snapshot, findings);
         compare_sizes(process, &pages, snapshot, findings);
@@ -116,7 +121,8 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, pages, names, resident } = compared;
+    let Compared { findings, pages, names, elsewhere, resident } = compared;
+    found.set_aside(ELSEWHERE, elsewhere);
     found.set_aside(NAMES, names.names);
     found.set_aside(HOW_OPENED, names.openings);
     found.set_aside(WRITES, names.writes);

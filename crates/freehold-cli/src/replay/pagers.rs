@@ -11,7 +11,8 @@ use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use freehold_trace::operation::uffdio;
 use freehold_trace::plan::PlannedCall;
-use freehold_trace::{Call, CallName, Returned};
+use freehold_trace::{Area, Call, CallName, Returned};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,7 @@ const EFAULT: u16 = 14;
 /// Why some registrations are not checked that Linux refused.
 const REFUSED: &str = "registrations with a userfaultfd that Linux refused, perhaps for what UFFDIO_API said, which is not recorded";
 /// Why others are not made.
-const ELSEWHERE: &str =
-    "registrations of huge pages and of files with a userfaultfd, which the engine does not have";
+pub(super) const ELSEWHERE: &str = "registrations with a userfaultfd of huge pages, and of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine has none";
 /// Why some calls are not checked.
 pub(super) const UNSERVED: &str = "calls that wanted pages of a userfaultfd and did not get all of them: what its program supplied is not recorded";
 
@@ -194,6 +194,48 @@ fn is_served(process: &Process, range: &Range<u64>) -> bool {
             !vma.flags().contains(VmFlags::HUGETLB) && file.is_none_or(|file| file.mapping().is_shmem())
         })
     })
+}
+
+/// The VMAs of a snapshot without registrations that the engine cannot make, and how many had some. What these alone keep apart is one.
+pub(super) fn without_elsewhere<'a>(process: &Process, areas: &'a [Area]) -> (Cow<'a, [Area]>, u64) {
+    const REGISTERED: [[u8; 2]; 3] = [*b"um", *b"uw", *b"ui"];
+    let is_elsewhere = |area: &&Area| {
+        let mut codes = area.flags.iter().flatten();
+        codes.any(|code| REGISTERED.contains(code)) && !is_served(process, &(area.start..area.end))
+    };
+    let count = areas.iter().filter(is_elsewhere).count();
+    if count == 0 {
+        return (Cow::Borrowed(areas), 0);
+    }
+    let mut all: Vec<Area> = Vec::new();
+    let mut before = false;
+    for area in areas {
+        let elsewhere = is_elsewhere(&area);
+        let mut area = area.clone();
+        if elsewhere && let Some(codes) = &mut area.flags {
+            codes.retain(|code| !REGISTERED.contains(code));
+        }
+        match all.last_mut().filter(|_| before || elsewhere) {
+            Some(last) if is_one(process, last, &area) => extend(last, &area),
+            _ => all.push(area),
+        }
+        before = elsewhere;
+    }
+    (Cow::Owned(all), count as u64)
+}
+
+/// Whether two VMAs of a snapshot are alike, and one here.
+fn is_one(process: &Process, left: &Area, right: &Area) -> bool {
+    let alike = left.prot == right.prot && left.shared == right.shared && left.flags == right.flags;
+    let touch = left.end == right.start && left.name == right.name;
+    alike && touch && process.find_vma(right.start).is_some_and(|vma| vma.start() < right.start)
+}
+
+fn extend(left: &mut Area, right: &Area) {
+    left.end = right.end;
+    if let (Some(left), Some(right)) = (&mut left.sizes, &right.sizes) {
+        left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
+    }
 }
 
 /// Where a call brings in all pages, or tries to.
