@@ -257,3 +257,48 @@ fn files_that_are_registered() {
     // With the one that takes some back.
     assert!(report.contains("ioctl 8 "), "{report}");
 }
+
+#[test]
+#[ignore = "a program that others record"]
+fn privileges_that_go() {
+    use rustix::mm::mlock;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let own = map(4, MapFlags::PRIVATE);
+    #[expect(unsafe_code, reason = "memory of its own; calls of which no library knows")]
+    // SAFETY: as said.
+    unsafe {
+        let limit = Rlimit { current: Some(PAGE), maximum: Some(PAGE) };
+        if setrlimit(Resource::Memlock, limit).is_err() || mlock(own as _, 2 * PAGE as usize).is_err() {
+            return;
+        }
+        rustix::mm::munlock(own as _, 2 * PAGE as usize).expect("unlocked");
+        // Only of this thread, which nobody else shares anything with.
+        if libc::syscall(libc::SYS_setresuid, 0, 65534, 0) != 0 {
+            return;
+        }
+        assert!(mlock(own as _, 2 * PAGE as usize).is_err(), "no privilege any more");
+        assert_eq!(libc::syscall(libc::SYS_setresuid, -1, 0, -1), 0);
+        assert!(mlock(own as _, 2 * PAGE as usize).is_ok(), "and again");
+        assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0);
+        assert!(mlock(own as _, 3 * PAGE as usize).is_err(), "none for good");
+    }
+    println!("at {own:x}");
+}
+
+/// What calls that change credentials leave of CAP_IPC_LOCK is recorded as if capset had set it.
+#[test]
+fn privileges_are_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((made, _, text)) = recorded(&folder, &[], "structures::privileges_that_go") else { return };
+    if std::fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
+        return;
+    }
+    let set = |line: &str| {
+        let (_, behind) = line.split_once(" capset ")?;
+        u64::from_str_radix(behind.split(' ').next()?, 16).ok()
+    };
+    let may: Vec<bool> = text.lines().filter_map(set).map(|set| set >> 14 & 1 != 0).collect();
+    assert_eq!(may, [false, true, false], "{text}");
+    let report = replay(&folder, &made);
+    assert!(!report.contains("refused for limits, credentials"), "{report}");
+}

@@ -35,7 +35,7 @@ pub struct KnownLimits {
     pub stack: Option<u64>,
     /// RLIMIT_MEMLOCK.
     pub memlock: Option<u64>,
-    /// CAP_IPC_LOCK. That it has it says no more than that it had it once: how credentials change is not recorded.
+    /// CAP_IPC_LOCK. That it has it says no more than that it had it once: how credentials change, not every recording tells.
     pub may_lock: Option<bool>,
 }
 

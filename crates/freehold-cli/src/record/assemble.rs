@@ -130,6 +130,13 @@ impl<'a> Assembler<'a> {
                 pending.into_iter().for_each(|call| call.unread = true);
             }
             What::Ranges(ranges) => task.ranges = Some(ranges),
+            What::Effective(set) => {
+                let args = [set, 0, 0, 0, 0, 0];
+                let returned = Returned::Value(0);
+                let (name, file, transfer, beside) = (CallName::Capset, None, None, Vec::new());
+                let call = Call { name, args, returned, file, transfer, beside };
+                ops.push(Op::new(time, cpu, serial, Some(Kind::Call(Box::new(call)))));
+            }
             What::Leave(name, value) => self.leave(thread, name, value, time),
             What::Lock { step, space, write } => {
                 let by_fault = task.in_fault && !(write && task.call.is_some());

@@ -2,7 +2,7 @@
 //!
 //! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of faults and
 //! names of files in rings of perf events (`perf`), and what is registered with userfaultfds and which limits are set through
-//! programs that it runs for us (`pointed`, `bpf`). `follow` stops processes with ptrace where they exec and exit, and takes snapshots
+//! programs that it runs for us (`pointed`, `credentials`, `bpf`). `follow` stops processes with ptrace where they exec and exit, and takes snapshots
 //! (`proc`). `assemble` puts all of it together by time. Where the kernel gives no leave, the program strace records
 //! the calls alone (`strace`).
 
@@ -10,6 +10,7 @@ mod assemble;
 mod bpf;
 mod collect;
 mod command;
+mod credentials;
 mod follow;
 mod format;
 mod machine;

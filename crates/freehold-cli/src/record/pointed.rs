@@ -1,5 +1,6 @@
 //! What arguments of calls point to: words in the caller's memory, which no event of the kernel shows. They are
-//! registrations with userfaultfds, new resource limits and capabilities, and the ranges of process_madvise.
+//! registrations with userfaultfds, new resource limits and capabilities, and the ranges of process_madvise. What is
+//! left of capabilities behind calls that change credentials is told with them.
 //!
 //! A small program runs in the kernel where such a call begins, in whatever process. It reads what the argument
 //! points to and puts it into a queue. The caller has just written it, so its page is nearly always there. Where
@@ -16,6 +17,7 @@ use super::bpf::{
     set, shift_left, shift_right, skip, skip_if, skip_if_at_most, skip_if_more, skip_if_null,
     skip_unless_null, store, store_constant, subtract,
 };
+use super::credentials::{self, Layout};
 use super::raw::{Raw, What};
 use super::tracee::now;
 use super::tracefs::Instance;
@@ -116,6 +118,9 @@ const BEFORE: usize = READ + 2;
 /// Of a process_madvise: how many ranges there are, and an address and a length of each.
 const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 
+/// Of changed credentials: the effective set, and how many user namespaces it lies in.
+const OF_CREDENTIALS: usize = READ + 2;
+
 /// Ranges of a process_madvise that are told. Of one that has more, nothing is: they would not fit on a program's
 /// stack.
 const RANGES: usize = 16;
@@ -141,6 +146,7 @@ const LEAVE: &str = "no leave for programs in the kernel (bpf)";
 pub struct Pointed {
     calls: Queue<OF_CALL>,
     advice: Queue<OF_ADVICE>,
+    credentials: Queue<OF_CREDENTIALS>,
     _attached: Vec<Counter>,
 }
 
@@ -151,9 +157,9 @@ impl Pointed {
     ///
     /// What is missing, for the user.
     pub fn new(instance: &Instance, kilobytes: u32, cpu: u16) -> anyhow::Result<Pointed> {
-        let attach = |event: &str, call: CallName, instructions: Vec<Instruction>| {
+        let attach = |event: &str, call: &str, instructions: Vec<Instruction>| {
             let program = program(&instructions).context(LEAVE)?;
-            let number = instance.number(&format!("syscalls/{event}_{}", call.as_str()))?;
+            let number = instance.number(&format!("syscalls/{event}_{call}"))?;
             let mut builder = Builder::new(Tracepoint::with_id(number));
             // Wherever the event is counted: its program runs on all processors.
             let mut counter = builder.any_pid().one_cpu(cpu.into()).include_kernel().build()?;
@@ -165,17 +171,32 @@ impl Pointed {
         let (enter, exit) = ("sys_enter", "sys_exit");
         // Ends first: what a beginning leaves for them is taken away.
         let mut attached = vec![
-            attach(exit, CallName::ProcessMadvise, advice.at_end(READ + 1))?,
-            attach(enter, CallName::ProcessMadvise, advice.at_beginning(0, ranges()))?,
+            attach(exit, CallName::ProcessMadvise.as_str(), advice.at_end(READ + 1))?,
+            attach(enter, CallName::ProcessMadvise.as_str(), advice.at_beginning(0, ranges()))?,
         ];
         let names: HashSet<_> = WATCHED.iter().map(|watched| watched.call).collect();
         for name in names {
-            attached.push(attach(exit, name, calls.at_end(BEFORE))?);
+            attached.push(attach(exit, name.as_str(), calls.at_end(BEFORE))?);
         }
         for (which, watched) in WATCHED.iter().enumerate() {
-            attached.push(attach(enter, watched.call, calls.at_beginning(which, structure(watched)))?);
+            attached.push(attach(
+                enter,
+                watched.call.as_str(),
+                calls.at_beginning(which, structure(watched)),
+            )?);
         }
-        Ok(Pointed { calls, advice, _attached: attached })
+        let credentials = Queue::new(kilobytes)?;
+        // Without, capabilities that calls take away are taken to be there, as where nothing is known of credentials.
+        if let Ok(layout) = Layout::new() {
+            let at = at::<OF_CREDENTIALS>;
+            for call in credentials::CALLS {
+                let mut read = layout.read(at(READ), at(READ + 1));
+                // Nothing is to be read later.
+                read.extend([set(R[7], 0), set(R[8], 0)]);
+                attached.push(attach(exit, call, credentials.at_beginning(0, read))?);
+            }
+        }
+        Ok(Pointed { calls, advice, credentials, _attached: attached })
     }
 
     /// Takes away what there is.
@@ -197,6 +218,10 @@ impl Pointed {
             let [_, _, _, 0, _, count, ranges @ ..] = told else { return None };
             let ranges = ranges.chunks_exact(2).map(|range| (range[0], range[1]));
             Some(What::Ranges(ranges.take(*count as usize).collect()))
+        })?;
+        self.credentials.drain(to, |told| {
+            let [.., effective, level] = *told;
+            (told[UNREAD] == 0).then(|| What::Effective(credentials::in_effect(effective, level)))
         })
     }
 }

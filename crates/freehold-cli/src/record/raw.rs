@@ -53,6 +53,8 @@ pub enum What {
     Ranges(Vec<(u64, u64)>),
     /// A system call begins that points to what could not be read.
     Unread(CallName),
+    /// A call has changed the thread's credentials: the lower half of the set of capabilities that it has now.
+    Effective(u64),
     /// A system call comes back.
     Leave(CallName, i64),
     /// Something about an mmap lock.
