@@ -505,6 +505,19 @@ fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
     });
 }
 
+/// Parts of a file that lie side by side are one VMA by one open, by which descriptor ever, and two by two.
+#[test]
+fn two_opens_of_a_file_stay_apart() {
+    for (opened, grown) in [("dup 3", "7e0000000000"), ("open 100 0 0", "-14")] {
+        let events = format!(
+            "10 0 1 open 100 0 0 = 3\n11 0 1 {opened} = 4\n12 0 1 mmap 7e0000000000 1000 1 12 3 0 = 7e0000000000 f1
+13 0 1 mmap 7e0000001000 1000 1 12 4 1000 = 7e0000001000 f1\n14 0 1 mremap 7e0000000000 2000 3000 0 0 = {grown}\n"
+        );
+        let outcome = Recording::new(&events, "").replay(&Options::default());
+        assert_eq!((outcome.difference_count, outcome.calls.all), (0, 3), "{:#?}", outcome.differences);
+    }
+}
+
 /// A thread removes the segment while another maps it anew: which was first, the answers tell.
 #[test]
 fn a_removed_segment_is_gone_with_what_was_attached() {

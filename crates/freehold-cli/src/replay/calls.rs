@@ -147,6 +147,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
         Some(Mapped::File(file)) => file.file(planned.access),
         _ => None,
     });
+    let file = file.as_ref();
     // It may be a device, of any length.
     let endless = file.is_some_and(|file| file.name().starts_with(UNNAMED));
     let beyond = offset.saturating_add(len) > UNKNOWN_SIZE;

@@ -5,9 +5,11 @@ use super::files::Reached;
 use super::pagers::Pagers;
 use super::touched::Touched;
 use freehold::space::limits::Limits;
-use freehold_machine::Process;
+use freehold::space::maps::MapLine;
+use freehold_machine::{Machine, Process};
 use freehold_trace::KnownLimits;
 use freehold_trace::plan::TaskSteps;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -96,6 +98,11 @@ impl Totals {
     pub(super) fn rungs(&self) -> (u64, u64) {
         (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
     }
+}
+
+/// The VMAs that lie in a range of addresses, or reach into it.
+pub(super) fn lines_in(process: &Process, range: Range<u64>) -> impl Iterator<Item = MapLine<Machine>> {
+    process.maps(range.start).take_while(move |line| line.start < range.end)
 }
 
 /// The VMA at an address and its neighbours, as /proc/PID/maps shows them.

@@ -2,15 +2,16 @@
 
 use super::image::Image;
 use super::world::{Mapped, UNKNOWN_SIZE, World};
-use freehold::counted::Counted;
+use freehold::counted::{Counted, Weak};
 use freehold::error::Errno;
 use freehold::object::{File, FileAccess, FillError, Mapping, Seals};
 use freehold_machine::Machine;
 use freehold_trace::operation::{fallocate, fcntl, seal};
 use freehold_trace::plan::Access;
 use freehold_trace::{Call, CallName, Returned};
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The seals that the engine has to know.
 const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
@@ -26,8 +27,8 @@ pub(super) struct Opened {
     seals: Option<Mutex<u64>>,
     /// As it is taken to be where nobody knows: for reading and writing.
     guess: OnceLock<Counted<File<Machine>>>,
-    /// By what it may do: 1 read, 2 write.
-    known: [OnceLock<Counted<File<Machine>>>; 4],
+    /// By how it was opened, as long as something maps it.
+    known: Mutex<HashMap<Access, Weak<File<Machine>>>>,
 }
 
 impl Opened {
@@ -47,24 +48,32 @@ impl Opened {
     }
 
     /// The open file behind a mapping; `access` is how it was opened, where that is recorded. None without memory.
-    pub(super) fn file(&self, access: Option<Access>) -> Option<&Counted<File<Machine>>> {
-        let (place, access) = match access {
-            None => (&self.guess, FileAccess::READ_WRITE),
-            Some(Access { read, write }) => {
-                let place = &self.known[usize::from(read) | usize::from(write) << 1];
-                (place, FileAccess { read, write, ..FileAccess::READ })
+    pub(super) fn file(&self, access: Option<Access>) -> Option<Counted<File<Machine>>> {
+        let new = |access| File::new(&self.mapping, access, &self.name).ok();
+        let Some(how) = access else {
+            if self.guess.get().is_none() {
+                // Another may have been as fast.
+                let _ = self.guess.set(new(FileAccess::READ_WRITE)?);
             }
+            return self.guess.get().cloned();
         };
-        if place.get().is_none() {
-            // Another may have been as fast.
-            let _ = place.set(File::new(&self.mapping, access, &self.name).ok()?);
+        let mut known = self.known();
+        if let Some(file) = known.get(&how).and_then(Weak::upgrade) {
+            return Some(file);
         }
-        place.get()
+        known.retain(|_, file| file.upgrade().is_some());
+        let file = new(FileAccess { read: how.read, write: how.write, ..FileAccess::READ })?;
+        known.insert(how, Counted::downgrade(&file));
+        Some(file)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Access, Weak<File<Machine>>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `file` is this one, and was opened in a way that the recording tells.
     pub(super) fn tells(&self, file: &Counted<File<Machine>>) -> bool {
-        self.known.iter().filter_map(OnceLock::get).any(|known| Counted::same(known, file))
+        self.known().values().any(|known| known.is_of(file))
     }
 
     /// Makes a call that changes the file. None: the engine does not have it, or cannot know its answer.

@@ -4,6 +4,7 @@
 //! page in the end, a page of zeroes is supplied before the fault is taken again, or before the call that wants it is made.
 
 use super::calls::returned;
+use super::image::lines_in;
 use freehold::error::Errno;
 use freehold::space::TASK_SIZE;
 use freehold::uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd};
@@ -171,7 +172,7 @@ impl Pagers {
 
 /// What is registered in the range, part by part, and how.
 fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, RegisterMode)> {
-    let lines = process.maps(range.start).take_while(|line| line.start < range.end);
+    let lines = lines_in(process, range.clone());
     let modes = [
         (VmFlags::UFFD_MISSING, RegisterMode::MISSING),
         (VmFlags::UFFD_WP, RegisterMode::WP),
@@ -187,7 +188,7 @@ fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, Registe
 
 /// Whether the engine can register all that is mapped in the range.
 fn is_served(process: &Process, range: &Range<u64>) -> bool {
-    let mut lines = process.maps(range.start).take_while(|line| line.start < range.end);
+    let mut lines = lines_in(process, range.clone());
     lines.all(|line| {
         process.find_vma(line.start).is_none_or(|vma| {
             let file = vma.object().file().filter(|_| !vma.is_anonymous());

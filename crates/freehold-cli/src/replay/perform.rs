@@ -12,7 +12,7 @@ use super::place::{self, Chosen};
 use super::prctl::Inherited;
 use super::refused::{self, Refused, is_of_unknown_length};
 use super::start;
-use super::touched::{How, Touched};
+use super::touched::{self, How, Touched};
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
@@ -89,33 +89,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         match &step.what {
             What::Fault { ends: Ends::Interrupted, .. } => {}
             What::Fault { address, code, ends } => {
-                let image = task.image.as_deref()?;
-                if *ends == Ends::Signal(SIGSEGV, 4) {
-                    self.found.set_aside(KEYS, 1);
-                    return None;
-                }
-                if *ends == Ends::Signal(SIGBUS, 2) && is_of_unknown_length(image.process(), *address) {
-                    self.found.set_aside(LENGTHS, 1);
-                    return None;
-                }
-                let above =
-                    (*ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), *address));
-                let ended = self.fault(image, task.number, step.line, *address, *code);
-                if let Some(Some(start)) = above
-                    && ended != *ends
-                    && !refused::tells_growth(self.world, image, start)
-                {
-                    self.cpu.call(|| refused::shrink(image.process(), *address, start));
-                    self.found.set_aside(GROWTH, 1);
-                    return None;
-                }
-                if (*ends, ended) == (Ends::Refused, Ends::Resolved)
-                    && is_of_unknown_length(image.process(), *address)
-                {
-                    self.found.set_aside(LENGTHS, 1);
-                    return None;
-                }
-                self.check_fault(task, step.line, *address, *code, *ends, ended);
+                self.recorded_fault(task, step.line, *address, *code, *ends);
             }
             What::Call(planned) if planned.call.name == CallName::Ioctl => {
                 self.register(task, step.line, planned);
@@ -125,44 +99,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.cpu.call(|| image.pagers.end(*userfaultfd));
                 self.lap();
             }
-            What::Call(planned) => {
-                let image = task.image.clone()?;
-                let refused = refused::refused(self.world, &image, planned);
-                if let Some(Refused::Leave(why)) = refused {
-                    self.found.set_aside(why, 1);
-                    return None;
-                }
-                self.lap();
-                let mut answer = self.call(task.number, step.line, &image, planned);
-                let ns = self.lap();
-                self.found.time_call(planned.call.name, ns);
-                image.reached.called(image.process(), &planned.call);
-                image.touched.called(&planned.call);
-                if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none())
-                {
-                    self.found.set_aside(OWN_MEMORY, 1);
-                    return None;
-                }
-                self.lap();
-                if let (Some(Refused::Undo(before, why)), Some(Moved { returned, .. })) = (refused, &answer)
-                    && *returned != planned.call.returned
-                {
-                    let call = &planned.call;
-                    // Up to a hole it has locked memory.
-                    let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
-                    if let Some(value) = returned.value().or(locks.then_some(0)) {
-                        self.cpu.call(|| before.restore(image.process(), call, value));
-                    }
-                    self.lap();
-                    self.found.set_aside(why, 1);
-                    return None;
-                }
-                if self.lacks_pages(&image, planned, answer.as_ref()) {
-                    self.found.set_aside(UNSERVED, 1);
-                    return None;
-                }
-                self.check_call(task, step.line, planned, answer);
-            }
+            What::Call(planned) => self.recorded_call(task, step.line, planned),
             What::Clone { child, shares } => {
                 let image = self.new_task(task, step.line, *shares);
                 if let Some(image) = &image {
@@ -213,6 +150,74 @@ impl<'w, 'c> Performer<'w, 'c> {
             }
         }
         None
+    }
+
+    /// Takes a fault that the recording has, and compares how it ended.
+    fn recorded_fault(&mut self, task: &Task<'_>, line: u32, address: u64, code: FaultCode, ends: Ends) {
+        let Some(image) = task.image.as_deref() else { return };
+        if ends == Ends::Signal(SIGSEGV, 4) {
+            self.found.set_aside(KEYS, 1);
+            return;
+        }
+        if ends == Ends::Signal(SIGBUS, 2) && is_of_unknown_length(image.process(), address) {
+            self.found.set_aside(LENGTHS, 1);
+            return;
+        }
+        let above = (ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), address));
+        let ended = self.fault(image, task.number, line, address, code);
+        if let Some(Some(start)) = above
+            && ended != ends
+            && !refused::tells_growth(self.world, image, start)
+        {
+            self.cpu.call(|| refused::shrink(image.process(), address, start));
+            self.found.set_aside(GROWTH, 1);
+            return;
+        }
+        if (ends, ended) == (Ends::Refused, Ends::Resolved) && is_of_unknown_length(image.process(), address)
+        {
+            self.found.set_aside(LENGTHS, 1);
+            return;
+        }
+        self.check_fault(task, line, address, code, ends, ended);
+    }
+
+    /// Makes a call that the recording has, unless that is no use, and compares its answer.
+    fn recorded_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall) {
+        let Some(image) = task.image.clone() else { return };
+        let refused = refused::refused(self.world, &image, planned);
+        if let Some(Refused::Leave(why)) = refused {
+            self.found.set_aside(why, 1);
+            return;
+        }
+        self.lap();
+        let mut answer = self.call(task.number, line, &image, planned);
+        let ns = self.lap();
+        self.found.time_call(planned.call.name, ns);
+        image.reached.called(image.process(), &planned.call);
+        image.touched.called(&planned.call, |range| touched::locked(image.process(), range));
+        if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none()) {
+            self.found.set_aside(OWN_MEMORY, 1);
+            return;
+        }
+        self.lap();
+        if let (Some(Refused::Undo(before, why)), Some(Moved { returned, .. })) = (refused, &answer)
+            && *returned != planned.call.returned
+        {
+            let call = &planned.call;
+            // Up to a hole it has locked memory.
+            let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
+            if let Some(value) = returned.value().or(locks.then_some(0)) {
+                self.cpu.call(|| before.restore(image.process(), call, value));
+            }
+            self.lap();
+            self.found.set_aside(why, 1);
+            return;
+        }
+        if self.lacks_pages(&image, planned, answer.as_ref()) {
+            self.found.set_aside(UNSERVED, 1);
+            return;
+        }
+        self.check_call(task, line, planned, answer);
     }
 
     /// Makes an ioctl of a userfaultfd.

@@ -93,7 +93,7 @@ impl Chosen {
         let Some(Mapped::File(file)) = planned.file.filter(|_| large).and_then(|id| world.mapped(id)) else {
             return None;
         };
-        let mapping = file.file(planned.access)?.mapping();
+        let mapping = &file.mapping;
         let was = mapping.aligns_to_huge_pages();
         process.munmap(ours, args[1]).ok()?;
         mapping.align_to_huge_pages(!was);

@@ -4,10 +4,11 @@
 //! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference; but it is undone, so
 //! that what comes later is compared with the same state.
 
-use super::image::Image;
+use super::image::{Image, lines_in};
+use super::runs::Runs;
 use super::world::{UNKNOWN_SIZE, World};
 use freehold::space::maps::MapLine;
-use freehold::space::{LockFlags, Mdwe, Prot, RemapFlags};
+use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use freehold_trace::plan::PlannedCall;
@@ -56,6 +57,8 @@ pub(super) struct Before {
     brk: Option<u64>,
     lines: Vec<MapLine<Machine>>,
     range: Range<u64>,
+    /// The pages that were there in the range, if those that come are to leave again.
+    there: Option<Runs>,
 }
 
 /// What is to be done about a call; `None`: Linux made it, or refused it for what the recording shows.
@@ -101,7 +104,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     let lines: Vec<MapLine<Machine>> = match call.name {
         CallName::Mlockall | CallName::Munmap if !limits => return Some(Refused::Leave(UNTOLD)),
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
-        _ => process.maps(range.start).take_while(|line| line.start < range.end).collect(),
+        _ => lines_in(process, range.clone()).collect(),
     };
     let told = number == EACCES
         && (process.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN)
@@ -109,11 +112,14 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if told {
         return None;
     }
-    // Some page could not be had, perhaps behind the end of a file: then all of it is locked.
-    let of_files =
-        lines.iter().any(|line| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous()));
-    if matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM && of_files {
-        return Some(Refused::Undo(Before::nothing(), UNTOLD));
+    // Some page could not be had, perhaps behind the end of a file: then all of it is locked, and nothing comes
+    // behind that page.
+    let is_of_file =
+        |line: &&MapLine<Machine>| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous());
+    let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
+    if let Some(file) = lines.iter().find(is_of_file).filter(|_| locks) {
+        let range = file.start.max(range.start)..range.end;
+        return Some(Refused::Undo(Before::populating(process, range), UNTOLD));
     }
     if limits {
         return None;
@@ -123,7 +129,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
         return if number == EPERM && sealed { None } else { Some(Refused::Leave(UNTOLD)) };
     }
-    Some(Refused::Undo(Before { brk: None, lines, range }, UNTOLD))
+    Some(Refused::Undo(Before { lines, range, ..Before::nothing() }, UNTOLD))
 }
 
 /// Whether everything is known that Linux may have refused the call for: limits, and how much it promises.
@@ -161,16 +167,15 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
     const POPULATE_READ: u64 = 22;
     const POPULATE_WRITE: u64 = 23;
     let [at, len, advice, ..] = call.args;
-    let end = at.saturating_add(len);
-    let mut lines = process.maps(at).take_while(|line| line.start < end);
+    let range = at & !(PAGE - 1)..at.saturating_add(len);
     // In a text no fault corrects what is taken for the length.
     let is_unknown = |at| match faults {
         true => is_of_unknown_length(process, at),
         false => process.find_vma(at).is_some_and(|vma| vma.object().file().is_some()),
     };
-    let unknown = lines.any(|line| is_unknown(line.start.max(at)));
-    let populates = matches!(advice, POPULATE_READ | POPULATE_WRITE);
-    (populates && unknown).then(|| Refused::Undo(Before::nothing(), LENGTHS))
+    let unknown = lines_in(process, range.clone()).find(|line| is_unknown(line.start.max(range.start)));
+    let first = unknown.filter(|_| matches!(advice, POPULATE_READ | POPULATE_WRITE))?;
+    Some(Refused::Undo(Before::populating(process, first.start.max(range.start)..range.end), LENGTHS))
 }
 
 /// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages there are for it.
@@ -195,7 +200,7 @@ pub(super) fn shrink(process: &Process, address: u64, start: u64) {
 
 /// Whether something in `range` is mapped of a file of which it is not known how long it is.
 pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
-    let mut lines = process.maps(range.start).take_while(|line| line.start < range.end);
+    let mut lines = lines_in(process, range);
     lines.any(|line| is_of_unknown_length(process, line.start))
 }
 
@@ -250,7 +255,13 @@ fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
 impl Before {
     /// Nothing is to be put back but what moved.
     fn nothing() -> Before {
-        Before { brk: None, lines: Vec::new(), range: 0..0 }
+        Before { brk: None, lines: Vec::new(), range: 0..0, there: None }
+    }
+
+    /// What comes in this range is to leave again: Linux has stopped in it, perhaps at its first page.
+    fn populating(process: &Process, range: Range<u64>) -> Before {
+        let there = Some(pages_in(process, range.clone()));
+        Before { range, there, ..Before::nothing() }
     }
 
     /// Takes back what `call` did, which returned `value`.
@@ -272,17 +283,32 @@ impl Before {
                 let prot = rights.fold(Prot::empty(), |all, (_, right)| all | right);
                 let _ = process.mprotect(part.start, part.end - part.start, prot);
             }),
-            _ => self.each(|part, flags| {
-                let len = part.end - part.start;
-                let _ = match flags.contains(VmFlags::LOCKED) {
-                    false => process.munlock(part.start, len),
-                    true if flags.contains(VmFlags::LOCKONFAULT) => {
-                        process.mlock2(part.start, len, LockFlags::ONFAULT)
-                    }
-                    true => process.mlock(part.start, len),
-                };
-            }),
+            _ => {
+                self.take_pages_back(process);
+                self.put_locks_back(process);
+            }
         }
+    }
+
+    /// What the call has brought leaves again.
+    fn take_pages_back(&self, process: &Process) {
+        let Some(there) = &self.there else { return };
+        for page in pages_in(process, self.range.clone()).not_in(there) {
+            let _ = process.madvise(page * PAGE, PAGE, Advice::DontNeedLocked);
+        }
+    }
+
+    fn put_locks_back(&self, process: &Process) {
+        self.each(|part, flags| {
+            let len = part.end - part.start;
+            let _ = match flags.contains(VmFlags::LOCKED) {
+                false => process.munlock(part.start, len),
+                true if flags.contains(VmFlags::LOCKONFAULT) => {
+                    process.mlock2(part.start, len, LockFlags::ONFAULT)
+                }
+                true => process.mlock(part.start, len),
+            };
+        });
     }
 
     /// Each part that was mapped, with its flags.
@@ -291,4 +317,11 @@ impl Before {
             restore(line.start.max(self.range.start)..line.end.min(self.range.end), line.flags);
         }
     }
+}
+
+/// The pages that are there in a range of addresses.
+fn pages_in(process: &Process, range: Range<u64>) -> Runs {
+    let mut pages = Runs::default();
+    process.pagemap(range, |present| pages.push(present.range.start / PAGE..present.range.end / PAGE));
+    pages
 }

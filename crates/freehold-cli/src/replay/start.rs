@@ -48,8 +48,8 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
             process.mmap(area.start, len, prot, flags, None, 0)?
         }
         Some(Mapped::File(file)) => {
-            let opening = Opening { read: true, write: !area.shared || has(b"mw") };
-            process.mmap(area.start, len, prot, flags, file.file(Some(opening)), area.offset)?
+            let opening = Opening { read: true, write: !area.shared || has(b"mw"), open: None };
+            process.mmap(area.start, len, prot, flags, file.file(Some(opening)).as_ref(), area.offset)?
         }
         Some(Mapped::Segment(_)) => bail!("a segment stayed attached through an exec"),
         Some(Mapped::Special(special)) => {

@@ -14,6 +14,10 @@
 //! And where a process_madvise has taken pages, of which the recording does not say where, any may be gone; where a file of which it does
 //! not say which has become shorter, any of a file.
 
+use super::image::lines_in;
+use freehold::space::TASK_SIZE;
+use freehold::vma::flags::VmFlags;
+use freehold_machine::Process;
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,8 +27,9 @@ const PAGE: u64 = 4096;
 /// Pages of a block, which has a bit for each.
 const BLOCK: u64 = 64;
 const MAP_FIXED: u64 = 0x10;
-const MAP_LOCKED: u64 = 0x2000;
 const MAP_POPULATE: u64 = 0x8000;
+const MAP_NONBLOCK: u64 = 0x1_0000;
+const MCL_CURRENT: u64 = 1;
 const POPULATE: [u64; 2] = [22, 23];
 /// Advice by which pages go at once.
 const DISCARD: [u64; 2] = [4, 24];
@@ -62,8 +67,6 @@ struct Pages {
     blocks: BTreeMap<u64, [u64; 3]>,
     /// Pages, by their numbers, that a call was to bring in.
     ranges: Vec<Range<u64>>,
-    /// A call was to bring in all that was mapped.
-    all: bool,
     /// A call has taken pages, nobody knows where.
     lacks: bool,
     /// Here, by numbers of pages, a file may have lost some since they were touched last.
@@ -91,22 +94,28 @@ impl Touched {
         }
     }
 
-    /// A call was made: what it was to bring in counts as touched.
-    pub(super) fn called(&self, call: &Call) {
+    /// A call was made: what it was to bring in counts as touched. `locked` says what of some addresses is locked
+    /// now, and not just as pages come.
+    pub(super) fn called(&self, call: &Call, locked: impl FnOnce(Range<u64>) -> Vec<Range<u64>>) {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
-        let args = &call.args;
-        let start = match call.name {
-            CallName::Mmap if args[3] & (MAP_LOCKED | MAP_POPULATE) != 0 => value,
-            CallName::Mlock | CallName::Mlock2 => args[0],
-            CallName::Madvise if POPULATE.contains(&args[2]) => args[0],
-            CallName::Mlockall => return self.lock().here.all = true,
-            CallName::ProcessMadvise if call.transfer.is_none() && DISCARD.contains(&args[3]) => {
+        let [at, len, third, flags, ..] = call.args;
+        let brought = match call.name {
+            CallName::Mmap if flags & (MAP_POPULATE | MAP_NONBLOCK) == MAP_POPULATE => {
+                vec![value..value.saturating_add(len)]
+            }
+            CallName::Madvise if POPULATE.contains(&third) => vec![at..at.saturating_add(len)],
+            CallName::Mmap => locked(value..value.saturating_add(len)),
+            CallName::Mlock | CallName::Mlock2 => locked(at..at.saturating_add(len)),
+            CallName::Mremap if third > len => locked(value.saturating_add(len)..value.saturating_add(third)),
+            CallName::Mlockall if at & MCL_CURRENT != 0 => locked(0..TASK_SIZE),
+            CallName::ProcessMadvise if call.transfer.is_none() && DISCARD.contains(&flags) => {
                 return self.lock().here.lacks = true;
             }
             _ => return,
         };
-        self.lock().here.ranges.push(start / PAGE..start.saturating_add(args[1]).div_ceil(PAGE));
+        let pages = brought.into_iter().map(|range| range.start / PAGE..range.end.div_ceil(PAGE));
+        self.lock().here.ranges.extend(pages);
     }
 
     /// What the call has taken away was touched no more.
@@ -198,7 +207,7 @@ impl Pages {
             Of::Copy => &[How::Written],
             Of::File => &[How::Read, How::Written, How::Along],
         };
-        self.all || self.has(page, ways) || self.ranges.iter().any(|range| range.contains(&page))
+        self.has(page, ways) || self.ranges.iter().any(|range| range.contains(&page))
     }
 
     /// A fault has touched it in one of these ways.
@@ -213,7 +222,6 @@ impl Pages {
             own.iter_mut().zip(pages).for_each(|(own, pages)| *own |= pages);
         }
         self.ranges.extend_from_slice(&other.ranges);
-        self.all |= other.all;
         self.lacks |= other.lacks;
         self.cut.extend_from_slice(&other.cut);
     }
@@ -250,6 +258,13 @@ impl Pages {
         let moved = |range: Range<u64>| range.start.wrapping_add(by)..range.end.wrapping_add(by);
         self.ranges.extend(ranges.into_iter().map(moved));
     }
+}
+
+/// What of `range` is locked, and not just as pages come.
+pub(super) fn locked(process: &Process, range: Range<u64>) -> Vec<Range<u64>> {
+    let lines = lines_in(process, range.clone());
+    let locked = lines.filter(|line| line.flags & VmFlags::LOCK_MASK == VmFlags::LOCKED);
+    locked.map(|line| line.start.max(range.start)..line.end.min(range.end)).collect()
 }
 
 /// Takes `gone` out of ranges.
@@ -290,27 +305,51 @@ mod tests {
         Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }
     }
 
+    /// What no call has locked.
+    fn nothing(_: Range<u64>) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
+    #[test]
+    fn what_calls_bring_is_what_is_locked_then() {
+        let touched = Touched::default();
+        let locked = |range: Range<u64>| vec![range.start..range.end.min(3 * PAGE)];
+        let all = |how| call(CallName::Mlockall, [how, 0, 0, 0, 0, 0], Returned::Value(0));
+        let has = || (0..9).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
+        // MCL_FUTURE alone brings nothing.
+        touched.called(&all(2), locked);
+        assert_eq!(has(), [0; 0]);
+        touched.called(&all(1), locked);
+        assert_eq!(has(), [0, 1, 2]);
+        let map = |at| call(CallName::Mmap, [0, PAGE, 3, 0x22, 0, 0], Returned::Value(at));
+        touched.called(&map(5 * PAGE), nothing);
+        touched.called(&map(6 * PAGE), |range| vec![range]);
+        let grown = call(CallName::Mremap, [6 * PAGE, PAGE, 2 * PAGE, 1, 0, 0], Returned::Value(6 * PAGE));
+        touched.called(&grown, |range| vec![range]);
+        assert_eq!(has(), [0, 1, 2, 6, 7]);
+    }
+
     #[test]
     fn what_calls_take_was_touched_no_more() {
         let touched = Touched::default();
         let has = || (0..200).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
         touched.pages(60 * PAGE..68 * PAGE, How::Written);
-        touched.called(&call(CallName::Mlock, [100 * PAGE, 4 * PAGE, 0, 0, 0, 0], Returned::Value(0)));
-        touched.called(&call(CallName::Munmap, [62 * PAGE, 3 * PAGE, 0, 0, 0, 0], Returned::Value(0)));
-        touched.called(&call(CallName::Munmap, [60 * PAGE, 1, 0, 0, 0, 0], Returned::Error(22)));
+        let lock = call(CallName::Mlock, [100 * PAGE, 4 * PAGE, 0, 0, 0, 0], Returned::Value(0));
+        touched.called(&lock, |range| vec![range]);
+        touched
+            .called(&call(CallName::Munmap, [62 * PAGE, 3 * PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
+        touched.called(&call(CallName::Munmap, [60 * PAGE, 1, 0, 0, 0, 0], Returned::Error(22)), nothing);
         assert_eq!(has(), [60, 61, 65, 66, 67, 100, 101, 102, 103]);
         // Two of four pages move, and the others go.
         let to = 130 * PAGE;
-        touched.called(&call(
-            CallName::Mremap,
-            [65 * PAGE, 4 * PAGE, 2 * PAGE, 3, to, 0],
-            Returned::Value(to),
-        ));
-        touched.called(&call(
-            CallName::Mremap,
-            [100 * PAGE, 3 * PAGE, 3 * PAGE, 3, 0, 0],
-            Returned::Value(0),
-        ));
+        touched.called(
+            &call(CallName::Mremap, [65 * PAGE, 4 * PAGE, 2 * PAGE, 3, to, 0], Returned::Value(to)),
+            nothing,
+        );
+        touched.called(
+            &call(CallName::Mremap, [100 * PAGE, 3 * PAGE, 3 * PAGE, 3, 0, 0], Returned::Value(0)),
+            nothing,
+        );
         assert_eq!(has(), [0, 1, 2, 60, 61, 103, 130, 131]);
     }
 
@@ -320,7 +359,7 @@ mod tests {
         parent.cut(&(10 * PAGE..14 * PAGE));
         let child = parent.forked();
         child.pages(11 * PAGE..11 * PAGE + 1, How::Written);
-        child.called(&call(CallName::Munmap, [13 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)));
+        child.called(&call(CallName::Munmap, [13 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
         let cut = |touched: &Touched| (9..15).filter(|&page| touched.may_be_cut(page)).collect::<Vec<_>>();
         assert_eq!((cut(&parent), cut(&child)), (vec![10, 11, 12, 13], vec![10, 12]));
     }

@@ -3,6 +3,7 @@
 //! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does a call or a
 //! first write change, its neighbours included? Whoever changes the same VMAs must keep the recording's order.
 
+use super::descriptors::Access;
 use super::order::Stamp;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -76,6 +77,8 @@ pub(crate) struct Area {
     pub(crate) shared: bool,
     /// What is mapped, by its name's number.
     pub(crate) file: Option<u32>,
+    /// How that was opened, and by which open, where known.
+    pub(crate) access: Option<Access>,
     /// Of the first byte: in the file; of anonymous memory the address where it was first written.
     pub(crate) offset: u64,
     pub(crate) flags: u32,
@@ -115,6 +118,7 @@ impl Area {
             && self.shared == right.shared
             && self.flags == right.flags
             && self.file == right.file
+            && self.access == right.access
             && self.tag == right.tag
             && self.userfaultfd == right.userfaultfd
             && self.flags & flag::SPECIAL == 0

@@ -1,6 +1,7 @@
 //! What a system call does to the plan's model of an address space, and how far it reaches.
 
 use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
+use super::descriptors::Access;
 use super::order::{Order, Stamp};
 use super::told::Told;
 use crate::operation::{prctl, uffdio};
@@ -148,6 +149,8 @@ pub(crate) struct Doing<'c> {
     pub(crate) call: &'c Call,
     /// What is mapped, by its number.
     pub(crate) file: Option<u32>,
+    /// How that was opened, where known.
+    pub(crate) access: Option<Access>,
     /// That is /dev/zero.
     pub(crate) zeroes: bool,
     /// Bytes of the segment that shmat attaches.
@@ -157,6 +160,29 @@ pub(crate) struct Doing<'c> {
     pub(crate) stamp: Stamp,
     /// Families of anonymous pages so far.
     pub(crate) families: &'c mut u32,
+}
+
+#[cfg(test)]
+impl<'c> Doing<'c> {
+    /// What task 1 does first, to memory without a file.
+    pub(crate) fn first(call: &'c Call, families: &'c mut u32) -> Doing<'c> {
+        let stamp = Stamp { task: 1, index: 0 };
+        Doing {
+            call,
+            file: None,
+            access: None,
+            zeroes: false,
+            segment: 0,
+            userfaultfd: None,
+            stamp,
+            families,
+        }
+    }
+}
+
+/// Whether it is an mmap that takes the place of what is there.
+pub(super) fn replaces(call: &Call) -> bool {
+    call.name == CallName::Mmap && call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
 }
 
 /// Whether the call may change which addresses are free, or be given some.
@@ -236,7 +262,7 @@ impl Space {
         if range.is_empty() {
             return;
         }
-        if flags & MAP_FIXED != 0 && flags & MAP_FIXED_NOREPLACE == 0 {
+        if replaces(doing.call) {
             self.areas.unmap(&range);
         }
         let shared = matches!(flags & MAP_TYPE, 1 | 3);
@@ -255,6 +281,7 @@ impl Space {
             prot: prot as u8 & 7,
             shared,
             file: if anonymous { None } else { doing.file },
+            access: if anonymous { None } else { doing.access },
             offset: match (anonymous, flags & MAP_ANONYMOUS != 0) {
                 (true, _) => at,
                 (false, true) => 0,
@@ -323,6 +350,7 @@ impl Space {
             prot: 3,
             shared: false,
             file: None,
+            access: None,
             offset: range.start,
             flags: flag::ACCOUNT | self.future,
             tag: 0,
@@ -433,6 +461,7 @@ impl Space {
             prot: if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 },
             shared: true,
             file: doing.file,
+            access: None,
             offset: 0,
             flags: flag::SEGMENT,
             tag: 0,

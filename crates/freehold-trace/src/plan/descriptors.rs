@@ -26,6 +26,9 @@ pub struct Access {
     pub read: bool,
     /// For writing.
     pub write: bool,
+    /// By which of the recorded opens, as a number: descriptors that are copies of one another share the open file,
+    /// and a file that is opened twice is two, whose mappings never become one. Nothing: that is not known.
+    pub open: Option<u32>,
 }
 
 /// What is known of an open file.
@@ -56,6 +59,8 @@ pub(super) struct Descriptors {
     next: u32,
     /// Userfaultfds of which a descriptor was closed.
     left: Vec<u32>,
+    /// Files opened so far.
+    opens: u32,
 }
 
 impl Descriptors {
@@ -130,9 +135,9 @@ impl Descriptors {
     pub(super) fn called(&mut self, task: u32, call: &Call, value: u64) {
         let args = &call.args;
         match call.name {
-            CallName::Open => self.set(task, value, Some(opened(args[1]))),
-            CallName::Openat => self.set(task, value, Some(opened(args[2]))),
-            CallName::Creat => self.set(task, value, Some(opened(1 | O_CREAT))),
+            CallName::Open => self.open(task, value, args[1]),
+            CallName::Openat => self.open(task, value, args[2]),
+            CallName::Creat => self.open(task, value, 1 | O_CREAT),
             // How, stands in memory that is not recorded.
             CallName::Openat2 => self.set(task, value, None),
             CallName::Dup | CallName::Dup2 | CallName::Dup3 => self.copy(task, args[0], value),
@@ -150,6 +155,25 @@ impl Descriptors {
             }
             _ => {}
         }
+    }
+
+    fn open(&mut self, task: u32, descriptor: u64, flags: u64) {
+        let access = match flags & 3 {
+            _ if flags & O_PATH != 0 => None,
+            0 => Some((true, false)),
+            1 => Some((false, true)),
+            2 => Some((true, true)),
+            _ => None,
+        };
+        let access = access.map(|(read, write)| self.access(read, write));
+        let new = flags & (O_CREAT | O_TMPFILE) != 0;
+        self.set(task, descriptor, Some(Open { access, new, ..Open::default() }));
+    }
+
+    /// How a file is opened by a call that is none of the opens before.
+    pub(super) fn access(&mut self, read: bool, write: bool) -> Access {
+        self.opens = self.opens.wrapping_add(1);
+        Access { read, write, open: Some(self.opens) }
     }
 
     fn copy(&mut self, task: u32, from: u64, to: u64) {
@@ -187,15 +211,4 @@ impl Descriptors {
         self.of.insert(task, self.next);
         self.next
     }
-}
-
-fn opened(flags: u64) -> Open {
-    let access = match flags & 3 {
-        _ if flags & O_PATH != 0 => None,
-        0 => Some(Access { read: true, write: false }),
-        1 => Some(Access { read: false, write: true }),
-        2 => Some(Access { read: true, write: true }),
-        _ => None,
-    };
-    Open { access, new: flags & (O_CREAT | O_TMPFILE) != 0, ..Open::default() }
 }

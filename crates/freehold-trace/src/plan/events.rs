@@ -162,6 +162,7 @@ impl Planner {
                 prot: shown.prot,
                 shared: shown.shared,
                 file,
+                access: None,
                 offset: if file.is_some() { shown.offset } else { shown.start },
                 flags,
                 tag: 0,
@@ -286,7 +287,7 @@ impl Planner {
         self.limit_call(line, task, number, &call);
         let file = self.mapped_file(task, &call);
         self.length_before(line, task, &call, file);
-        self.lengths_before(line, task, number, &call);
+        self.lengths_before(line, task, number, &call, file);
         let access = self.access(task, &call);
         let bytes = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.
@@ -342,7 +343,7 @@ impl Planner {
         let mapped = self.own_memory(&call, file);
         let families = &mut self.families;
         let mut doing =
-            Doing { call: &call, file: mapped, zeroes, segment: bytes, userfaultfd, stamp, families };
+            Doing { call: &call, file: mapped, access, zeroes, segment: bytes, userfaultfd, stamp, families };
         space.apply(&mut doing);
         emptied.into_iter().for_each(|range| space.areas.unmap(&range));
         // Not before: what has just been mapped is no place to grow to.
@@ -383,8 +384,7 @@ impl Planner {
     /// An mmap of huge pages at a fixed place was refused for want of them, after what was there had gone.
     fn replaced_by_nothing(&mut self, number: u32, task: u32, line: u32, call: Call) {
         let range = calls::span(call.args[0], call.args[1]);
-        let fixed = call.args[3] & (calls::MAP_FIXED | calls::MAP_FIXED_NOREPLACE) == calls::MAP_FIXED;
-        if !fixed {
+        if !calls::replaces(&call) {
             return;
         }
         let Some(mut space) = self.spaces.remove(&number) else { return };

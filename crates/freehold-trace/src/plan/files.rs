@@ -4,7 +4,7 @@ use super::Planner;
 use super::area::{Area, PAGE, page_of};
 use super::aside;
 use super::calls::{Reach, Space};
-use super::descriptors::{Access, Open};
+use super::descriptors::Open;
 use super::step::{PlannedCall, What};
 use crate::operation::{fallocate, fcntl};
 use crate::{Call, CallName, Format, Returned};
@@ -53,7 +53,7 @@ impl Planner {
             (name, _) if name.is_of_descriptors() => {}
             (CallName::MemfdCreate, Returned::Value(descriptor)) => {
                 let file = self.memfd(call.args[1], call.file);
-                let access = Some(Access { read: true, write: true });
+                let access = Some(self.descriptors.access(true, true));
                 let open = Open { access, file: Some(file), memfd: true, ..Open::default() };
                 self.descriptors.set(task, descriptor, Some(open));
                 self.lengths.begin(file);
@@ -102,7 +102,7 @@ impl Planner {
         self.lengths.doubt(true);
         let areas = self.spaces.values().flat_map(|space| space.areas.iter());
         let mapped: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).collect();
-        for file in mapped.into_iter().filter(|file| self.lengths.follows(*file)).collect::<Vec<_>>() {
+        for file in mapped {
             let (stamp, before) = (self.stamp(task), self.lengths.get(file));
             self.lengths.changes(file, before, stamp, &mut self.scratch);
             self.lengths.doubt_one(file);
@@ -225,20 +225,25 @@ impl Planner {
         self.push(task, line, What::Length { file, bytes: Some(bytes) });
     }
 
-    /// Before a call: a file of which it finds pages where there should be none is longer.
-    pub(super) fn lengths_before(&mut self, line: u32, task: u32, space: u32, call: &Call) {
+    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by it, and a
+    /// file of which the call finds pages where there should be none is longer.
+    pub(super) fn lengths_before(
+        &mut self,
+        line: u32,
+        task: u32,
+        space: u32,
+        call: &Call,
+        mapped: Option<u32>,
+    ) {
         if self.lengths.is_empty() {
             return;
         }
         let [first, second, third, ..] = call.args;
-        if matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Madvise | CallName::Mincore) {
-            let range = first..first.saturating_add(second);
-            let areas = self.spaces.get(&space).into_iter().flat_map(|space| space.areas.within(&range));
-            let files: Vec<u32> = areas.filter_map(|(_, area)| area.file).collect();
-            let stale =
-                files.into_iter().filter(|file| self.lengths.is_stale(*file)).collect::<BTreeSet<_>>();
-            stale.into_iter().for_each(|file| self.forget_length(line, task, file));
-        }
+        let populated = populated(call);
+        let areas = self.spaces.get(&space).into_iter().flat_map(|space| space.areas.within(&populated));
+        let files: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).chain(mapped).collect();
+        let stale: Vec<u32> = files.into_iter().filter(|file| self.lengths.is_stale(*file)).collect();
+        stale.into_iter().for_each(|file| self.forget_length(line, task, file));
         let Some(value) = call.returned.value() else { return };
         let found: Vec<(u32, Range<u64>)> = match (call.name, &call.transfer) {
             (CallName::Mlock | CallName::Mlock2, _) => vec![(space, first..first.saturating_add(second))],
@@ -281,6 +286,22 @@ impl Planner {
         let areas = ranges.iter().flat_map(|range| space.areas.within(range));
         let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
         files.filter(|file| self.lengths.follows(*file)).collect()
+    }
+}
+
+/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which are
+/// there.
+fn populated(call: &Call) -> Range<u64> {
+    match call.name {
+        CallName::Mlock
+        | CallName::Mlock2
+        | CallName::Madvise
+        | CallName::Mincore
+        | CallName::Mprotect
+        | CallName::PkeyMprotect
+        | CallName::Mremap => call.args[0]..call.args[0].saturating_add(call.args[1]),
+        CallName::Mlockall => 0..u64::MAX,
+        _ => 0..0,
     }
 }
 

@@ -1,16 +1,10 @@
 use super::*;
-use crate::plan::order::Stamp;
 use crate::{Call, CallName, Returned};
-
-fn doing<'c>(call: &'c Call, families: &'c mut u32) -> Doing<'c> {
-    let stamp = Stamp { task: 1, index: 0 };
-    Doing { call, file: None, zeroes: false, segment: 0, userfaultfd: None, stamp, families }
-}
 
 fn apply(space: &mut Space, name: CallName, args: [u64; 6], value: u64) {
     let returned = Returned::Value(value);
     let call = Call { name, args, returned, file: None, transfer: None, beside: Vec::new() };
-    space.apply(&mut doing(&call, &mut 0));
+    space.apply(&mut Doing::first(&call, &mut 0));
 }
 
 /// Private anonymous memory at these pages.

@@ -312,6 +312,21 @@ fn on_files(segment: &Segment) -> Vec<String> {
 }
 
 #[test]
+fn each_open_is_another_and_copies_are_the_same() {
+    let mut events = "6 0 1 open 100 2 0 = 3\n6 0 1 open 100 2 0 = 4\n7 0 1 dup 3 = 5\n".to_owned();
+    for descriptor in 3..6 {
+        events += &format!("8 0 1 mmap 0 2000 1 1 {descriptor} 0 = {descriptor}0000 f2\n");
+    }
+    let segment = second(&events);
+    let planned = segment.tasks.iter().flat_map(|task| &task.steps).filter_map(|step| match &step.what {
+        What::Call(planned) => Some(planned.access.and_then(|access| access.open).expect("by an open")),
+        _ => None,
+    });
+    let opens: Vec<u32> = planned.collect();
+    assert!(opens.len() == 3 && opens[0] == opens[2] && opens[0] != opens[1], "{opens:?}");
+}
+
+#[test]
 fn a_memfd_is_one_file_by_all_its_descriptors_and_another_of_that_name_is_another() {
     let segment = second(
         "6 0 1 memfd_create 100 2 = 3

@@ -1,6 +1,5 @@
 use super::*;
 use crate::plan::calls::Doing;
-use crate::plan::order::Stamp;
 use crate::plan::told::Told;
 
 fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {
@@ -93,18 +92,7 @@ fn below_a_mapping_that_grows_nothing_is_certain() {
     space.show_call(&unmap, &[0x1000..0x9000, 0..0]);
     let map = call(CallName::Mmap, [0x8000, 0x1000, 3, 0x132, u64::MAX, 0], Returned::Value(0x8000));
     space.show_call(&map, &[0x8000..0x9000, 0..0]);
-    let stamp = Stamp { task: 1, index: 0 };
-    let mut families = 0;
-    let families = &mut families;
-    space.apply(&mut Doing {
-        call: &map,
-        file: None,
-        zeroes: false,
-        segment: 0,
-        userfaultfd: None,
-        stamp,
-        families,
-    });
+    space.apply(&mut Doing::first(&map, &mut 0));
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.show_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.show_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
@@ -146,16 +134,7 @@ fn what_is_made_free_and_given_at_once_is_certain() {
     let range = [0x1000..0x3000, 0..0];
     let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x1000));
     space.show_call(&map, &range);
-    let (stamp, families) = (Stamp { task: 1, index: 0 }, &mut 0);
-    space.apply(&mut Doing {
-        call: &map,
-        file: None,
-        zeroes: false,
-        segment: 0,
-        userfaultfd: None,
-        stamp,
-        families,
-    });
+    space.apply(&mut Doing::first(&map, &mut 0));
     let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
     space.show_call(&unmap, &range);
     space.show_beside(&beside(unmap, 0x1000..0x3000, true, false), &range);
