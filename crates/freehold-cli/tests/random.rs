@@ -18,9 +18,9 @@ use tempfile::TempDir;
 /// Calls of a text among which one may differ, in the long run.
 const RARE_IN_TEXTS: u64 = 200_000;
 /// Calls and faults of a recording by the kernel's tracing.
-const RARE_IN_TRACES: u64 = 15_000;
+const RARE_IN_TRACES: u64 = 30_000;
 /// Its lists of VMAs and pages: one difference stays until the process ends, and every list shows it.
-const RARE_AMONG_SNAPSHOTS: u64 = 8;
+const RARE_AMONG_SNAPSHOTS: u64 = 20;
 
 /// What came out, over several runs.
 #[derive(Default)]
