@@ -1,7 +1,7 @@
 //! What calls map, by its number in the plan.
 
 use super::area::PAGE;
-use super::calls::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, span};
+use super::calls::{MAP_ANONYMOUS, MAP_GROWSDOWN, replaces, span};
 use super::descriptors::{Access, Open};
 use super::removed::key;
 use super::step::PlanFile;
@@ -257,12 +257,11 @@ pub(super) fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
     const EINVAL: u16 = 22;
     const MAP_TYPE: u64 = 0xf;
     let [at, len, _, flags, _, offset] = call.args;
-    let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED;
     let sound = at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & MAP_GROWSDOWN == 0;
     let late = match call.returned {
         Returned::Error(ENOMEM) => true,
         Returned::Error(EINVAL) => !offset.is_multiple_of(page),
         _ => false,
     };
-    (fixed && sound && late).then(|| span(at, len))
+    (replaces(call) && sound && late).then(|| span(at, len))
 }

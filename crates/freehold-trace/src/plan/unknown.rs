@@ -6,7 +6,8 @@
 
 use super::area::{PAGE, flag};
 use super::calls::{
-    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span,
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space,
+    replaces, span,
 };
 use super::told::Told;
 use crate::{Beside, Call, CallName, Returned};
@@ -63,7 +64,7 @@ fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     let Some(to) = call.returned.value() else { return 0..0 };
     match call.name {
-        CallName::Mmap if flags & MAP_FIXED == 0 || flags & MAP_FIXED_NOREPLACE != 0 => ranges[0].clone(),
+        CallName::Mmap if !replaces(call) => ranges[0].clone(),
         CallName::Shmat => ranges[0].clone(),
         CallName::Brk if to >= ranges[0].end => ranges[0].clone(),
         CallName::Mremap if flags & MREMAP_FIXED == 0 && to != from => ranges[1].clone(),
@@ -85,15 +86,14 @@ fn keeps_gap(call: &Call) -> bool {
 /// limits before, others behind. Of huge pages, which the file may have, that is more than was asked for.
 fn emptied(call: &Call) -> Option<Range<u64>> {
     let [at, len, _, flags, ..] = call.args;
-    let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;
     let late = match call.returned {
         Returned::Error(EPERM | EAGAIN | EINVAL | EOPNOTSUPP) => of_a_file,
         Returned::Error(ENOMEM) => true,
         _ => false,
     };
-    let replaces = call.name == CallName::Mmap && fixed && late;
-    replaces.then(|| span(at, len.checked_next_multiple_of(HUGE).filter(|_| of_a_file).unwrap_or(len)))
+    (replaces(call) && late)
+        .then(|| span(at, len.checked_next_multiple_of(HUGE).filter(|_| of_a_file).unwrap_or(len)))
 }
 
 /// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not be had; or a limit forbade
