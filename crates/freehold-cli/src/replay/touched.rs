@@ -20,6 +20,7 @@ use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -100,11 +101,10 @@ impl Touched {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
         let [at, len, third, flags, ..] = call.args;
-        let brought = match call.name {
-            CallName::Mmap if flags & (MAP_POPULATE | MAP_NONBLOCK) == MAP_POPULATE => {
-                vec![value..value.saturating_add(len)]
-            }
-            CallName::Madvise if POPULATE.contains(&third) => vec![at..at.saturating_add(len)],
+        let whole = |start: u64| iter::once(start..start.saturating_add(len)).collect();
+        let brought: Vec<Range<u64>> = match call.name {
+            CallName::Mmap if flags & (MAP_POPULATE | MAP_NONBLOCK) == MAP_POPULATE => whole(value),
+            CallName::Madvise if POPULATE.contains(&third) => whole(at),
             CallName::Mmap => locked(value..value.saturating_add(len)),
             CallName::Mlock | CallName::Mlock2 => locked(at..at.saturating_add(len)),
             CallName::Mremap if third > len => locked(value.saturating_add(len)..value.saturating_add(third)),
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn what_calls_bring_is_what_is_locked_then() {
         let touched = Touched::default();
-        let locked = |range: Range<u64>| vec![range.start..range.end.min(3 * PAGE)];
+        let locked = |range: Range<u64>| iter::once(range.start..range.end.min(3 * PAGE)).collect();
         let all = |how| call(CallName::Mlockall, [how, 0, 0, 0, 0, 0], Returned::Value(0));
         let has = || (0..9).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
         // MCL_FUTURE alone brings nothing.
