@@ -1,6 +1,7 @@
 //! Mapped files: what programs see through their mappings, and what truncation, hole punching and copying on write do to
 //! it, on the machine with TLBs that remember.
 
+use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{
     PAGE_SIZE,
     counted::Counted,
@@ -12,7 +13,7 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
 };
-use freehold_machine::{Cpu, Machine, MachineConfig, Process, fail_memory_once, stop_failing_memory};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 // The engine on this machine is compiled with that crate, once for all test programs.
 use freehold_model as _;
 use freehold_pagetable::{Pfn, X86_4};
@@ -370,30 +371,25 @@ fn a_broken_disk_is_a_bus_error() {
 #[test]
 fn out_of_frames_is_reported_and_leaves_nothing() {
     for access in 0..3 {
-        for nth in 1.. {
+        let points = at_every_allocation(&[Failure::Memory], |point| {
             let world = World::new();
             let process = world.process(Locking::default());
             let mut cpu = world.machine.cpu(0);
             let file = world.file(4 * PAGE_SIZE);
             let flags = if access == 2 { MapFlags::SHARED } else { MapFlags::PRIVATE };
             let at = map(&process, 4, flags, &file, 0);
-            fail_memory_once(nth);
-            let result = match access {
+            let result = point.fail(|| match access {
                 0 => process.load::<u64>(&mut cpu, at).map(drop),
                 _ => process.store(&mut cpu, at, 1u64),
-            };
-            stop_failing_memory();
+            });
             let failed = result.is_err();
             assert!(matches!(result, Ok(()) | Err(FaultError::OutOfMemory)), "{result:?}");
             // And then it works.
             assert_eq!(load(&process, &mut cpu, at), if access == 0 || failed { Disk::number(0) } else { 1 });
             drop((process, file, cpu));
             world.end();
-            if !failed {
-                assert!(nth > 1, "no allocation was ever refused");
-                break;
-            }
-        }
+        });
+        assert!(points > 0, "no allocation was ever refused");
     }
 }
 

@@ -1,13 +1,15 @@
 //! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly once, and nowhere
 //! else. On the machine with TLBs that remember: every scenario under every design of the locks.
 
-use crate::support::*;
+use crate::support::{
+    failure::{Failure, at_every_allocation},
+    *,
+};
 use freehold::{
     access::AccessMode,
     error::ProbeError,
     space::{Advice, RemapFlags, Rss},
 };
-use freehold_machine::{fail_heap_from, fail_memory_from, stop_failing_heap, stop_failing_memory};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -515,51 +517,41 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
         process.write_memory(start + PLACE + 50, b"mine", AccessMode::Forced).unwrap();
         let child = Process::of(process.fork().unwrap());
         let both = [process, &child];
-        let mut failures = 0;
-        for nth in 1.. {
-            fail_heap_from(nth);
-            let done = program.mapping().add_probe(PLACE, &TRAP);
-            if stop_failing_heap() == 0 {
-                done.unwrap();
-                break;
+        let failures = at_every_allocation(&[Failure::HeapFromThere], |point| {
+            let done = point.fail(|| program.mapping().add_probe(PLACE, &TRAP));
+            if !point.reached() {
+                return done.unwrap();
             }
-            failures += 1;
             assert_eq!(done, Err(ProbeError::OutOfMemory));
             both.iter().for_each(|one| assert_plain(one, cpu, start));
-        }
+        });
         assert!(failures > 0);
         both.iter().for_each(|one| assert_trapped(one, cpu, start));
-        for nth in 1.. {
-            fail_heap_from(nth);
-            let done = program.mapping().remove_probe(PLACE);
-            if stop_failing_heap() == 0 {
-                done.unwrap();
-                break;
+        at_every_allocation(&[Failure::HeapFromThere], |point| {
+            let done = point.fail(|| program.mapping().remove_probe(PLACE));
+            if !point.reached() {
+                return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
             both.iter().for_each(|one| assert_trapped(one, cpu, start));
-        }
+        });
         both.iter().for_each(|one| assert_plain(one, cpu, start));
         let anon_vma: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
         // Frames: each process of the anon_vma has its copy, so some way in, others are left as they were.
-        for nth in 1.. {
-            fail_memory_from(nth);
-            let done = program.mapping().add_probe(PLACE, &TRAP);
-            if stop_failing_memory() == 0 {
-                done.unwrap();
-                break;
+        at_every_allocation(&[Failure::MemoryFromThere], |point| {
+            let done = point.fail(|| program.mapping().add_probe(PLACE, &TRAP));
+            if !point.reached() {
+                return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
             anon_vma.iter().for_each(|one| assert_plain(one, cpu, start));
-        }
+        });
         let more: Vec<_> = anon_vma.iter().map(|one| Process::of(one.fork().unwrap())).collect();
         let everyone = || anon_vma.iter().chain(&more);
-        for nth in 1.. {
-            fail_memory_from(nth);
-            let done = program.mapping().remove_probe(PLACE);
-            if stop_failing_memory() == 0 {
-                done.unwrap();
-                break;
+        at_every_allocation(&[Failure::MemoryFromThere], |point| {
+            let done = point.fail(|| program.mapping().remove_probe(PLACE));
+            if !point.reached() {
+                return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
             // Breakpoints that are left are known, and no new ones are made.
@@ -572,7 +564,7 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
             let at = map(&new, &program, RX);
             assert_eq!(seen(&new, cpu, at + PLACE), bytes(PLACE));
             assert_eq!(program.mapping().add_probe(PLACE, &TRAP), Err(ProbeError::Taken));
-        }
+        });
         everyone().for_each(|one| assert_plain(one, cpu, start));
     });
 }

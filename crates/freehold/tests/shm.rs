@@ -1,7 +1,9 @@
 //! System V shared memory: where a segment goes, what a detach takes, and when the memory is given back.
 
 use crate::support::{
-    BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere, layout,
+    BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere,
+    failure::{Failure, at_every_allocation},
+    layout,
 };
 use freehold::{
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
@@ -9,7 +11,6 @@ use freehold::{
     object::Segment,
     space::{Limits, LockAllFlags, MapFlags, Prot, RemapFlags, ShmFlags},
 };
-use freehold_machine::{fail_heap_once, stop_failing_heap};
 use std::thread;
 
 const PAGES: u64 = 8;
@@ -170,16 +171,14 @@ fn c71_removed_when_the_last_one_detaches() {
 #[test]
 fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
     let mut failures = 0;
-    for ordinal in 1.. {
+    at_every_allocation(&[Failure::Heap], |point| {
         let world = World::new();
         let process = world.process(Locking::default());
         let (first, marked) = (segment(&world), segment(&world));
         // The address space has a neighbour already, and another attach holds the mark back until the call is under way.
         process.shmat(&first, BASE, NONE).unwrap();
         let there = process.shmat(&marked, BASE + 100 * PAGE, NONE).unwrap();
-        fail_heap_once(ordinal);
-        let attached = process.shmat(&marked, BASE + 8 * PAGE, NONE);
-        let failed = stop_failing_heap();
+        let attached = point.fail(|| process.shmat(&marked, BASE + 8 * PAGE, NONE));
         marked.remove();
         process.check();
         assert_eq!(marked.attached(), 1 + u64::from(attached.is_ok()));
@@ -194,10 +193,7 @@ fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
         assert!(marked.is_destroyed());
         drop((process, first, marked));
         world.end();
-        if failed == 0 {
-            break;
-        }
-    }
+    });
     assert!(failures > 1, "{failures} failures");
 }
 

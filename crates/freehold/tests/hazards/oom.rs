@@ -16,7 +16,7 @@ use super::*;
 use calls::{CALLS, Call, Extent};
 use freehold::{error::Errno, space::Unmap};
 use scene::{Scene, State};
-use support::failure::Failure;
+use support::failure::{Failure, Point, at_every_allocation, try_at_every_allocation};
 
 /// Frames and VMAs left in store before the call.
 const SPARES: [u64; 3] = [0, 1, 2];
@@ -42,7 +42,7 @@ fn undisturbed(call: &Call, locking: Locking) -> State {
     state
 }
 
-/// Makes the call with one failure; returns how many there were.
+/// Makes the call with one failure.
 ///
 /// # Errors
 ///
@@ -51,20 +51,17 @@ fn with_failure(
     call: &Call,
     locking: Locking,
     spare: u64,
-    failure: Failure,
-    nth: u64,
+    point: &Point,
     (untouched, done): (&State, &State),
-) -> Result<u64, String> {
+) -> Result<(), String> {
     let what = |how: &str, detail: &str| {
-        Err(format!("{}, {locking:?}, {spare} spare, {failure:?} {nth}: {how}{detail}", call.name))
+        Err(format!("{}, {locking:?}, {spare} spare, {point}: {how}{detail}", call.name))
     };
     let mut scene = Scene::new(locking, call.forked, spare);
-    failure.arm(nth);
-    let result = (call.run)(&mut scene);
-    let failures = failure.stop();
+    let result = point.fail(|| (call.run)(&mut scene));
     scene.check();
     if let Err(errno) = result {
-        if failures == 0 || !call.errnos.contains(&errno) {
+        if !point.reached() || !call.errnos.contains(&errno) {
             return what("ended with ", &format!("{errno:?}"));
         }
         let state = scene.state();
@@ -75,7 +72,7 @@ fn with_failure(
             Extent::Done => {
                 let lost = scene.lost_by_a_move();
                 scene.end();
-                return if lost.is_empty() { Ok(failures) } else { what("lost pages", &format!("{lost:?}")) };
+                return if lost.is_empty() { Ok(()) } else { what("lost pages", &format!("{lost:?}")) };
             }
         };
         if !same {
@@ -89,7 +86,7 @@ fn with_failure(
     // Succeeded at the second attempt, or at the first, because what failed could be done without.
     let state = scene.state();
     scene.end();
-    if state == *done { Ok(failures) } else { what("does not end as it should", &state.differences(done)) }
+    if state == *done { Ok(()) } else { what("does not end as it should", &state.differences(done)) }
 }
 
 /// Every failure of one call, under one design.
@@ -100,14 +97,9 @@ fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
     let done = undisturbed(call, locking);
     let mut failures = 0;
     for spare in SPARES {
-        for failure in Failure::ALL {
-            for nth in 1.. {
-                if with_failure(call, locking, spare, failure, nth, (&untouched, &done))? == 0 {
-                    break;
-                }
-                failures += 1;
-            }
-        }
+        failures += try_at_every_allocation(&Failure::ALL, |point| {
+            with_failure(call, locking, spare, point, (&untouched, &done))
+        })?;
     }
     match (failures > 0) == call.allocates {
         true => Ok(()),
@@ -134,22 +126,17 @@ fn every_failure_of_every_call_leaves_things_as_they_were() {
 fn a_space_that_cannot_be_made_leaves_nothing() {
     for lock_stats in [false, true] {
         for failure in Failure::ALL {
-            for nth in 1.. {
+            let points = at_every_allocation(&[failure], |point| {
                 let world = World::new();
                 let config = SpaceConfig { lock_stats, ..SpaceConfig::default() };
-                failure.arm(nth);
-                let made = Process::new(world.engine(), &config);
-                let failures = failure.stop();
-                assert_eq!(made.is_err(), failures > 0, "{failure:?} {nth}");
+                let made = point.fail(|| Process::new(world.engine(), &config));
+                assert_eq!(made.is_err(), point.reached(), "{point}");
                 assert_eq!(world.machine.accounting().spaces, usize::from(made.is_ok()));
                 drop(made);
                 drop(world.process(Locking::default()));
                 world.end();
-                if failures == 0 {
-                    assert!(nth > 1, "{failure:?}: nothing was made to fail");
-                    break;
-                }
-            }
+            });
+            assert!(points > 0, "{failure:?}: nothing was made to fail");
         }
     }
 }
@@ -158,47 +145,36 @@ fn a_space_that_cannot_be_made_leaves_nothing() {
 #[test]
 fn an_engine_that_cannot_be_made_leaves_nothing() {
     for failure in Failure::ALL {
-        for nth in 1.. {
+        let points = at_every_allocation(&[failure], |point| {
             let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
             let handle = machine.clone();
-            failure.arm(nth);
-            let engine = Engine::new(handle, Config::default());
-            let failures = failure.stop();
-            assert_eq!(engine.is_err(), failures > 0, "{failure:?} {nth}");
+            let engine = point.fail(|| Engine::new(handle, Config::default()));
+            assert_eq!(engine.is_err(), point.reached(), "{point}");
             drop(engine);
             machine.accounting().assert_clean();
-            if failures == 0 {
-                assert!(nth > 1, "{failure:?}: nothing was made to fail");
-                break;
-            }
-        }
+        });
+        assert!(points > 0, "{failure:?}: nothing was made to fail");
     }
 }
 
 /// C-10 for files: opening one, and filling its cache.
 #[test]
 fn a_file_that_cannot_be_made_leaves_nothing() {
-    let mut seen = 0;
-    for failure in Failure::ALL {
-        for nth in 1.. {
-            let world = World::new();
-            failure.arm(nth);
+    let points = at_every_allocation(&Failure::ALL, |point| {
+        let world = World::new();
+        let (file, filled) = point.fail(|| {
             let file = Mapping::new(world.engine(), Disk, 4 * PAGE, false)
                 .and_then(|mapping| File::new(&mapping, FileAccess::READ, "/a/file"));
-            let filled = file.as_ref().map(|file| file.mapping().fill(3));
-            let failures = failure.stop();
-            assert_eq!(!matches!(filled, Ok(Ok(()))), failures > 0, "{failure:?} {nth}");
-            if let Ok(file) = &file {
-                file.mapping().fill(3).unwrap();
-                assert!(file.mapping().has_page(3));
-            }
-            drop(file);
-            world.end();
-            seen += failures;
-            if failures == 0 {
-                break;
-            }
+            let filled = file.as_ref().is_ok_and(|file| file.mapping().fill(3).is_ok());
+            (file, filled)
+        });
+        assert_eq!(!filled, point.reached(), "{point}");
+        if let Ok(file) = &file {
+            file.mapping().fill(3).unwrap();
+            assert!(file.mapping().has_page(3));
         }
-    }
-    assert!(seen > 0, "nothing was made to fail");
+        drop(file);
+        world.end();
+    });
+    assert!(points > 0, "nothing was made to fail");
 }

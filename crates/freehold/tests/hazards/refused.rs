@@ -10,7 +10,7 @@ use freehold::{
     space::Unmap,
     vma::flags::VmFlags,
 };
-use freehold_machine::{fail_heap_from, stop_failing_heap};
+use support::failure::{Failure, at_every_allocation};
 
 const SECTION: u64 = 2 << 20;
 
@@ -70,7 +70,7 @@ fn because_the_last_vma_is_sealed() {
 fn because_there_is_no_memory() {
     const SECTIONS: u64 = 6;
     for locking in designs() {
-        for nth in 1.. {
+        let points = at_every_allocation(&[Failure::HeapFromThere], |point| {
             let world = World::new();
             let process = world.process(locking);
             for n in 0..SECTIONS * 256 {
@@ -78,9 +78,7 @@ fn because_there_is_no_memory() {
                 process.mmap(BASE + n * 2 * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
             }
             let whole = layout(&process);
-            fail_heap_from(nth);
-            let result = process.munmap(BASE + PAGE, (SECTIONS * 512 - 2) * PAGE);
-            let failures = stop_failing_heap();
+            let result = point.fail(|| process.munmap(BASE + PAGE, (SECTIONS * 512 - 2) * PAGE));
             process.check();
             match result {
                 Ok(()) => assert_eq!(layout(&process), [(0, 1), (SECTIONS * 512 - 1, SECTIONS * 512)]),
@@ -88,20 +86,14 @@ fn because_there_is_no_memory() {
                     assert_eq!(error, MunmapError::OutOfMemory);
                     let first_and_last_cut = whole.len()..whole.len() + 3;
                     let left = layout(&process);
-                    assert!(
-                        first_and_last_cut.contains(&left.len()),
-                        "{locking:?} {nth}: {} left",
-                        left.len()
-                    );
+                    let left = left.len();
+                    assert!(first_and_last_cut.contains(&left), "{locking:?} {point}: {left} left");
                 }
             }
             drop(process);
             world.end();
-            if failures == 0 {
-                assert!(nth > 1, "nothing was made to fail");
-                break;
-            }
-        }
+        });
+        assert!(points > 0, "nothing was made to fail");
     }
 }
 

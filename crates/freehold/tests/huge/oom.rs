@@ -4,7 +4,7 @@
 //! Either the call fails, then everything is as it was and the same call succeeds afterwards; or it does with small pages.
 
 use super::{
-    support::failure::{Failure, use_up_frames, use_up_vmas},
+    support::failure::{Failure, Point, try_at_every_allocation, use_up_frames, use_up_vmas},
     *,
 };
 use freehold::{
@@ -226,7 +226,7 @@ fn designs() -> [Locking; 4] {
     ]
 }
 
-/// Makes the call with one failure; returns how many there were.
+/// Makes the call with one failure.
 ///
 /// # Errors
 ///
@@ -234,17 +234,15 @@ fn designs() -> [Locking; 4] {
 fn with_failure(
     call: &Call,
     locking: Locking,
-    (failure, nth): (Failure, u64),
+    point: &Point,
     (untouched, done): (&State, &State),
-) -> Result<u64, String> {
-    let what = |how: &str| Err(format!("{}, {locking:?}, {failure:?} {nth}: {how}", call.name));
+) -> Result<(), String> {
+    let what = |how: &str| Err(format!("{}, {locking:?}, {point}: {how}", call.name));
     let mut scene = Scene::new(locking, call.forked);
-    failure.arm(nth);
-    let result = (call.run)(&mut scene);
-    let failures = failure.stop();
+    let result = point.fail(|| (call.run)(&mut scene));
     scene.check();
     if let Err(errno) = result {
-        if failures == 0 || !matches!(errno, Errno::ENOMEM | Errno::EAGAIN) {
+        if !point.reached() || !matches!(errno, Errno::ENOMEM | Errno::EAGAIN) {
             return what(&format!("ended with {errno:?}"));
         }
         if !call.discards && scene.state() != *untouched {
@@ -257,7 +255,7 @@ fn with_failure(
     // At the second attempt, or at the first, because what failed could be done without.
     let state = scene.state();
     scene.end();
-    if state == *done { Ok(failures) } else { what("does not end as it should") }
+    if state == *done { Ok(()) } else { what("does not end as it should") }
 }
 
 fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
@@ -271,15 +269,9 @@ fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
         state
     };
     let (untouched, done) = (state(false), state(true));
-    let mut failures = 0;
-    for failure in Failure::ALL {
-        for nth in 1.. {
-            if with_failure(call, locking, (failure, nth), (&untouched, &done))? == 0 {
-                break;
-            }
-            failures += 1;
-        }
-    }
+    let failures = try_at_every_allocation(&Failure::ALL, |point| {
+        with_failure(call, locking, point, (&untouched, &done))
+    })?;
     match (failures > 0) == call.allocates {
         true => Ok(()),
         false => Err(format!("{}, {locking:?}: {failures} failures", call.name)),

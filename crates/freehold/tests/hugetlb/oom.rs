@@ -1,7 +1,10 @@
 //! Memory runs out in the middle of calls on huge pages: every allocation of every call fails once, alone or with all that
 //! follow. A call that fails has changed nothing that the pool or another process would notice, and succeeds the next time.
 
-use super::{support::failure::Failure, *};
+use super::{
+    support::failure::{Failure, at_every_allocation},
+    *,
+};
 use freehold::space::RemapFlags;
 
 /// A private mapping of three pages, of which the second is there; and a span of a file, of which the first page is, with a table
@@ -91,27 +94,17 @@ const CALLS: [Call; 11] = [
 fn every_allocation_fails_once() {
     let mut total = 0;
     for (name, call) in CALLS {
-        let mut failed = 0;
-        for failure in Failure::ALL {
-            for nth in 1.. {
-                let designs: Vec<Locking> = designs().collect();
-                let mut scene = Scene::new(designs[nth as usize % designs.len()]);
-                failure.arm(nth);
-                let result = call(&mut scene);
-                let reached = failure.stop() > 0;
-                failed += u64::from(reached);
-                scene.process.check();
-                if result.is_err() {
-                    assert!(reached, "{name} failed by itself");
-                    assert!(call(&mut scene).is_ok(), "{name}, {failure:?} {nth}: it fails the second time");
-                }
-                scene.end();
-                if !reached {
-                    break;
-                }
+        total += at_every_allocation(&Failure::ALL, |point| {
+            let designs: Vec<Locking> = designs().collect();
+            let mut scene = Scene::new(designs[point.nth as usize % designs.len()]);
+            let result = point.fail(|| call(&mut scene));
+            scene.process.check();
+            if result.is_err() {
+                assert!(point.reached(), "{name} failed by itself");
+                assert!(call(&mut scene).is_ok(), "{name}, {point}: it fails the second time");
             }
-        }
-        total += failed;
+            scene.end();
+        });
     }
     // Not every call needs memory in this scene; together they do, at many places.
     assert!(total > 50, "{total} allocations failed");

@@ -1,6 +1,9 @@
 //! Calls on files of huge pages that fail: what the file and the pool were before, they are afterwards.
 
-use super::{support::failure::Failure, *};
+use super::{
+    support::failure::{Failure, at_every_allocation},
+    *,
+};
 use freehold::{error::MmapError, object::Seals, space::Limits};
 use freehold_machine::Task;
 
@@ -220,30 +223,23 @@ fn nor_one_that_is_killed() {
 fn nor_one_for_which_there_is_no_memory() {
     let mut failed = 0;
     for (flags, private) in [(PROMISED, false), (COPIED, true)] {
-        for failure in Failure::ALL {
-            for nth in 1.. {
-                let world = world(POOL);
-                let process = world.process(designs().nth(nth as usize % designs().count()).unwrap());
-                let file = file(&world, HUGE);
-                process.mmap(BASE + HUGE, HUGE, R, support::ANON | MapFlags::FIXED, None, 0).unwrap();
-                failure.arm(nth);
-                let mapped = process.mmap(BASE, 2 * HUGE, RW, flags, Some(&file), 0);
-                let reached = failure.stop() > 0;
-                let size = file.mapping().size();
-                match mapped {
-                    Ok(_) => assert_eq!((counts(&world).reserved, size), (2, 2 * HUGE)),
-                    Err(_) => assert_eq!((counts(&world), size), (all_free(POOL), HUGE), "{private}, {nth}"),
-                }
-                failed += u64::from(mapped.is_err());
-                process.check();
-                drop((process, file));
-                assert_eq!(counts(&world), all_free(POOL));
-                world.end();
-                if !reached {
-                    break;
-                }
+        at_every_allocation(&Failure::ALL, |point| {
+            let world = world(POOL);
+            let process = world.process(designs().nth(point.nth as usize % designs().count()).unwrap());
+            let file = file(&world, HUGE);
+            process.mmap(BASE + HUGE, HUGE, R, support::ANON | MapFlags::FIXED, None, 0).unwrap();
+            let mapped = point.fail(|| process.mmap(BASE, 2 * HUGE, RW, flags, Some(&file), 0));
+            let size = file.mapping().size();
+            match mapped {
+                Ok(_) => assert_eq!((counts(&world).reserved, size), (2, 2 * HUGE)),
+                Err(_) => assert_eq!((counts(&world), size), (all_free(POOL), HUGE), "{private}, {point}"),
             }
-        }
+            failed += u64::from(mapped.is_err());
+            process.check();
+            drop((process, file));
+            assert_eq!(counts(&world), all_free(POOL));
+            world.end();
+        });
     }
     assert!(failed > 5, "{failed} calls failed");
 }
@@ -278,33 +274,22 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
 /// The same for want of memory: each allocation fails once. What was promised beyond the end is promised again.
 #[test]
 fn fallocate_without_memory() {
-    for failure in Failure::ALL {
-        for nth in 1.. {
-            let world = world(POOL);
-            let process = world.process(Locking::default());
-            let file = file(&world, HUGE);
-            let mapping = file.mapping();
-            process.mmap(BASE, HUGE, R, PROMISED, Some(&file), 2 * HUGE).unwrap();
-            failure.arm(nth);
-            let allocated = mapping.allocate(HUGE..4 * HUGE);
-            let reached = failure.stop() > 0;
-            match allocated {
-                Ok(()) => assert_eq!((mapping.size(), counts(&world).free), (4 * HUGE, POOL - 3)),
-                Err(_) => {
-                    assert_eq!(mapping.size(), HUGE);
-                    assert_eq!(
-                        (counts(&world).free, counts(&world).reserved),
-                        (POOL, 1),
-                        "{failure:?} {nth}"
-                    );
-                }
-            }
-            drop((process, file));
-            assert_eq!(counts(&world), all_free(POOL));
-            world.end();
-            if !reached {
-                break;
+    at_every_allocation(&Failure::ALL, |point| {
+        let world = world(POOL);
+        let process = world.process(Locking::default());
+        let file = file(&world, HUGE);
+        let mapping = file.mapping();
+        process.mmap(BASE, HUGE, R, PROMISED, Some(&file), 2 * HUGE).unwrap();
+        let allocated = point.fail(|| mapping.allocate(HUGE..4 * HUGE));
+        match allocated {
+            Ok(()) => assert_eq!((mapping.size(), counts(&world).free), (4 * HUGE, POOL - 3)),
+            Err(_) => {
+                assert_eq!(mapping.size(), HUGE);
+                assert_eq!((counts(&world).free, counts(&world).reserved), (POOL, 1), "{point}");
             }
         }
-    }
+        drop((process, file));
+        assert_eq!(counts(&world), all_free(POOL));
+        world.end();
+    });
 }

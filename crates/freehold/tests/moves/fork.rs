@@ -5,8 +5,8 @@ use freehold::{
     space::Advice,
     vma::flags::VmFlags,
 };
-use freehold_machine::{fail_heap_once, fail_memory_once, stop_failing_heap, stop_failing_memory};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use support::failure::{Failure, at_every_allocation};
 
 fn fork(process: &Process, cpu: &Vcpu) -> Process {
     Process::of(cpu.call(|| process.fork()).unwrap())
@@ -138,10 +138,8 @@ fn merging_after_fork() {
 #[test]
 fn a_fork_that_fails_leaves_the_parent_as_it_was() {
     // C-64: no memory, at each step.
-    type Fail = (fn(u64), fn() -> u64);
-    let kinds: [Fail; 2] = [(fail_memory_once, stop_failing_memory), (fail_heap_once, stop_failing_heap)];
-    for (fail, stop) in kinds {
-        for nth in 1.. {
+    for failure in [Failure::Memory, Failure::Heap] {
+        let points = at_every_allocation(&[failure], |point| {
             let world = World::new();
             let process = world.process(Locking::default());
             let mut cpu = world.machine.cpu(0);
@@ -152,10 +150,8 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
             }
             let mapped = process.mmap(0, 4 * PAGE, RW, MapFlags::PRIVATE, Some(&file), 0).unwrap();
             process.store(&mut cpu, mapped, 3u64).unwrap();
-            fail(nth);
-            let forked = cpu.call(|| process.fork());
-            let failed = stop() > 0;
-            assert_eq!(forked.is_err(), failed);
+            let forked = point.fail(|| cpu.call(|| process.fork()));
+            assert_eq!(forked.is_err(), point.reached());
             assert!(matches!(forked, Ok(_) | Err(ForkError::OutOfMemory)));
             file.mapping().check();
             process.check();
@@ -166,11 +162,8 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
             }
             drop((process, cpu, file));
             world.end();
-            if !failed {
-                assert!(nth > 1, "nothing was made to fail");
-                break;
-            }
-        }
+        });
+        assert!(points > 0, "nothing was made to fail");
     }
 }
 

@@ -5,7 +5,7 @@ use freehold::{
     space::{Advice, RemapFlags},
     vma::flags::VmFlags,
 };
-use freehold_machine::{fail_heap_once, fail_memory_once, stop_failing_heap, stop_failing_memory};
+use support::failure::{Failure, Point, at_every_allocation};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE;
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -260,8 +260,8 @@ fn a_file_finds_its_pages_wherever_they_were_moved() {
     });
 }
 
-/// Moves 1,024 pages from page `first` to page `to`; the allocation number `nth` on the way fails. Returns whether there was one.
-fn move_without_memory(first: u64, to: u64, nth: u64, fail: fn(u64), stop: fn() -> u64) -> bool {
+/// Moves 1,024 pages from page `first` to page `to`; an allocation on the way fails.
+fn move_without_memory(first: u64, to: u64, point: &Point) {
     let written = [0, 5, 300, 511, 512, 699, 1024];
     let world = World::new();
     let process = world.process(Locking::default());
@@ -270,34 +270,28 @@ fn move_without_memory(first: u64, to: u64, nth: u64, fail: fn(u64), stop: fn() 
     for page in written.into_iter().filter(|&page| page < first + 1024) {
         process.store(&mut cpu, BASE + page * PAGE, page + 1).unwrap();
     }
-    fail(nth);
-    let moved = remap(&process, first, 1024, 1024, FIXED, to);
-    let failed = stop() > 0;
+    let moved = point.fail(|| remap(&process, first, 1024, 1024, FIXED, to));
     process.check();
     if let Err(error) = moved {
         assert_eq!(error, Errno::ENOMEM);
-        assert!(failed && unmapped(&process, &mut cpu, BASE + to * PAGE));
+        assert!(point.reached() && unmapped(&process, &mut cpu, BASE + to * PAGE));
     }
     for page in written.into_iter().filter(|page| (first..first + 1024).contains(page)) {
         let at = if moved.is_ok() { BASE + (to - first) * PAGE } else { BASE };
-        assert_eq!(process.load::<u64>(&mut cpu, at + page * PAGE), Ok(page + 1), "failure {nth}");
+        assert_eq!(process.load::<u64>(&mut cpu, at + page * PAGE), Ok(page + 1), "{point}");
     }
     drop((process, cpu));
     world.end();
-    failed
 }
 
 #[test]
 fn a_move_that_fails_changes_nothing() {
     // C-47: no memory, at each step; of entries, and of whole tables.
-    type Fail = (fn(u64), fn() -> u64);
-    let kinds: [Fail; 2] = [(fail_memory_once, stop_failing_memory), (fail_heap_once, stop_failing_heap)];
     for (first, to) in [(1, 5000), (0, 512 * 512 * 2)] {
-        let mut failures = 0;
-        for (fail, stop) in kinds {
-            failures += (1..).take_while(|&nth| move_without_memory(first, to, nth, fail, stop)).count();
-        }
-        assert!(failures > 0, "nothing was made to fail");
+        let points = at_every_allocation(&[Failure::Memory, Failure::Heap], |point| {
+            move_without_memory(first, to, point);
+        });
+        assert!(points > 0, "nothing was made to fail");
     }
 }
 

@@ -5,7 +5,7 @@ use freehold::{
     error::StackMoveError,
     space::{Advice, Limits},
 };
-use support::failure::{Failure, use_up_frames, use_up_vmas};
+use support::failure::{Failure, at_every_allocation, use_up_frames, use_up_vmas};
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
 /// Where it is made: a few pages on both sides of the end of a table's span.
@@ -115,41 +115,33 @@ fn what_is_special_goes_along() {
 /// Without memory at any point nothing has moved.
 #[test]
 fn oom() {
-    let mut failures = 0;
-    for failure in Failure::ALL {
-        for spare in 0..2 {
-            for nth in 1.. {
-                let world = World::new();
-                let limits = Limits::default();
-                let config = SpaceConfig { limits, ..SpaceConfig::default() };
-                let process = Process::new(world.engine(), &config).unwrap();
-                let mut cpu = world.machine.cpu(0);
-                stack(&process, START, 7);
-                fill_half(&process, &mut cpu, START, 7);
-                let hog = world.process(Locking::default());
-                use_up_frames(&world, &hog, &mut cpu, BASE, spare);
-                use_up_vmas(&hog, 1, BASE + (1 << 30), spare);
-                failure.arm(nth);
-                let moved = process.move_stack(START, 1 << 30);
-                let failed = failure.stop();
-                drop(hog);
-                process.check();
-                match moved {
-                    Ok(()) => assert_half(&process, &mut cpu, START - (1 << 30), 7),
-                    Err(error) => {
-                        assert_eq!(error, StackMoveError::OutOfMemory);
-                        assert_half(&process, &mut cpu, START, 7);
-                    }
-                }
-                drop((process, cpu));
-                world.end();
-                failures += failed;
-                if failed == 0 {
-                    assert_eq!(moved, Ok(()));
-                    break;
+    let mut points = 0;
+    for spare in 0..2 {
+        points += at_every_allocation(&Failure::ALL, |point| {
+            let world = World::new();
+            let limits = Limits::default();
+            let config = SpaceConfig { limits, ..SpaceConfig::default() };
+            let process = Process::new(world.engine(), &config).unwrap();
+            let mut cpu = world.machine.cpu(0);
+            stack(&process, START, 7);
+            fill_half(&process, &mut cpu, START, 7);
+            let hog = world.process(Locking::default());
+            use_up_frames(&world, &hog, &mut cpu, BASE, spare);
+            use_up_vmas(&hog, 1, BASE + (1 << 30), spare);
+            let moved = point.fail(|| process.move_stack(START, 1 << 30));
+            drop(hog);
+            process.check();
+            match moved {
+                Ok(()) => assert_half(&process, &mut cpu, START - (1 << 30), 7),
+                Err(error) => {
+                    assert!(point.reached());
+                    assert_eq!(error, StackMoveError::OutOfMemory);
+                    assert_half(&process, &mut cpu, START, 7);
                 }
             }
-        }
+            drop((process, cpu));
+            world.end();
+        });
     }
-    assert!(failures > 2, "{failures}");
+    assert!(points > 2, "{points}");
 }

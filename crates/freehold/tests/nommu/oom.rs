@@ -3,7 +3,7 @@
 
 use super::*;
 use freehold::error::Errno;
-use support::failure::Failure;
+use support::failure::{Failure, at_every_allocation};
 
 struct Scene {
     flat: Flat,
@@ -134,19 +134,17 @@ fn every_allocation_of_every_call_fails() {
         scene.end();
         for failure in Failure::ALL {
             let mut refusals = 0;
-            for nth in 1.. {
-                assert!(nth < 100, "{}: the failures do not end", call.name);
+            at_every_allocation(&[failure], |point| {
+                let what = format!("{}, {point}", call.name);
+                assert!(point.nth < 100, "{what}: the failures do not end");
                 let scene = Scene::new();
                 let before = scene.state();
-                failure.arm(nth);
-                let result = (call.run)(&scene);
-                let failures = failure.stop();
-                let what = format!("{}, {failure:?} {nth}", call.name);
+                let result = point.fail(|| (call.run)(&scene));
                 match result {
                     Ok(()) => assert_eq!(scene.state().sizes(), done.sizes(), "{what}"),
                     Err(errno) => {
                         refusals += 1;
-                        assert!(failures > 0, "{what}: failed by itself");
+                        assert!(point.reached(), "{what}: failed by itself");
                         assert_eq!(errno, Errno::ENOMEM, "{what}");
                         assert_eq!(scene.state(), before, "{what}");
                         assert_eq!((call.run)(&scene), Ok(()), "{what}: the second time");
@@ -154,10 +152,7 @@ fn every_allocation_of_every_call_fails() {
                     }
                 }
                 scene.end();
-                if failures == 0 {
-                    break;
-                }
-            }
+            });
             let expected = match failure {
                 Failure::Memory => call.needs.0,
                 Failure::MemoryFromThere => call.needs.1,

@@ -5,15 +5,12 @@ use freehold::{
     access::IoVec,
     error::{AccessError, ForkError},
 };
-use std::cell::Cell;
-use support::failure::{use_up_frames, use_up_vmas};
+use support::failure::{Point, at_every_allocation, use_up_frames, use_up_vmas};
 
 /// Memory that will run out.
 struct Ending<'w> {
     world: &'w World,
-    failure: Failure,
-    nth: u64,
-    failures: Cell<u64>,
+    point: &'w Point,
 }
 
 impl Ending<'_> {
@@ -22,37 +19,27 @@ impl Ending<'_> {
         let hog = self.world.process(Locking::default());
         use_up_frames(self.world, &hog, cpu, BASE, spare);
         use_up_vmas(&hog, live_vmas, BASE + (1 << 30), spare);
-        self.failure.arm(self.nth);
-        let result = f(cpu);
-        self.failures.set(self.failure.stop());
-        result
+        self.point.fail(|| f(cpu))
     }
 }
 
 /// Repeats `attempt`, which says whether all succeeded, with a failure at every allocation in turn.
 fn at_every_ordinal(attempt: impl Fn(&Ending<'_>, &Process, &mut Vcpu, u64) -> bool) {
-    let mut failures = 0;
-    for failure in Failure::ALL {
-        for spare in 0..3 {
-            for nth in 1.. {
-                let world = World::new();
-                let ending = Ending { world: &world, failure, nth, failures: Cell::new(0) };
-                let process = world.process(Locking::default());
-                let mut cpu = world.machine.cpu(0);
-                let all = attempt(&ending, &process, &mut cpu, spare);
-                process.check();
-                let failed = ending.failures.get();
-                drop((process, cpu));
-                world.end();
-                failures += failed;
-                if failed == 0 {
-                    assert!(all, "{failure:?} {nth}: nothing failed, and yet it did not succeed");
-                    break;
-                }
-            }
-        }
+    let mut points = 0;
+    for spare in 0..3 {
+        points += at_every_allocation(&Failure::ALL, |point| {
+            let world = World::new();
+            let ending = Ending { world: &world, point };
+            let process = world.process(Locking::default());
+            let mut cpu = world.machine.cpu(0);
+            let all = attempt(&ending, &process, &mut cpu, spare);
+            process.check();
+            drop((process, cpu));
+            world.end();
+            assert!(all || point.reached(), "{point}: nothing failed, and yet it did not succeed");
+        });
     }
-    assert!(failures > 4, "{failures} failures are no test");
+    assert!(points > 4, "{points} failures are no test");
 }
 
 #[test]

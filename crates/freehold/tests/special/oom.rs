@@ -5,7 +5,7 @@
 //! is open, and no other; and the same call succeeds.
 
 use super::{
-    support::failure::{Failure, use_up_frames, use_up_vmas},
+    support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},
     *,
 };
 use freehold::{error::Errno, space::RemapFlags};
@@ -99,14 +99,12 @@ fn remap(s: &Scene, from: u64, pages: u64) -> Result<(), Errno> {
     moved.map(drop).map_err(|error| error.errno())
 }
 
-fn failing(call: &Call, locking: Locking, failure: Failure, nth: u64) -> u64 {
-    let what = format!("{}, {locking:?}, {failure:?} {nth}", call.name);
+fn failing(call: &Call, locking: Locking, point: &Point) {
+    let what = format!("{}, {locking:?}, {point}", call.name);
     let mut scene = Scene::new(locking);
     let before = scene.contents();
     let made = scene.board.counts.made.load(SeqCst);
-    failure.arm(nth);
-    let result = (call.run)(&mut scene);
-    let failures = failure.stop();
+    let result = point.fail(|| (call.run)(&mut scene));
     scene.check(&what);
     if let Err(error) = result {
         assert_eq!(error, Errno::ENOMEM, "{what}");
@@ -122,7 +120,6 @@ fn failing(call: &Call, locking: Locking, failure: Failure, nth: u64) -> u64 {
         scene.check(&what);
     }
     scene.end();
-    failures
 }
 
 #[test]
@@ -130,14 +127,7 @@ fn oom() {
     let mut met = 0;
     for call in &CALLS {
         for locking in [Locking::ALL[0], Locking::default()] {
-            for failure in Failure::ALL {
-                for nth in 1.. {
-                    match failing(call, locking, failure, nth) {
-                        0 => break,
-                        _ => met += 1,
-                    }
-                }
-            }
+            met += at_every_allocation(&Failure::ALL, |point| failing(call, locking, point));
         }
     }
     assert!(met > 100, "only {met} allocations failed");

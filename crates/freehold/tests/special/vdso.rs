@@ -8,7 +8,7 @@ use freehold::{
     space::{Advice, Limits, RemapFlags, SpecialPart},
     vma::flags::VmFlags,
 };
-use freehold_machine::{Mmu, fail_heap_once, stop_failing_heap};
+use freehold_machine::Mmu;
 use std::{
     ops::Range,
     sync::{
@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
+use support::failure::{Failure, at_every_allocation};
 
 /// The data's flags on x86.
 const VVAR: VmFlags =
@@ -113,23 +114,17 @@ fn a_pair_comes_whole_or_not_at_all() {
             let prot = if n % 2 == 0 { R } else { RW };
             process.mmap(BASE + (64 + n) * PAGE, PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
         }
-        for nth in 1.. {
+        at_every_allocation(&[Failure::Heap], |point| {
             let before = layout(process);
-            fail_heap_once(nth);
-            let installed = pair.install(process, BASE);
-            let failed = stop_failing_heap() > 0;
+            let installed = point.fail(|| pair.install(process, BASE));
             process.check();
-            if !failed {
-                assert_eq!(installed, Ok(BASE));
-                process.munmap(BASE, 4 * PAGE).unwrap();
-                break;
-            }
+            assert!(point.reached() || installed == Ok(BASE));
             match installed {
                 Ok(at) => process.munmap(at, 4 * PAGE).unwrap(),
                 Err(error) => assert_eq!(error, MmapError::OutOfMemory),
             }
             assert_eq!(layout(process), before);
-        }
+        });
         // Room for one and not for the other.
         let total = process.counts().total_vm;
         let limits = process.limits().get();

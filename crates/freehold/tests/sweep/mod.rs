@@ -18,7 +18,11 @@ mod scene;
 mod stage;
 mod states;
 
-use crate::support::{self, failure::Failure, *};
+use crate::support::{
+    self,
+    failure::{Failure, Point, try_at_every_allocation},
+    *,
+};
 use freehold::error::Errno;
 use ops::{Left, Op, each_op};
 use scene::{Scene, View};
@@ -44,32 +48,26 @@ fn undisturbed(op: &Op, stage: &mut Stage) -> Undisturbed {
     scene.end();
     // Looking at pages brings them in.
     let mut scene = Scene::new(stage, design(0));
-    let result = scene.run(op, None).0;
+    let result = scene.run(op, None);
     let after = scene.view();
     scene.end();
     Undisturbed { before, result, after }
 }
 
-/// Makes the call with one failure; returns how many there were.
+/// Makes the call with one failure.
 ///
 /// # Errors
 ///
 /// What is not as it should be.
-fn with_failure(
-    op: &Op,
-    stage: &mut Stage,
-    failure: Failure,
-    nth: u64,
-    good: &Undisturbed,
-) -> Result<u64, String> {
+fn with_failure(op: &Op, stage: &mut Stage, point: &Point, good: &Undisturbed) -> Result<(), String> {
     let state = stage.state.name;
     let what = |how: &str, detail: &str| {
-        Err(format!("{} ({}) of {state}, {failure:?} {nth}: {how}{detail}", op.name, op.call))
+        Err(format!("{} ({}) of {state}, {point}: {how}{detail}", op.name, op.call))
     };
-    let mut scene = Scene::new(stage, design(nth));
-    let (result, failures) = scene.run(op, Some((failure, nth)));
+    let mut scene = Scene::new(stage, design(point.nth));
+    let result = scene.run(op, Some(point));
     scene.check();
-    if failures == 0 && result != good.result {
+    if !point.reached() && result != good.result {
         return what("differs without a failure: ", &format!("{result:?}, not {:?}", good.result));
     }
     let view = scene.view();
@@ -86,7 +84,7 @@ fn with_failure(
         return what("leaves something else: ", &view.differences(expected));
     }
     if again {
-        let result = scene.run(op, None).0;
+        let result = scene.run(op, None);
         scene.check();
         if result.is_ok() != good.result.is_ok() {
             return what("made again ends with ", &format!("{result:?}, not {:?}", good.result));
@@ -97,25 +95,13 @@ fn with_failure(
         }
     }
     scene.end();
-    Ok(failures)
+    Ok(())
 }
 
 /// Every failure of one operation on one kind of memory; how many there were.
 fn every_failure(op: &Op, stage: &mut Stage) -> Result<u64, String> {
     let good = undisturbed(op, stage);
-    let mut met = 0;
-    for (once, lasting) in
-        [(Failure::Memory, Failure::MemoryFromThere), (Failure::Heap, Failure::HeapFromThere)]
-    {
-        for nth in 1.. {
-            let failures = with_failure(op, stage, once, nth, &good)?;
-            if failures == 0 {
-                break;
-            }
-            met += failures + with_failure(op, stage, lasting, nth, &good)?;
-        }
-    }
-    Ok(met)
+    try_at_every_allocation(&Failure::ALL, |point| with_failure(op, stage, point, &good))
 }
 
 /// A share of the operations, on all states.

@@ -1,6 +1,6 @@
 //! A process with one stretch of memory of some kind, everything that calls need beside it, and what of all that can be seen.
 
-use super::{ops::Op, stage::Stage, support::failure::*, *};
+use super::{ops::Op, stage::Stage, support::failure::Point, *};
 use freehold::{
     access::Pins,
     fault::FaultError,
@@ -117,14 +117,11 @@ impl<'s> Scene<'s> {
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
     }
 
-    /// Makes the call, while memory fails as told. Returns how many failures there were, too.
-    pub fn run(&mut self, op: &Op, failure: Option<(Failure, u64)>) -> (Result<u64, Errno>, u64) {
-        let run = |scene: &mut Self| {
-            // Also when the call panics: what reports it needs memory.
-            let _stop = failure.map(|(failure, _)| Stop(failure));
-            failure.inspect(|(failure, nth)| failure.arm(*nth));
-            let result = (op.run)(scene);
-            (result, failure.map_or(0, |(failure, _)| failure.stop()))
+    /// Makes the call, while memory fails as told.
+    pub fn run(&mut self, op: &Op, point: Option<&Point>) -> Result<u64, Errno> {
+        let run = |scene: &mut Self| match point {
+            Some(point) => point.fail(|| (op.run)(scene)),
+            None => (op.run)(scene),
         };
         if self.state.features.is_none() {
             return run(self);
@@ -175,15 +172,6 @@ impl<'s> Scene<'s> {
         let Scene { stage, process, cpu, file, uffd, pins, attached, child, .. } = self;
         drop((pins, process, child, cpu, file, uffd, attached));
         stage.check_that_all_is_back();
-    }
-}
-
-/// Ends the failures.
-struct Stop(Failure);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.stop();
     }
 }
 

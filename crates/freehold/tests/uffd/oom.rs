@@ -2,7 +2,7 @@
 //! or it did without.
 
 use super::{
-    support::failure::{Failure, use_up_frames, use_up_vmas},
+    support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},
     *,
 };
 use freehold::{
@@ -113,9 +113,9 @@ fn answered<R>(uffd: &Uffd, call: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Runs a call with one failure; whether there was one.
-fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bool {
-    let what = format!("{}, {locking:?}, {failure:?} {nth}", call.name);
+/// Runs a call with one failure.
+fn with_failure(call: &Call, locking: Locking, point: &Point) {
+    let what = format!("{}, {locking:?}, {point}", call.name);
     let world = World::new();
     let process = world.process(locking);
     let mut cpu = world.machine.cpu(0);
@@ -131,15 +131,11 @@ fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bo
     let hog = world.process(locking);
     use_up_frames(&world, &hog, &mut cpu, BASE, 0);
     use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
-    let (done, failures) = answered(&uffd, || {
-        failure.arm(nth);
-        let done = (call.run)(&process, &uffd);
-        (done, failure.stop())
-    });
+    let done = answered(&uffd, || point.fail(|| (call.run)(&process, &uffd)));
     match done {
         Ok(()) => {}
         Err(errno) => {
-            assert!(failures > 0, "{what}: {errno:?} without a failure");
+            assert!(point.reached(), "{what}: {errno:?} without a failure");
             assert_eq!(errno, Errno::ENOMEM, "{what}");
             assert!(process.try_read().is_some(), "{what}: a lock is still held");
             process.check();
@@ -152,17 +148,13 @@ fn with_failure(call: &Call, locking: Locking, failure: Failure, nth: u64) -> bo
     assert!(process.load::<u64>(&mut cpu, BASE).is_ok());
     drop((uffd, file, process, hog, cpu));
     world.end();
-    failures > 0
 }
 
 #[test]
 fn c55_every_failure_of_every_call() {
     for locking in [Locking::default(), Locking::ALL[0]] {
         for call in CALLS {
-            let mut failures = 0;
-            for failure in Failure::ALL {
-                failures += (1..).take_while(|nth| with_failure(call, locking, failure, *nth)).count();
-            }
+            let failures = at_every_allocation(&Failure::ALL, |point| with_failure(call, locking, point));
             assert_eq!(failures > 0, call.allocates, "{}: {failures} failures", call.name);
         }
     }
