@@ -131,7 +131,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [60, 60],
+        budget: [120, 120],
         not_quick: None,
     },
     Suite {
