@@ -62,6 +62,9 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// Each of them.
+    pub const ALL: [Self; 3] = [Effort::Quick, Effort::Full, Effort::Long];
+
     /// The value of the variable that tests read.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::{mutation::Mutation, table};
+use xtask::{mutation::Mutation, suite::Effort, table};
 
 /// Longest file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
@@ -496,6 +496,18 @@ fn the_table_of_mutations_is_the_files() {
     let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
     let written = table::put(&document, &table::of(&mutations)).expect("a place for the table");
     assert!(document == written, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
+}
+
+/// xtask says by a variable how much time tests have, and `freehold_machine::Effort` reads it: by the same words.
+#[test]
+fn efforts_are_read_as_they_are_said() {
+    let reader =
+        fs::read_to_string(root().join("crates/freehold-machine/src/effort.rs")).expect("the reader");
+    for effort in Effort::ALL {
+        let arm = format!("Ok(\"{}\") => Effort::{effort:?}", effort.name());
+        assert!(reader.contains(&arm), "effort.rs: {arm}");
+    }
+    assert_eq!(reader.matches("Ok(\"").count(), Effort::ALL.len(), "a word that nobody says");
 }
 
 /// The rooms of the engine, from the ground up: what a room uses stands before it.

@@ -73,6 +73,8 @@ pub use config::{MachineConfig, Memory};
 pub use contents::Word;
 pub use context::{RcuGuard, deepest_call, unchecked};
 pub use cpu::{Cpu, Entered};
+// For the tests of this repository.
+#[doc(hidden)]
 pub use effort::Effort;
 pub use host::Task;
 pub use inject::{
