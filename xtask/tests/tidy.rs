@@ -498,6 +498,30 @@ fn the_table_of_mutations_is_the_files() {
     assert!(document == written, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
 }
 
+/// CONTRIBUTING.md says of each operation which modules have its tests: every module is there, and nothing else.
+#[test]
+fn the_table_of_operations_is_the_modules() {
+    let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
+    let table = document.split("<!-- operations").nth(1).and_then(|rest| rest.split("<!-- end of").next());
+    let rows = table.expect("the table").lines().filter(|line| line.starts_with('|')).skip(2);
+    let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').collect()).collect();
+    for (column, program, tools) in [
+        (2, "freehold/tests/main.rs", &["support"][..]),
+        (3, "freehold-machine/tests/shuttle_engine/main.rs", &["explore", "scene"]),
+    ] {
+        let text = fs::read_to_string(root().join("crates").join(program)).expect("the program");
+        let modules = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+        let modules: Vec<&str> = modules.filter(|name| !tools.contains(name)).collect();
+        let named: Vec<&str> =
+            cells.iter().flat_map(|row| row[column].split('`').skip(1).step_by(2)).collect();
+        let missing =
+            modules.iter().filter(|name| !named.contains(name)).map(|name| format!("not in it: {name}"));
+        let gone =
+            named.iter().filter(|name| !modules.contains(name)).map(|name| format!("no module: {name}"));
+        assert_none(&format!("CONTRIBUTING.md, {program}"), missing.chain(gone).collect());
+    }
+}
+
 /// xtask says by a variable how much time tests have, and `freehold_machine::Effort` reads it: by the same words.
 #[test]
 fn efforts_are_read_as_they_are_said() {

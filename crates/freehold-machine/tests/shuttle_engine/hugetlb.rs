@@ -1,6 +1,6 @@
 //! Huge pages of pools, in two and three processes: who faults, shares tables, leaves them, and takes pages away.
 //!
-//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page and no promise is lost.
+//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page and no reservation is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -20,7 +20,7 @@ type Open = Counted<File<Machine>>;
 const HUGE: u64 = 2 << 20;
 const SPAN: u64 = 1 << 30;
 const BASE: u64 = 64 * SPAN;
-/// Nothing is promised: a span has more pages than there are.
+/// Nothing is reserved: a span has more pages than there are.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
 const PRIVATE: MapFlags =
     MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB).union(MapFlags::FIXED);
@@ -350,9 +350,9 @@ fn migration() {
     });
 }
 
-/// A promise is good whatever another thread gives back meanwhile, with no page to spare: the lock of private mappings.
+/// A reservation is good whatever another thread gives back meanwhile, with no page to spare: the lock of private mappings.
 #[test]
-fn promises_beside_dontneed() {
+fn reservations_beside_dontneed() {
     explore_both("huge pages: a fault beside DONTNEED of the only page", 8, 1, |scene| {
         assert_eq!(scene.process.mmap(BASE, HUGE, RW, PRIVATE, None, 0), Ok(BASE));
         scene.process.store(&mut scene.machine.cpu(OLD), BASE, 1u64).unwrap();

@@ -28,7 +28,7 @@ fn first_stores(
     }
 }
 
-/// Maps the pages and has threads meet there, so that in most schedules the VMA is spread afterwards. One page is there then.
+/// Maps the pages and has threads meet there, so that in most schedules the VMA has per-CPU readers afterwards. One page is there then.
 fn meet(scene: &Scene) {
     map(&scene.process, 0..PAGES, ANON);
     scene.process.space().handle_fault(page(PAGES - 1), Access::WRITE).unwrap();

@@ -135,8 +135,8 @@ fn a_standing_reader_beside_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the second, which is spread
-/// again. It does not believe in it, and its leaving lets that space's writer go on.
+/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the second, which has
+/// per-CPU readers again. It does not believe in it, and its leaving lets that space's writer go on.
 #[test]
 fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
     model_bounded(3, || {

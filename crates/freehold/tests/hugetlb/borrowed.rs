@@ -1,4 +1,4 @@
-//! Somebody looks at a page just when its owner needs it: neither the page nor the promise of it is lost, and nobody gets SIGBUS for it.
+//! Somebody looks at a page just when its owner needs it: neither the page nor its reservation is lost, and nobody gets SIGBUS for it.
 
 use super::{support::gate::Gated, *};
 use freehold::{
@@ -85,9 +85,9 @@ fn a_reader_does_not_cost_the_owner_its_page() {
     }
 }
 
-/// DONTNEED while a reader has the page: the promise stands, and a fault waits for the page.
+/// DONTNEED while a reader has the page: the reservation stands, and a fault waits for the page.
 #[test]
-fn a_promise_outlives_a_reader() {
+fn a_reservation_outlives_a_reader() {
     for locking in designs() {
         let gates = gates(locking, 1);
         let inside = gates.space.clone();
@@ -108,7 +108,7 @@ fn a_promise_outlives_a_reader() {
 
 /// The same while the page moves.
 #[test]
-fn a_promise_outlives_a_move() {
+fn a_reservation_outlives_a_move() {
     for locking in designs() {
         let gates = gates(locking, 2);
         let inside = gates.space.clone();
@@ -124,9 +124,9 @@ fn a_promise_outlives_a_move() {
     }
 }
 
-/// A pin lasts as long as its holder likes. The page comes back with the promise, whatever happened to that meanwhile.
+/// A pin lasts as long as its holder likes. The page comes back with the reservation, whatever happened to that meanwhile.
 #[test]
-fn a_promise_outlives_a_pin() {
+fn a_reservation_outlives_a_pin() {
     everywhere(2, |world, process, cpu| {
         let both = || (counts(world).free, counts(world).reserved);
         let pinned = |process: &Process, cpu: &mut Vcpu, at| {
@@ -151,7 +151,7 @@ fn a_promise_outlives_a_pin() {
         assert_eq!(both(), (1, 0));
         drop(pins);
         assert_eq!(both(), (2, 0));
-        // Another owner waits for a page that was taken on its promise, and gets it.
+        // Another owner waits for a page that was taken on its reservation, and gets it.
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let other = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let pins = pinned(process, cpu, at);

@@ -103,7 +103,7 @@ fn unaligned_ranges() {
     });
 }
 
-/// Moved pages keep what they are, and the rest of the promise moves with them.
+/// Moved pages keep what they are, and the rest of the reservation moves with them.
 #[test]
 fn a_private_mapping_moves() {
     everywhere(3, |world, process, cpu| {
@@ -185,7 +185,7 @@ fn gigantic_pages() {
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         assert_eq!(process.mremap(at, SPAN, SPAN, fixed, to), Ok(to));
         let moved = engine.migrate(process.frame_at(to).unwrap());
-        assert!(moved.is_err(), "the only page left is promised");
+        assert!(moved.is_err(), "the only page left is reserved");
         process.munmap(at + SPAN, SPAN).unwrap();
         engine.migrate(process.frame_at(to).unwrap()).unwrap();
         process.check();

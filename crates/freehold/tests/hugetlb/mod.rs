@@ -1,4 +1,4 @@
-//! Huge pages of pools: mapped, shared, copied, cut off, promised and given back. On the machine with TLBs that remember: every
+//! Huge pages of pools: mapped, shared, copied, cut off, reserved and given back. On the machine with TLBs that remember: every
 //! scenario under every design of the locks, and with both designs of the locks of huge pages.
 
 mod borrowed;
@@ -26,7 +26,7 @@ const HUGE: u64 = 2 << 20;
 const SPAN: u64 = 1 << 30;
 /// A place at the start of such a span.
 const BASE: u64 = 0x100 * SPAN;
-/// Where nothing is promised.
+/// Where nothing is reserved.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
 /// Private memory of huge pages.
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB);
@@ -44,7 +44,7 @@ fn world(pages: u64) -> World {
     world
 }
 
-/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and none promised.
+/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and none reserved.
 fn everywhere(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in designs() {
         let world = world(pages);
@@ -72,7 +72,7 @@ fn file(world: &World, bytes: u64) -> Counted<File<Machine>> {
     File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap()
 }
 
-/// Maps all of 1 GiB of a file at the start of a span, without promises.
+/// Maps all of 1 GiB of a file at the start of a span, without reservations.
 fn map_span(process: &Process, file: &Counted<File<Machine>>, at: u64) {
     assert_eq!(process.mmap(at, SPAN, RW, SHARED, Some(file), 0), Ok(at));
 }

@@ -1,4 +1,4 @@
-//! The pool's books: what is there, promised, made on demand, and given back.
+//! The pool's books: what is there, reserved, made on demand, and given back.
 
 use super::*;
 
@@ -18,12 +18,12 @@ fn a_pool_grows_and_shrinks() {
 }
 
 #[test]
-fn a_mapping_is_promised_its_pages() {
+fn a_mapping_reserves_its_pages() {
     everywhere(4, |world, process, cpu| {
         let at = process.mmap(0, 3 * HUGE, RW, PRIVATE, None, 0).unwrap();
         assert!(at.is_multiple_of(HUGE));
         assert_eq!((counts(world).free, counts(world).reserved), (4, 3));
-        // One page is left, so no two can be promised.
+        // One page is left, so no two can be reserved.
         assert_eq!(process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap_err().errno(), Errno::ENOMEM);
         process.store(cpu, at, 1u64).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
@@ -53,7 +53,7 @@ fn surplus_pages_come_and_go() {
 }
 
 #[test]
-fn without_a_promise_an_empty_pool_is_a_bus_error() {
+fn without_a_reservation_an_empty_pool_is_a_bus_error() {
     everywhere(1, |_, process, cpu| {
         let at = process.mmap(0, 2 * HUGE, RW, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();
@@ -65,7 +65,7 @@ fn without_a_promise_an_empty_pool_is_a_bus_error() {
 
 /// Many ranges of one file that do not touch: what the file keeps of them grows, and under its lock nothing is freed.
 #[test]
-fn sets_of_promises_grow() {
+fn sets_of_reservations_grow() {
     everywhere(12, |world, process, _| {
         let file = file(world, 24 * HUGE);
         for at in (0..24 * HUGE).step_by(2 * HUGE as usize) {

@@ -1,4 +1,4 @@
-//! Private mappings: copies, promises, fork.
+//! Private mappings: copies, reservations, fork.
 
 use super::*;
 use freehold::access::PinFlags;
@@ -11,7 +11,7 @@ fn pages_start_as_zeroes_and_keep_what_is_written() {
         process.store(cpu, at + 511 * PAGE, 7u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(7));
         process.madvise(at, 2 * HUGE, Advice::DontNeed).unwrap();
-        // Free again, and promised again.
+        // Free again, and reserved again.
         assert_eq!((counts(world).free, counts(world).reserved), (2, 2));
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(0));
         assert_eq!(process.rss().anon, 0);

@@ -8,7 +8,7 @@ use freehold::{error::MmapError, object::Seals, space::Limits};
 use freehold_machine::Task;
 
 const POOL: u64 = 4;
-const PROMISED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
+const RESERVED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const COPIED: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
 /// An mmap that is refused, of two pages and more than the file has.
@@ -30,7 +30,7 @@ fn granted() -> Refused {
         why: "granted",
         access: FileAccess::READ_WRITE,
         prot: RW,
-        flags: PROMISED,
+        flags: RESERVED,
         addr: BASE,
         len: 2 * HUGE,
         offset: 0,
@@ -143,7 +143,7 @@ fn cases() -> Vec<Refused> {
     ]
 }
 
-/// Every way in which mmap refuses: the file's size, the pool and the promises stay, and so does what was to be replaced, also
+/// Every way in which mmap refuses: the file's size, the pool and the reservations stay, and so does what was to be replaced, also
 /// where Linux has unmapped it by then: for want of huge pages, and for an offset inside a page.
 #[test]
 fn a_mapping_that_is_refused_leaves_no_trace() {
@@ -171,12 +171,12 @@ fn a_mapping_that_is_refused_leaves_no_trace() {
 }
 
 #[test]
-fn a_sealed_file_promises_nothing() {
+fn a_sealed_file_reserves_nothing() {
     everywhere(POOL, |world, process, _| {
         let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
         mapping.add_seals(Seals::WRITE).unwrap();
-        let mapped = process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0);
+        let mapped = process.mmap(BASE, 2 * HUGE, RW, RESERVED, Some(&file), 0);
         assert_eq!(mapped.map_err(MmapError::errno), Err(Errno::EPERM));
         assert_eq!((counts(world), mapping.size()), (all_free(POOL), HUGE));
     });
@@ -193,7 +193,7 @@ fn nor_does_one_for_which_there_is_no_vma() {
     for n in 1..3 {
         process.mmap(BASE + n * SPAN, PAGE, R, support::ANON | MapFlags::FIXED, None, 0).unwrap();
     }
-    let mapped = process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0);
+    let mapped = process.mmap(BASE, 2 * HUGE, RW, RESERVED, Some(&file), 0);
     assert_eq!(mapped, Err(MmapError::TooManyVmas));
     assert_eq!((counts(&world), file.mapping().size()), (all_free(POOL), HUGE));
     drop((process, file));
@@ -208,7 +208,7 @@ fn nor_one_that_is_killed() {
         let mapped = std::thread::scope(|scope| {
             let call = || {
                 Task::current().interrupt_wait(1);
-                process.mmap(BASE, 2 * HUGE, RW, PROMISED, Some(&file), 0)
+                process.mmap(BASE, 2 * HUGE, RW, RESERVED, Some(&file), 0)
             };
             scope.spawn(call).join().unwrap()
         });
@@ -222,7 +222,7 @@ fn nor_one_that_is_killed() {
 #[test]
 fn nor_one_for_which_there_is_no_memory() {
     let mut failed = 0;
-    for (flags, private) in [(PROMISED, false), (COPIED, true)] {
+    for (flags, private) in [(RESERVED, false), (COPIED, true)] {
         at_every_allocation(&Failure::ALL, |point| {
             let world = world(POOL);
             let process = world.process(designs().nth(point.nth as usize % designs().count()).unwrap());
@@ -250,8 +250,8 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
     everywhere(POOL, |world, process, cpu| {
         let file = file(world, 2 * HUGE);
         let mapping = file.mapping();
-        // Pages 3 and 4 are promised to somebody who may only read, and so has not enlarged the file.
-        process.mmap(BASE, 2 * HUGE, R, PROMISED, Some(&file), 3 * HUGE).unwrap();
+        // Pages 3 and 4 are reserved for somebody who may only read, and so has not enlarged the file.
+        process.mmap(BASE, 2 * HUGE, R, RESERVED, Some(&file), 3 * HUGE).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (POOL, 2));
         // Pages 2 to 4 come, and go again when there is none for page 5.
         assert_eq!(mapping.allocate(HUGE..6 * HUGE).unwrap_err().errno(), Errno::ENOSPC);
@@ -271,7 +271,7 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
     });
 }
 
-/// The same for want of memory: each allocation fails once. What was promised beyond the end is promised again.
+/// The same for want of memory: each allocation fails once. What was reserved beyond the end is reserved again.
 #[test]
 fn fallocate_without_memory() {
     at_every_allocation(&Failure::ALL, |point| {
@@ -279,7 +279,7 @@ fn fallocate_without_memory() {
         let process = world.process(Locking::default());
         let file = file(&world, HUGE);
         let mapping = file.mapping();
-        process.mmap(BASE, HUGE, R, PROMISED, Some(&file), 2 * HUGE).unwrap();
+        process.mmap(BASE, HUGE, R, RESERVED, Some(&file), 2 * HUGE).unwrap();
         let allocated = point.fail(|| mapping.allocate(HUGE..4 * HUGE));
         match allocated {
             Ok(()) => assert_eq!((mapping.size(), counts(&world).free), (4 * HUGE, POOL - 3)),

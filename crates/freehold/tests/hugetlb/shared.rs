@@ -208,13 +208,13 @@ fn truncation_takes_pages_from_all() {
 }
 
 #[test]
-fn promises_are_the_files() {
+fn reservations_are_the_files() {
     everywhere(4, |world, process, cpu| {
         let file = file(world, 3 * HUGE);
         let flags = MapFlags::SHARED;
         let at = process.mmap(0, 2 * HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(counts(world).reserved, 2);
-        // What is promised is not promised twice.
+        // What is reserved is not reserved twice.
         let again = process.mmap(0, 3 * HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(counts(world).reserved, 3);
         process.store(cpu, at, 1u64).unwrap();

@@ -1,7 +1,6 @@
 //! Pages pinned from outside: what is pinned and what is refused, and that a pin, its program, and the program's children each see
 //! what they should.
 
-mod between;
 mod crowded;
 mod files;
 mod fork;

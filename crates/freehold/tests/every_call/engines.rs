@@ -54,7 +54,7 @@ fn a_file_of_huge_pages() {
         let file = File::new(&mapping, FileAccess::READ_WRITE, "huge").unwrap();
         refused(process, &file, size.bytes(), MapFlags::SHARED);
         refused(process, &file, size.bytes(), MapFlags::PRIVATE);
-        assert_eq!(other.engine().huge_pool(size).counts(None).reserved, 0, "nothing was promised");
+        assert_eq!(other.engine().huge_pool(size).counts(None).reserved, 0, "nothing was reserved");
     });
 }
 

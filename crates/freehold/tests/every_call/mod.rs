@@ -1,0 +1,11 @@
+//! What every call keeps to: arguments, contexts, bounds, and what is left when memory runs out or a signal comes.
+
+mod contexts;
+mod edges;
+mod engines;
+mod hostile;
+mod killed;
+mod oom;
+mod storm;
+
+use crate::support::{self, *};

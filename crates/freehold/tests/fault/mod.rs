@@ -1,0 +1,6 @@
+//! Faults beside each other, and beside who walks the page tables.
+
+mod together;
+mod walkers;
+
+use crate::support::*;

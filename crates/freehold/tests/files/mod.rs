@@ -1,0 +1,10 @@
+//! Mapped files: their pages, their caches, write-back, truncation, seals.
+
+mod advice;
+mod direct;
+mod drop_clean;
+mod mapped;
+mod remembered;
+mod seals;
+
+use crate::support::*;

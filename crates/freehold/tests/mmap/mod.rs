@@ -1,0 +1,9 @@
+//! mmap: where mappings go, what they merge with, how much there may be.
+
+mod merging;
+mod places;
+mod remap_file_pages;
+mod sizes;
+mod zeroes;
+
+use crate::support::*;

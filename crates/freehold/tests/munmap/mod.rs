@@ -1,0 +1,10 @@
+//! munmap: who holds which lock, what is refused, what is left behind. Numbers such as C-10 are those of `docs/hazards.md`.
+
+mod balance;
+mod callers;
+mod hooks;
+mod leftovers;
+mod listed;
+mod refused;
+
+use crate::support::{self, *};
