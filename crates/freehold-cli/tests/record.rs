@@ -59,8 +59,7 @@ fn paths_are_renamed_in_both_files() {
         return;
     }
     for file in [made, folder.path().join("t.snap.zst")] {
-        let text = zstd::decode_all(std::fs::File::open(&file).expect("there")).expect("zstd");
-        let text = String::from_utf8(text).expect("text");
+        let text = text_of(&file);
         assert!(text.contains(" /elsewhere/"), "{text}");
         assert!(!text.contains(" /usr/"), "{text}");
     }
@@ -339,6 +338,35 @@ fn namespaces() {
     }
 }
 
+/// The recording of a program that said where its memory is, and which descriptor it used.
+struct Watched {
+    made: PathBuf,
+    text: String,
+    start: u64,
+    fd: String,
+}
+
+/// Records a program of this file by the kernel's tracing. `None` without leave to look into its memory, or if the program said
+/// nothing: not every kernel knows its calls.
+fn watch(folder: &TempDir, program: &str) -> Option<Watched> {
+    let (output, made) = record_program(folder, &[], program);
+    let made = made.filter(|made| is_by_the_kernel(made))?;
+    if String::from_utf8_lossy(&output.stderr).contains("are not recorded: ") {
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (_, said) = said.split_once("at ")?;
+    let (start, fd) = said.lines().next()?.split_once(" by ")?;
+    let start = u64::from_str_radix(start, 16).expect("hexadecimal");
+    Some(Watched { text: text_of(&made), made, start, fd: fd.to_owned() })
+}
+
+fn text_of(recording: &Path) -> String {
+    let text = zstd::decode_all(std::fs::File::open(recording).expect("there")).expect("zstd");
+    String::from_utf8(text).expect("text")
+}
+
 #[test]
 #[ignore = "a program that others record"]
 fn memory_of_a_userfaultfd() {
@@ -371,29 +399,16 @@ const UNREGISTER: u64 = 0x8010_aa01;
 #[test]
 fn registrations_with_a_userfaultfd() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (output, Some(made)) = record_program(&folder, &[], "memory_of_a_userfaultfd") else { return };
-    let said = String::from_utf8_lossy(&output.stderr);
-    // Without leave to look, the recording is one without.
-    if !is_by_the_kernel(&made) || said.contains("are not recorded: ") {
-        return;
-    }
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let told = told.split_once("at ").and_then(|(_, rest)| rest.lines().next()?.split_once(" by "));
-    // Not every kernel has userfaultfds.
-    let Some((start, fd)) = told else { return };
-    let at = |offset: u64| u64::from_str_radix(start, 16).expect("hexadecimal") + offset;
-    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
-    let text = String::from_utf8(text).expect("text");
-    let (first, second, odd) = (at(0x1000), at(0x2000), at(1));
+    let Some(Watched { made, text, start, fd }) = watch(&folder, "memory_of_a_userfaultfd") else { return };
+    let (first, second, odd) = (start + 0x1000, start + 0x2000, start + 1);
     let mut rest = text.as_str();
     for line in [
         format!(" ioctl {fd} {API:x} aa 0 0 = 0 "),
-        format!(" mmap 0 4000 3 22 -1 0 = {start} "),
+        format!(" mmap 0 4000 3 22 -1 0 = {start:x} "),
         format!(" ioctl {fd} {REGISTER:x} {first:x} 2000 1 = 0 "),
         format!(" ioctl {fd} {UNREGISTER:x} {second:x} 1000 0 = 0 "),
         format!(" ioctl {fd} {REGISTER:x} {odd:x} 1000 1 = -22 "),
-        format!(" munmap {start} 4000 = 0 "),
+        format!(" munmap {start:x} 4000 = 0 "),
     ] {
         let (_, behind) = rest.split_once(&line).unwrap_or_else(|| panic!("no{line}in\n{rest}"));
         rest = behind;
@@ -444,18 +459,8 @@ fn advice_in_ranges() {
 #[test]
 fn ranges_of_an_advice() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (output, Some(made)) = record_program(&folder, &[], "advice_in_ranges") else { return };
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !is_by_the_kernel(&made) || said.contains("are not recorded: ") {
-        return;
-    }
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let told = told.split_once("at ").and_then(|(_, rest)| rest.lines().next()?.split_once(" by "));
-    let Some((start, fd)) = told else { return };
-    let at = |page: u64| u64::from_str_radix(start, 16).expect("hexadecimal") + page * 0x1000;
-    let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
-    let text = String::from_utf8(text).expect("text");
+    let Some(Watched { made, text, start, fd }) = watch(&folder, "advice_in_ranges") else { return };
+    let at = |page: u64| start + page * 0x1000;
     let ranges = |pages: &[u64]| {
         let words: Vec<_> = pages.iter().map(|page| format!("{:x}+1000", at(*page))).collect();
         words.join(",")
@@ -529,8 +534,7 @@ fn limits_are_recorded_with_what_changes_them() {
             return;
         }
         assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
-        let text = zstd::decode_all(std::fs::File::open(&made).expect("there")).expect("zstd");
-        let text = String::from_utf8(text).expect("text");
+        let text = text_of(&made);
         let expected = match is_by_the_kernel(&made) {
             true => [" R ", "rlimit64 0 8 1000 1000 = 0", " capset 0 = 0 ", "rlimit64 0 9 1000 "],
             false => {
