@@ -3,7 +3,7 @@
 use super::{stage::Stage, values::Values};
 use freehold::{
     Pfn,
-    engine::{Blocks, HugePages},
+    engine::{Blocks, HugePages, SharedBlocks},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
 };
@@ -102,6 +102,10 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             let sizes = |bytes: u64| bytes & Blocks::SIZES;
             let known = Blocks { always: sizes(blocks.always), advised: sizes(blocks.advised) };
             assert_eq!(engine.blocks(), known);
+            let blocks = super::stage::shared_blocks(v);
+            engine.set_shared_blocks(blocks);
+            let known = SharedBlocks { always: blocks.always & SharedBlocks::SIZES, ..blocks };
+            assert_eq!(engine.shared_blocks(), known);
             engine.failed_frames() > 0
         }
         0 => engine.migrate(pfn).is_ok(),

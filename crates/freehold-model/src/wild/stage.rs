@@ -5,7 +5,7 @@ use crate::op::PAGE;
 use freehold::{
     access::Pins,
     counted::Counted,
-    engine::{Blocks, Config, Engine, HugePages},
+    engine::{Blocks, Config, Engine, HugePages, SharedBlocks, SharedHuge},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
@@ -66,8 +66,20 @@ fn config(values: &mut Values<'_>) -> Config {
         commit_pages: if values.bit() { tame.commit_pages } else { values.wild() },
         huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
         blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
+        shared_blocks: shared_blocks(values),
         file_rmap: values.of(&[FileRmap::Exclusive, FileRmap::Shared]),
         lock_stats: values.bit(),
+    }
+}
+
+pub(super) fn shared_blocks(values: &mut Values<'_>) -> SharedBlocks {
+    use SharedHuge::{Advise, Always, Deny, Force, Never, WithinSize};
+    SharedBlocks {
+        all: values.of(&[Never, Always, WithinSize, Advise, Deny, Force]),
+        always: if values.bit() { values.wild() } else { values.of(&[0, 1 << 14]) },
+        within_size: values.of(&[0, 1 << 15, 1 << 16]),
+        advised: values.of(&[0, 1 << 17]),
+        inherit: values.of(&[0, 1 << 21]),
     }
 }
 

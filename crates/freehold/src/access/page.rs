@@ -112,7 +112,7 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Done => return Ok(()),
                 FaultOutcome::Retry => {}
                 FaultOutcome::NeedMmapLock => climbed = true,
-                FaultOutcome::Fill(file, index) => self.fill(&file, index, page)?,
+                FaultOutcome::Fill(file, wanted) => self.fill(&file, wanted, page)?,
                 FaultOutcome::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from)?,
                 FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 FaultOutcome::Failed(error) => return Err(error.into()),

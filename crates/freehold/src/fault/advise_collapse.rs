@@ -6,7 +6,7 @@
 use super::{FaultError, huge::HUGE};
 use crate::{
     error::MadviseError,
-    object::Object,
+    object::{Object, Wanted},
     platform::Platform,
     space::{AddressSpace, ThpDisable, parts::Parts},
     vma::{Vma, flags::VmFlags},
@@ -81,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MadviseError::Invalid);
         }
         for index in pages {
-            self.fill(&file, index, first).map_err(unfilled)?;
+            self.fill(&file, Wanted::alone(index), first).map_err(unfilled)?;
         }
         let guard = self.read_killable()?;
         let same = |vma: &&Vma<P>| {

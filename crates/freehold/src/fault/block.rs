@@ -12,7 +12,7 @@
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
-    engine::{Blocks, Engine},
+    engine::{Blocks, Engine, largest_first},
     platform::Platform,
     space::{AddressSpace, RssKind},
     vma::{Vma, flags::VmFlags},
@@ -77,15 +77,6 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The sizes of which `sizes` is the sum.
-fn largest_first(mut sizes: u64) -> impl Iterator<Item = u64> {
-    core::iter::from_fn(move || {
-        let largest = 1 << sizes.checked_ilog2()?;
-        sizes -= largest;
-        Some(largest)
-    })
-}
-
 /// The block of so many bytes that `page` lies in, if all of it lies in `vma`.
 fn block_around<P: Platform>(vma: &Vma<P>, page: u64, bytes: u64) -> Option<Range<u64>> {
     let first = page & !(bytes - 1);
@@ -94,7 +85,7 @@ fn block_around<P: Platform>(vma: &Vma<P>, page: u64, bytes: u64) -> Option<Rang
 }
 
 /// The pages of a block.
-fn addresses(block: &Range<u64>) -> impl Iterator<Item = VirtAddr> + use<> {
+pub(super) fn addresses(block: &Range<u64>) -> impl Iterator<Item = VirtAddr> + use<> {
     block.clone().step_by(PAGE_SIZE as usize).map(VirtAddr::new)
 }
 

@@ -3,7 +3,12 @@
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
 //! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
 
-use super::{Access, FaultError, FaultOutcome, vma_pte_flags, written};
+use super::{
+    Access, FaultError, FaultOutcome,
+    block::addresses,
+    shared_block::{whole_block, with_blocks},
+    vma_pte_flags, written,
+};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
@@ -74,8 +79,9 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
-            return (rss, FaultOutcome::Fill(file.clone(), index));
+            return (rss, FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page)));
         }
+        let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
         let mut guard = table.lock();
         let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
         let probes = shown_probes(vma, file, &rcu);
@@ -146,19 +152,31 @@ impl<P: Platform> AddressSpace<P> {
         let (index, mut rss) = (vma.pgoff_of(page), Rss::default());
         let rcu = P::rcu_read();
         let Some(pfn) = file.mapping().lookup(&rcu, index) else {
-            return (rss, FaultOutcome::Fill(file.clone(), index));
+            return (rss, FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page)));
         };
+        let block = whole_block(vma, file, &rcu, page, &table);
         let mut guard = table.lock();
         let address = VirtAddr::new(page);
         if !guard.get(address).is_none() {
             return (rss, FaultOutcome::Retry);
         }
+        let block = block.filter(|block| addresses(block).all(|at| guard.get(at).is_none()));
         if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
             return (rss, FaultOutcome::OUT_OF_MEMORY);
         }
-        self.platform().frame(pfn).set_dirty();
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
-        let _ = guard.install(address, Pte::page(pfn, rights));
+        let mut put = |address, pfn| {
+            self.platform().frame(pfn).set_dirty();
+            let _ = guard.install(address, Pte::page(pfn, rights));
+        };
+        put(address, pfn);
+        let Some(block) = block else { return (rss, FaultOutcome::Done) };
+        let first = vma.pgoff_of(block.start);
+        file.mapping().lookup_range(&rcu, first..vma.pgoff_of(block.end - 1) + 1, |at, pfn| {
+            if at != index && self.count_cached(pfn, &mut rss).is_ok() {
+                put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn);
+            }
+        });
         (rss, FaultOutcome::Done)
     }
 
@@ -178,7 +196,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let index = vma.pgoff_of(page);
         if !file.mapping().has_page(index) {
-            return FaultOutcome::Fill(file.clone(), index);
+            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
         let Ok(copy) = self.vm.memory().alloc_anon(false, vma.anon_root(), vma.pgoff_of(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;

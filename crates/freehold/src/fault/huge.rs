@@ -87,7 +87,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn may_hold_huge(&self, vma: &Vma<P>) -> bool {
         // If one fits anywhere, then at the end.
         let huge = vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page));
-        huge || self.may_hold_block(vma)
+        huge || self.may_hold_block(vma) || self.may_hold_shared_block(vma)
     }
 
     /// A fault at an entry that stands for 2 MiB.

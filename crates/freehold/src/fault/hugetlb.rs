@@ -16,7 +16,7 @@ use super::{Access, Await, FaultError, FaultOutcome, WRITTEN, vma_pte_flags, wri
 use crate::{
     Pfn, VirtAddr,
     error::NoMemory,
-    object::{File, Mapping},
+    object::{File, Mapping, Wanted},
     platform::Platform,
     records::hugetlb::tables::SharedTablesGuard,
     space::AddressSpace,
@@ -112,7 +112,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None => match self.map_cached(&place, access) {
                 Some(step) => step,
                 None if place.is_private() => self.map_own(&place, access),
-                None => FaultOutcome::Fill(counted.clone(), index),
+                None => FaultOutcome::Fill(counted.clone(), Wanted::alone(index)),
             },
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 match place.is_private() {

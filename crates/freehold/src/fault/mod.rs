@@ -24,6 +24,7 @@ mod file;
 pub(crate) mod huge;
 mod hugetlb;
 mod populate;
+mod shared_block;
 mod special;
 mod stack;
 mod userfault;
@@ -34,7 +35,7 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     engine::Engine,
-    object::{File, FillError, Object},
+    object::{File, FillError, Object, Wanted},
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
@@ -124,7 +125,7 @@ pub(crate) enum FaultOutcome<P: Platform> {
     /// This needs the mmap lock.
     NeedMmapLock,
     /// The page is not in the file's cache: drop every lock, fill it, start over.
-    Fill(Counted<File<P>>, u64),
+    Fill(Counted<File<P>>, Wanted),
     /// Somebody else has to get on first: drop every lock, wait for it, start over.
     Wait(Await),
     /// It is for a userfaultfd's pager to serve: drop every lock, wait for it, start over.
@@ -211,9 +212,9 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Done => break Ok(done),
                 FaultOutcome::Retry => {}
                 FaultOutcome::NeedMmapLock => rung = Rung::MmapLock,
-                FaultOutcome::Fill(file, index) => {
+                FaultOutcome::Fill(file, wanted) => {
                     done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
-                    if let Err(error) = self.fill(&file, index, addr) {
+                    if let Err(error) = self.fill(&file, wanted, addr) {
                         break Err(error);
                     }
                 }
@@ -287,8 +288,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Brings a page of a file into its cache; no lock is held.
-    pub(crate) fn fill(&self, file: &File<P>, index: u64, addr: u64) -> Result<(), FaultError> {
-        file.mapping().fill(index).map_err(|error| match error {
+    pub(crate) fn fill(&self, file: &File<P>, wanted: Wanted, addr: u64) -> Result<(), FaultError> {
+        file.mapping().fill_wanted(wanted).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
             FillError::Lost => FaultError::MemoryFailed { addr },
             FillError::Killed => FaultError::Killed,

@@ -8,7 +8,7 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::PopulateError,
-    object::File,
+    object::{File, Wanted},
     platform::Platform,
     rounds::Rounds,
     space::{AddressSpace, held::Held, locking::ReadGuard, parts::Parts},
@@ -76,7 +76,7 @@ enum Batch<P: Platform> {
     /// Up to this address everything is there.
     To(u64),
     /// The page is to be brought into its file's cache first, without the lock.
-    Fill { page: u64, part_end: u64, file: Counted<File<P>>, index: u64 },
+    Fill { page: u64, part_end: u64, file: Counted<File<P>>, wanted: Wanted },
     /// The page is being moved out of this frame: to be waited for without the lock.
     Wait { page: u64, what: Await },
     /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
@@ -124,7 +124,7 @@ impl<P: Platform> AddressSpace<P> {
                     at = next;
                     continue;
                 }
-                Batch::Fill { page, part_end, file, index } => match self.fill(&file, index, page) {
+                Batch::Fill { page, part_end, file, wanted } => match self.fill(&file, wanted, page) {
                     Ok(()) => {
                         at = page;
                         continue;
@@ -193,8 +193,8 @@ impl<P: Platform> AddressSpace<P> {
                 // Somebody else may have been faster, with less than we need.
                 FaultOutcome::Done => {}
                 FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Batch::To(page),
-                FaultOutcome::Fill(file, index) => {
-                    return Batch::Fill { page, part_end: part.end, file, index };
+                FaultOutcome::Fill(file, wanted) => {
+                    return Batch::Fill { page, part_end: part.end, file, wanted };
                 }
                 FaultOutcome::Wait(what) => return Batch::Wait { page, what },
                 FaultOutcome::Userfault(fault) => return Batch::Userfault { page, fault },

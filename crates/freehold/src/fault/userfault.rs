@@ -5,7 +5,7 @@ use crate::{
     VirtAddr,
     counted::Counted,
     error::NoMemory,
-    object::Object,
+    object::{Object, Wanted},
     platform::Platform,
     records::uffd::{Context, FaultReason, Features, queue::Waiter},
     space::{AddressSpace, FaultLock, Rss},
@@ -106,7 +106,9 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut rss = Rss::default();
         let rcu = P::rcu_read();
-        let Some(pfn) = mapping.lookup(&rcu, index) else { return FaultOutcome::Fill(file.clone(), index) };
+        let Some(pfn) = mapping.lookup(&rcu, index) else {
+            return FaultOutcome::Fill(file.clone(), Wanted::alone(index));
+        };
         let mut guard = table.lock();
         if is_wp_marker(guard.get(address)) {
             if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {

@@ -1,6 +1,11 @@
 //! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the settings that
 //! Linux keeps under `/proc/sys/vm`.
 
+mod shared;
+
+pub use shared::{SharedBlocks, SharedHuge};
+pub(crate) use shared::{Sizes, largest_first};
+
 use crate::{
     PAGE_SIZE, TASK_SIZE,
     counted::{Counted, Shared},
@@ -82,6 +87,8 @@ pub struct Config {
     pub huge_pages: HugePages,
     /// The blocks that it gets at first; see [`Engine::set_blocks`].
     pub blocks: Blocks,
+    /// The blocks that shared memory gets at first; see [`Engine::set_shared_blocks`].
+    pub shared_blocks: SharedBlocks,
     /// How the VMAs of a file are locked by who leaves their tree alone.
     pub file_rmap: FileRmap,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files, and of the hugetlb VMA locks.
@@ -97,6 +104,7 @@ impl Default for Config {
             commit_pages: u64::MAX,
             huge_pages: HugePages::default(),
             blocks: Blocks::default(),
+            shared_blocks: SharedBlocks::default(),
             file_rmap: FileRmap::default(),
             lock_stats: false,
         }
@@ -121,6 +129,8 @@ pub struct Engine<P: Platform> {
     huge_pages: AtomicU32,
     /// See [`Blocks`]; likewise.
     blocks: AtomicU32,
+    /// See [`SharedBlocks`]; likewise.
+    shared_blocks: AtomicU64,
     config: Config,
     /// The frames of the platform. Last: whatever the fields above give back goes to it.
     memory: Counted<Memory<P>>,
@@ -163,6 +173,7 @@ impl<P: Platform> Engine<P> {
             file_stats,
             huge_pages: AtomicU32::new(config.huge_pages as u32),
             blocks: AtomicU32::new(config.blocks.word()),
+            shared_blocks: AtomicU64::new(config.shared_blocks.word()),
             config,
             memory,
         }) {

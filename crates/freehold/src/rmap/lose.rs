@@ -28,6 +28,7 @@ impl<P: Platform> Mapping<P> {
         let _identity = self.engine().memory().lock_frame(pfn);
         let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
         self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
+        self.split_block(&pages_go, index, &(index..index + 1));
         self.mark_leaving(&pages_go, index..index + 1);
         grace_period::<P>();
         match self.huge {

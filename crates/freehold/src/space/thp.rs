@@ -1,4 +1,4 @@
-//! Where a program does without huge pages of anonymous memory, by a word for all of it (prctl's `PR_SET_THP_DISABLE`).
+//! Where a program does without huge pages of anonymous and of shared memory, by a word for all of it (prctl's `PR_SET_THP_DISABLE`).
 
 use super::AddressSpace;
 use crate::{
@@ -42,7 +42,7 @@ impl ThpDisable {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Where it has no huge pages of anonymous memory.
+    /// Where it has no huge pages, and no blocks.
     pub fn thp_disable(&self) -> ThpDisable {
         // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or after.
         ThpDisable::of(self.thp_disable.load(Relaxed))

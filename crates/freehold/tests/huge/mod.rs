@@ -8,6 +8,7 @@ mod fill;
 mod fork;
 mod oom;
 mod random;
+mod shared;
 mod split;
 mod storm;
 

@@ -22,8 +22,9 @@
 
 use super::{
     Mapping, Pager,
-    mapping::{FillError, Kind, Word, zero},
+    mapping::{FillError, Kind, zero},
     truncate::grace_period,
+    word::Word,
 };
 use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use freehold_sync::{

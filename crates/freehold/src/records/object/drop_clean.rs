@@ -17,9 +17,9 @@
 
 use super::{
     Mapping,
-    mapping::{LEAVING, Word},
     radix::Stay,
     truncate::grace_period,
+    word::{LEAVING, Word},
 };
 use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;

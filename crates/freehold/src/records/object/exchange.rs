@@ -2,11 +2,11 @@
 
 use super::{
     Mapping,
-    mapping::Word,
     truncate::{Copies, grace_period},
+    word::Word,
 };
 use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
-use freehold_sync::atomic::Ordering::Release;
+use freehold_sync::atomic::Ordering::{Relaxed, Release};
 
 impl<P: Platform> Mapping<P> {
     /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is the caller's alone and
@@ -37,8 +37,9 @@ impl<P: Platform> Mapping<P> {
             platform.frame(new).take_over(frame);
             frame.leave_home();
         }
-        // Release pairs with the acquire of lookups.
-        word.store(Word::present(if alone { new } else { old }).0, Release);
+        // Release pairs with the acquire of lookups. Relaxed: what lies above the frame does not change under the lock.
+        let order = Word(word.load(Relaxed)).order();
+        word.store(Word::present(if alone { new } else { old }).in_block(order).0, Release);
         if !alone {
             return Err(MigrateError::Busy);
         }

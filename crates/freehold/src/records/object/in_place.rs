@@ -2,18 +2,13 @@
 
 use super::{
     Mapping,
-    mapping::{FillError, LOST, Word, zero},
+    mapping::{FillError, zero},
     radix::{Locked, Stay},
+    word::LOST,
 };
 use crate::{PAGE_SIZE, Pfn, platform::Platform};
-use core::ops::{ControlFlow, Range};
-use freehold_sync::{
-    RwSemReadGuard,
-    atomic::{
-        AtomicU64,
-        Ordering::{Relaxed, Release},
-    },
-};
+use core::ops::Range;
+use freehold_sync::{RwSemReadGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::Run;
 
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
@@ -56,38 +51,15 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         let lock = self.invalidate.write();
         let pages = self.pages();
-        // Relaxed: words change under the lock, which is held for writing. One that is lost is there, too.
-        let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
-            0 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        };
-        let empty = self.cache.each(Stay::locked(&lock), 0..pages, absent).is_continue();
+        let empty = self.is_absent(Stay::locked(&lock), 0..pages);
         if self.is_shmem() && self.huge.is_none() && pages > 0 && empty {
-            let run = Run::alloc_cache(self.engine().memory(), self.cache_page(), 0, pages)?;
-            let mut frames = run.frames().enumerate();
-            let read = frames.try_for_each(|(index, pfn)| {
-                self.cache_word(&lock, index as u64)?;
-                self.read(&lock, index as u64, pfn)
-            });
-            if read.is_err() {
-                self.prune(&lock, 0..pages);
-                return read.map(|()| PagesStay { mapping: self, lock: lock.downgrade() });
-            }
-            for (index, pfn) in run.into_frames().enumerate() {
-                let word = self.cache_word(&lock, index as u64);
-                debug_assert!(word.is_ok(), "the word was made above");
-                if let Ok(word) = word {
-                    // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes the word: the
-                    // lock is held for writing.
-                    word.store(Word::present(pfn).0, Release);
-                }
-            }
+            self.add_run(&lock, 0..pages, 0)?;
         }
         Ok(PagesStay { mapping: self, lock: lock.downgrade() })
     }
 
     /// Fills a frame with a page as its store has it.
-    fn read(&self, lock: &impl Locked, index: u64, to: Pfn) -> Result<(), FillError> {
+    pub(super) fn read(&self, lock: &impl Locked, index: u64, to: Pfn) -> Result<(), FillError> {
         // Relaxed: it does not change under the lock that the caller holds.
         if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
             return Err(FillError::Lost);

@@ -4,10 +4,12 @@
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
-//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`) |
+//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
 //! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
+//!
+//! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
 //!
 //! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
 //! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
@@ -22,9 +24,11 @@
 
 use super::{
     Pager, Zeroes,
+    block::NO_MOUNT,
     file::MAX_BYTES,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
+    word::{LEAVING, LOST, Word},
 };
 pub use crate::error::FillError;
 use crate::{
@@ -47,43 +51,10 @@ use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{
     Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
-        AtomicBool, AtomicU64,
+        AtomicBool, AtomicU8, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-
-/// The page is, or was, in the cache.
-const PRESENT: u64 = 1 << 0;
-/// The page is going away.
-pub(super) const LEAVING: u64 = 1 << 1;
-const FRAME_SHIFT: u32 = 2;
-/// See the module's table.
-pub(crate) const LOST: u64 = LEAVING;
-
-/// A word as it says where a page is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(pub(crate) u64);
-
-impl Word {
-    pub(crate) fn present(pfn: Pfn) -> Self {
-        Word(pfn.get() << FRAME_SHIFT | PRESENT)
-    }
-
-    /// The frame of a page that lookups see.
-    pub(crate) fn visible(self) -> Option<Pfn> {
-        (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
-    }
-
-    /// The frame of a page that is leaving.
-    pub(super) fn hidden(self) -> Option<Pfn> {
-        (self.0 & (PRESENT | LEAVING) == PRESENT | LEAVING).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
-    }
-
-    /// The frame of a page that the cache holds, visible or not.
-    pub(crate) fn held(self) -> Option<Pfn> {
-        (self.0 & PRESENT != 0).then(|| Pfn::new(self.0 >> FRAME_SHIFT))
-    }
-}
 
 /// A file's pages and who maps them: what Linux calls an inode and its address_space.
 ///
@@ -104,6 +75,8 @@ pub struct Mapping<P: Platform> {
     pub(crate) lost: AtomicBool,
     /// Its mappings begin where huge pages may. Written and read alone.
     pub(super) aligns: AtomicBool,
+    /// See [`set_mount_huge`](Self::set_mount_huge). Likewise.
+    pub(super) mount_huge: AtomicU8,
     /// Revocations so far; see `revoke.rs`. Atomic by itself.
     pub(super) revoked: AtomicU64,
     /// Fixed.
@@ -201,6 +174,7 @@ impl<P: Platform> Mapping<P> {
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
             aligns: AtomicBool::new(false),
+            mount_huge: AtomicU8::new(NO_MOUNT),
             revoked: AtomicU64::new(0),
             pager,
             content: RwSem::new(Rank::IRwsem),

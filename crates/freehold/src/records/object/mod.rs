@@ -2,11 +2,12 @@
 //!
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
 //! one operation that takes pages away from under page tables), `drop_clean.rs` (pages that nobody uses), `direct.rs` (files whose pages are the storage itself),
-//! `exchange.rs` (another frame for a page), `in_place.rs` (the pages for those who have
+//! `exchange.rs` (another frame for a page), `block.rs` (pages of shared memory that come together), `in_place.rs` (the pages for those who have
 //! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory), `special.rs`,
 //! `zeroes.rs` (/dev/zero),
 //! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file: [`rmap`](crate::rmap).
 
+mod block;
 mod contents;
 mod direct;
 mod driver;
@@ -24,16 +25,18 @@ mod secret;
 mod segment;
 mod special;
 mod truncate;
+mod word;
 mod zeroes;
 
 pub use crate::vma::VmaInfo;
+pub(crate) use block::{Wanted, block_around};
 pub(crate) use driver::Run;
 pub use driver::{Driver, MapRequest};
 pub(crate) use file::MAX_BYTES;
 pub use file::{File, FileAccess};
 pub use foreign::ForeignFrames;
 pub use mapping::{FillError, Mapping};
-pub(crate) use mapping::{Kind, LOST, Word, zero};
+pub(crate) use mapping::{Kind, zero};
 pub use pager::{IoError, Pager, Zeroes};
 pub use seals::Seals;
 pub(crate) use seals::Writing;
@@ -41,6 +44,7 @@ pub use segment::Segment;
 pub(crate) use special::Asked;
 pub use special::{Caching, Frames, HookFault, Special, VmOps};
 pub(crate) use truncate::{Copies, grace_period};
+pub(crate) use word::{LOST, Word};
 
 use crate::{
     counted::{Counted, Shared},

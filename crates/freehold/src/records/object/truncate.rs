@@ -70,6 +70,7 @@ impl<P: Platform> Mapping<P> {
         self.regions.may_lose(size / unit..gone.end)?;
         self.prepare_cut()?;
         self.publish_size(size);
+        self.split_blocks(&pages_go, &(size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)));
         self.cut(&pages_go, gone, Copies::Go);
         if let Some(last) = last {
             let platform = self.engine().platform();
@@ -103,6 +104,7 @@ impl<P: Platform> Mapping<P> {
         }
         let inner = start.next_multiple_of(unit)..end - end % unit;
         if inner.start > inner.end {
+            self.split_at_bytes(&(start..end));
             return self.zero_part(start..end);
         }
         let edges = [start..inner.start, inner.end..end];
@@ -115,6 +117,7 @@ impl<P: Platform> Mapping<P> {
         let gone = inner.start / unit..inner.end / unit;
         self.regions.may_lose(gone.clone())?;
         self.prepare_cut()?;
+        self.split_blocks(&pages_go, &(start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)));
         self.cut(&pages_go, gone, Copies::Stay);
         drop(pages_go);
         edges.try_for_each(|edge| self.zero_part(edge))

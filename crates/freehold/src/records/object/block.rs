@@ -1,0 +1,224 @@
+//! Blocks of shared memory: pages that come into the cache together, and are mapped together as long as they are whole.
+//!
+//! ```text
+//! nothing in the block   -> a frame for each of its pages, as far as the file goes; each word says how many pages the block has
+//! cut off, punched       -> what is left of it: smaller blocks, mapped nowhere until somebody asks for them
+//! ```
+//!
+//! Linux has a block in one piece (a large folio). Here each page has a word and a record of its own, and what takes, copies or moves
+//! a page needs to know of no block. What a word says of its block is a hint for who maps it: pages of it may be missing.
+
+use super::mapping::{FillError, Mapping};
+use super::radix::{Locked, Stay};
+use super::truncate::Copies;
+use super::word::Word;
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    engine::{SharedBlocks, SharedHuge, Sizes, largest_first},
+    platform::Platform,
+};
+use core::ops::{ControlFlow, Range};
+use freehold_sync::{
+    RwSemWriteGuard,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use freehold_vmspace::Run;
+
+/// Pages of the largest block.
+const MOST: u64 = SharedBlocks::LARGEST / PAGE_SIZE;
+/// No mount has said anything.
+pub(super) const NO_MOUNT: u8 = u8::MAX;
+
+/// A page that is to come into its file's cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Its number.
+    pub index: u64,
+    /// The blocks that may come with it.
+    pub sizes: Sizes,
+}
+
+impl Wanted {
+    /// The page alone.
+    pub fn alone(index: u64) -> Self {
+        Wanted { index, sizes: Sizes::default() }
+    }
+
+    /// The blocks, largest first, that may come into a file of so many pages.
+    pub fn blocks(self, file: u64) -> impl Iterator<Item = Range<u64>> {
+        let Wanted { index, sizes } = self;
+        let huge = block_around(index, MOST).end <= file;
+        largest_first(sizes.all()).filter_map(move |bytes| {
+            let block = block_around(index, bytes / PAGE_SIZE);
+            let within = sizes.within & bytes != 0 && block.end <= file;
+            let within_huge = sizes.within_huge & bytes != 0 && huge;
+            (sizes.always & bytes != 0 || within || within_huge).then_some(block)
+        })
+    }
+}
+
+/// The block of so many pages that a page lies in.
+pub(crate) fn block_around(index: u64, pages: u64) -> Range<u64> {
+    let first = index & !(pages - 1);
+    first..first + pages
+}
+
+impl<P: Platform> Mapping<P> {
+    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's option `huge`); `None`: it has no
+    /// name, as at first, and the engine's [`SharedBlocks`] say more. What is in the cache stays.
+    pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
+        // Relaxed, here and below: a fault meanwhile comes before or after.
+        self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
+    }
+
+    /// What the mount says where it has huge pages.
+    pub fn mount_huge(&self) -> Option<SharedHuge> {
+        let number = self.mount_huge.load(Relaxed);
+        (number != NO_MOUNT).then(|| SharedHuge::of(number))
+    }
+
+    /// Brings a page inside the file into the cache, unless it is there, and the largest block with it that may come and has room.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill). Without memory for a block a smaller one comes, or the page alone.
+    ///
+    /// # Locks
+    ///
+    /// As `fill`; where a block may come, the invalidate lock for writing before.
+    pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
+        let might = |block| self.is_absent(Stay::within::<P>(&P::rcu_read()), block);
+        if !wanted.blocks(self.pages()).any(might) || !self.fill_block(wanted)? {
+            self.fill(wanted.index)?;
+        }
+        Ok(())
+    }
+
+    /// False: none came.
+    fn fill_block(&self, wanted: Wanted) -> Result<bool, FillError> {
+        let pages_stay = self.invalidate.write_killable()?;
+        let pages = self.pages();
+        let absent = |block: &Range<u64>| self.is_absent(Stay::locked(&pages_stay), block.clone());
+        let mut blocks = wanted.blocks(pages).filter(|_| wanted.index < pages).filter(absent);
+        Ok(blocks.any(|block| {
+            let count = block.end - block.start;
+            self.add_run(&pages_stay, block.start..block.end.min(pages), count.ilog2()).is_ok()
+        }))
+    }
+
+    /// Whether nothing is, or was, in the cache of these pages.
+    pub(super) fn is_absent(&self, stay: Stay<'_>, pages: Range<u64>) -> bool {
+        // Relaxed: a hint, or words change under the lock. One that is lost is there, too.
+        let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        self.cache.each(stay, pages, absent).is_continue()
+    }
+
+    /// Puts pages, of which none is there, into the cache, in frames that follow each other, as their store has them; as part of a block of
+    /// this order.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or none in one piece, or a page could not be read; nothing happened.
+    pub(super) fn add_run(
+        &self,
+        pages_go: &RwSemWriteGuard<'_, P>,
+        pages: Range<u64>,
+        order: u32,
+    ) -> Result<(), FillError> {
+        let run = Run::alloc_cache(
+            self.engine().memory(),
+            self.cache_page(),
+            pages.start,
+            pages.end - pages.start,
+        )?;
+        let read = run.frames().zip(pages.clone()).try_for_each(|(pfn, index)| {
+            self.cache_word(pages_go, index)?;
+            self.read(pages_go, index, pfn)
+        });
+        if read.is_err() {
+            self.prune(pages_go, pages);
+            return read;
+        }
+        for (pfn, index) in run.into_frames().zip(pages) {
+            let word = self.cache_word(pages_go, index);
+            debug_assert!(word.is_ok(), "the word was made above");
+            if let Ok(word) = word {
+                // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes the word: the
+                // lock is held for writing.
+                word.store(Word::present(pfn).in_block(order).0, Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`whether it is in the cache`](Self::has_page), with the block that it is part of; that may be the page alone.
+    pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: u64) -> Option<Range<u64>> {
+        // Acquire: as in `lookup`.
+        let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
+        word.visible().map(|_| block_around(index, 1 << word.order()))
+    }
+
+    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and nobody maps these any more, as on
+    /// Linux. Copies stay.
+    pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: &Range<u64>) {
+        if !self.is_shmem() || cut.is_empty() {
+            return;
+        }
+        for edge in [cut.start, cut.end - 1] {
+            if let Some(block) = self.split_block(pages_go, edge, cut) {
+                self.unmap(block, Copies::Stay);
+            }
+        }
+    }
+
+    /// As for all of them, for the block that page `at` is part of, and without a look at who maps it. None: there is nothing to split.
+    pub(crate) fn split_block(
+        &self,
+        pages_go: &impl Locked,
+        at: u64,
+        cut: &Range<u64>,
+    ) -> Option<Range<u64>> {
+        // Relaxed, here and below: words change under the lock, which is held for writing; who looks without it finds the old block or
+        // the new one.
+        let block = block_around(at, 1 << Word(self.word(pages_go, at)?.load(Relaxed)).order());
+        if cut.start <= block.start && block.end <= cut.end {
+            return None;
+        }
+        let parts = [block.start..cut.start.max(block.start), cut.end.min(block.end)..block.end];
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), block.clone(), |index, word| {
+            let order =
+                parts.iter().find(|part| part.contains(&index)).map_or(0, |part| largest(index, part));
+            let old = Word(word.load(Relaxed));
+            if old.held().is_some() {
+                word.store(old.in_block(order).0, Relaxed);
+            }
+            ControlFlow::Continue(())
+        });
+        Some(block)
+    }
+
+    /// Bytes of one page are about to become zeroes: a block that it is part of is split.
+    pub(super) fn split_at_bytes(&self, bytes: &Range<u64>) {
+        let index = bytes.start >> PAGE_SHIFT;
+        let alone = |block: Range<u64>| block.end - block.start == 1;
+        if !self.block_of(&P::rcu_read(), index).is_none_or(alone) {
+            self.split_blocks(&self.invalidate.write(), &(index..index + 1));
+        }
+    }
+}
+
+/// The order of the largest block around `index` that lies in `part`.
+fn largest(index: u64, part: &Range<u64>) -> u32 {
+    let fits = |order: &u32| {
+        let block = block_around(index, 1 << order);
+        part.start <= block.start && block.end <= part.end
+    };
+    (0..=MOST.ilog2()).rev().find(fits).unwrap_or(0)
+}
