@@ -562,6 +562,21 @@ fn a_removed_segment_is_gone_with_what_was_attached() {
 }
 
 /// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a thread beside.
+/// Each VMA of shared memory has the very pages that it had on Linux: those of the recording's sizes, as they came and as files lost pages.
+/// The bounds of what a recording leaves open would allow others.
+#[test]
+fn blocks_of_shared_memory_are_those_of_linux() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");
+    for cpus in 1..=2 {
+        let outcome =
+            replay(&path, &Options { cpus, oracles: true, ..Options::default() }, &()).expect("replayed");
+        assert!(outcome.is_as_linux(), "{:#?}", outcome.differences.first());
+        // The program's own text is a file on a disk.
+        let others = outcome.file_vmas.all - outcome.file_vmas.as_linux;
+        assert!(outcome.file_vmas.all > 180 && others <= 1, "{:?}", outcome.file_vmas);
+    }
+}
+
 #[test]
 fn what_a_userfaultfd_serves_is_served() {
     let events = "15 0 1 mmap 0 6000 3 22 -1 0 = 7f0000000000

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Recordings that there are at least: fewer are a mistake in finding them.
-const LEAST: usize = 294;
+const LEAST: usize = 295;
 
 /// The folder of recordings so long that stale translations are not looked for all the time.
 const PROGRAMS: &str = "programs";

@@ -6,6 +6,7 @@
 //! and what at most: what is around them.
 
 use super::world::World;
+use freehold::engine::SharedBlocks;
 use freehold::fault::Access;
 use freehold::space::TASK_SIZE;
 use freehold::space::pagemap::PageKind;
@@ -33,6 +34,8 @@ pub(super) struct Around {
     window: Range<u64>,
     /// The fault's page will be the file's own, not a copy.
     maps: bool,
+    /// Where it may map blocks of shared memory; empty where there are none.
+    pub(super) blocks: Range<u64>,
 }
 
 /// Brings what is around `at` into the page cache, if that is a file. Before the fault, so that its time is the engine's.
@@ -48,9 +51,14 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let table_end = (page & !(TABLE - 1)) + TABLE;
     let mut window = start..(start + AROUND).min(vma.end()).min(table_end);
     let first = vma.pgoff_of(start);
+    let has_blocks = file.mapping().is_shmem() && world.shared.blocks != SharedBlocks::default();
+    let blocks = match has_blocks {
+        true => (table_end - TABLE).max(vma.start())..table_end.min(vma.end()),
+        false => 0..0,
+    };
     drop(vma);
     if access.write {
-        return Some(Around { window: 0..0, maps });
+        return Some(Around { window: 0..0, maps, blocks });
     }
     let length = world.length(&file).unwrap_or(u64::MAX).max(first);
     window.end = window.end.min(start.saturating_add((length - first).saturating_mul(PAGE)));
@@ -63,7 +71,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
             }
         }
     }
-    Some(Around { window, maps })
+    Some(Around { window, maps, blocks })
 }
 
 impl Around {

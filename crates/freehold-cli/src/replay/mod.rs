@@ -24,6 +24,7 @@ mod refused;
 mod resident;
 mod run;
 mod runs;
+mod shared;
 mod start;
 mod touched;
 mod transfer;

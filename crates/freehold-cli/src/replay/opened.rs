@@ -1,6 +1,7 @@
 //! Files, as recorded programs have opened and changed them.
 
 use super::image::Image;
+use super::shared;
 use super::world::{Mapped, UNKNOWN_SIZE, World};
 use freehold::counted::{Counted, Weak};
 use freehold::error::Errno;
@@ -93,10 +94,14 @@ impl Opened {
             }
             (CallName::Fallocate, _) if len == 0 => Returned::Error(Errno::EINVAL.0 as u16),
             (CallName::Ftruncate, bytes) => done(self.resize(bytes)),
-            (CallName::Fallocate, 0) => {
-                done(self.resize(self.mapping.size().max(offset.saturating_add(len))))
+            (CallName::Fallocate, 0 | fallocate::KEEP_SIZE) => {
+                let end = offset.saturating_add(len);
+                let resized = if mode == 0 { self.resize(self.mapping.size().max(end)) } else { Ok(()) };
+                if resized.is_ok() {
+                    shared::allocate(&self.mapping, offset..end);
+                }
+                done(resized)
             }
-            (CallName::Fallocate, fallocate::KEEP_SIZE) => Returned::Value(0),
             (CallName::Fallocate, fallocate::HOLE) => {
                 done(self.mapping.punch(offset..offset.saturating_add(len)).map_err(errno))
             }

@@ -194,6 +194,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         let ns = self.lap();
         self.found.time_call(planned.call.name, ns);
         image.reached.called(image.process(), &planned.call);
+        self.world.cut_huge(&image, &planned.call);
         image.touched.called(&planned.call, |range| touched::locked(image.process(), range));
         if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none()) {
             self.found.set_aside(OWN_MEMORY, 1);
@@ -266,6 +267,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
             faulted = faulted || around.map_rest(process, self.cpu, address);
             image.reached.fault(address, &around);
+            image.reached.with_blocks(process, &around.blocks);
             image.touched.pages(around.window(), How::Along);
         }
         if ended == Ends::Resolved {

@@ -139,6 +139,8 @@ struct Shape {
     /// Pages of the file, where known.
     length: Option<u64>,
     shmem: bool,
+    /// Which blocks of it come together is replayed.
+    tells_blocks: bool,
 }
 
 impl Mapped {
@@ -151,6 +153,7 @@ impl Mapped {
             index: vma.pgoff_of(area.start),
             length: world.length(&file),
             shmem: file.mapping().is_shmem(),
+            tells_blocks: file.mapping().is_shmem() && world.tells_blocks(),
         };
         Some(Mapped { file, vma: area.start / PAGE..area.end / PAGE, shape })
     }
@@ -301,6 +304,10 @@ impl Judge<'_> {
     /// which a fault mapped a part, and then all of it that lies in the VMA and the file is there.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
+        // Behind the end of a file the engine has nothing, and Linux the rest of a block.
+        if self.mapped.tells_blocks && self.mapped.length.is_none_or(|length| index < length) {
+            return false;
+        }
         let table = page & !(TABLE - 1)..(page & !(TABLE - 1)) + TABLE;
         (1..=MOST_ORDER).map(|order| 1 << order).any(|pages: u64| {
             let first = index & !(pages - 1);

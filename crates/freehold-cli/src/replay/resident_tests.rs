@@ -4,7 +4,7 @@ use super::*;
 
 /// A VMA of 40 pages that maps a file of 64 from its page 2 on, in which a fault on its first page mapped 16.
 const VMA: Range<u64> = 0x7f004..0x7f02c;
-const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false };
+const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false, tells_blocks: false };
 const OURS: Range<u64> = 0x7f004..0x7f014;
 
 /// What the fault explains.
@@ -192,4 +192,16 @@ fn what_nothing_recorded_has_touched_is_no_difference() {
         let (verdict, difference) = judge.judge();
         assert_eq!((verdict.untold, difference.is_some()), (u64::from(!touched), touched));
     }
+}
+
+#[test]
+fn blocks_that_are_replayed_explain_no_other_pages() {
+    let shape = Shape { shmem: true, tells_blocks: true, ..SHAPE };
+    // 64 pages of the file from its page 2 on: all of a block of 32, of which some are far from any fault.
+    let theirs = [0x7f004..0x7f022 + 10];
+    assert_eq!(judge_of(Shape { tells_blocks: false, ..shape }, &[0x7f004..0x7f022]).1, None);
+    assert!(judge_of(shape, &theirs).1.is_some());
+    // What lies behind the end of the file may be the rest of one.
+    let ended = Shape { length: Some(0x12), ..shape };
+    assert_eq!(judge_of(ended, &[0x7f004..0x7f022]), (MORE, None));
 }

@@ -3,9 +3,10 @@
 use super::Options;
 use super::image::{Image, Totals};
 use super::opened::Opened;
+use super::shared::Recorded;
 use freehold::Pfn;
 use freehold::counted::Counted;
-use freehold::engine::{Blocks, Config, Engine, HugePages};
+use freehold::engine::{Blocks, Config, Engine, HugePages, SharedHuge};
 use freehold::error::NoMemory;
 use freehold::hugetlb::HugePageSize;
 use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
@@ -36,6 +37,8 @@ const SOME_MEMORY: u64 = 64 << 20;
 const SECRET: &str = "/secretmem";
 /// The device of zeroes.
 pub(super) const ZEROES: &str = "/dev/zero";
+/// Where files of shared memory have names.
+const MOUNT: &str = "/dev/shm/";
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
 /// The size of a file of which the recording does not tell it.
@@ -52,6 +55,8 @@ pub(super) struct World {
     pub(super) unseen_writes: bool,
     /// The recording has page faults; a text by strace has none.
     pub(super) has_faults: bool,
+    /// What the recording says of the blocks of shared memory.
+    pub(super) shared: Recorded,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
     /// Files by where the engine has them.
@@ -61,7 +66,7 @@ pub(super) struct World {
     /// Counts of address spaces that are gone.
     pub(super) totals: Arc<Totals>,
     /// Who runs in what: the image that a task had when it was made or did an exec.
-    images: Mutex<HashMap<u32, Weak<Image>>>,
+    pub(super) images: Mutex<HashMap<u32, Weak<Image>>>,
     /// Tasks that were made in a segment where they have no steps.
     pub(super) newborn: Mutex<Vec<(u32, Option<Arc<Image>>)>>,
 }
@@ -104,6 +109,7 @@ impl World {
             promises: 0,
             unseen_writes: false,
             has_faults: true,
+            shared: Recorded::default(),
             files: HashMap::new(),
             names: HashMap::new(),
             homes: HashMap::new(),
@@ -137,8 +143,8 @@ impl World {
         }
     }
 
-    /// Anonymous memory has huge pages, and blocks, where it had them, if that is known.
-    pub(super) fn set_thp(&self, recording: &Recording, shown: Option<Thp>) {
+    /// Memory has huge pages, and blocks, where it had them, if that is known.
+    pub(super) fn set_thp(&mut self, recording: &Recording, shown: Option<Thp>) {
         let all = recording.machine("thp").and_then(Thp::of_name).or(shown);
         if let Some(thp) = recording.thp_of_size(Thp::LARGEST, all).or(all) {
             self.engine.set_huge_pages(match thp {
@@ -156,6 +162,8 @@ impl World {
             }
         }
         self.engine.set_blocks(blocks);
+        self.shared = Recorded::of(recording);
+        self.engine.set_shared_blocks(self.shared.blocks);
     }
 
     /// How every address space begins: as root's, as the recordings were made.
@@ -231,9 +239,14 @@ impl World {
         if file.memfd.is_some_and(Opened::may_be_sealed) {
             return Mapping::memfd(&self.engine, bytes);
         }
-        let shmem = ["/dev/shm/", "/memfd:", "/SYSV"];
+        let shmem = [MOUNT, "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
-        Mapping::new(&self.engine, Zeroes, bytes, shmem)
+        let mapping = Mapping::new(&self.engine, Zeroes, bytes, shmem)?;
+        // A file that has a name when it is mapped has what the mount says, which is in no recording, and nothing at first.
+        if file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path {
+            mapping.set_mount_huge(Some(SharedHuge::Never));
+        }
+        Ok(mapping)
     }
 
     /// The special mapping of this name, which consists of frames that nobody writes.

@@ -1,0 +1,172 @@
+//! Blocks of shared memory: the sizes that the recorded machine had, and what of its pages they leave open.
+
+use super::files::Reached;
+use super::image::Image;
+use super::world::World;
+use freehold::engine::{SharedBlocks, SharedHuge};
+use freehold::object::Mapping;
+use freehold_machine::{Machine, Process};
+use freehold_trace::CallName::{Madvise, Mlock, Mlock2, Mmap, Mprotect, Mremap, Munlock, Munmap};
+use freehold_trace::{Call, Recording};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{PoisonError, Weak};
+
+const PAGE: u64 = 4096;
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+/// Pages that a call is taken to have brought into a file at most.
+const MOST_ALLOCATED: u64 = 1 << 18;
+
+/// What a recording says of the blocks of shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recorded {
+    pub(super) blocks: SharedBlocks,
+    /// It says so of each size.
+    pub(super) is_known: bool,
+}
+
+impl Recorded {
+    pub(super) fn of(recording: &Recording) -> Recorded {
+        Recorded::by(|name| recording.machine(name))
+    }
+
+    /// By the recorded settings. Where the files of the sizes are not, all of them are as they are at first.
+    fn by<'r>(setting: impl Fn(&str) -> Option<&'r str>) -> Recorded {
+        let all = match setting("thp-shmem") {
+            Some("always") => SharedHuge::Always,
+            Some("within_size") => SharedHuge::WithinSize,
+            Some("advise") => SharedHuge::Advise,
+            Some("deny") => SharedHuge::Deny,
+            Some("force") => SharedHuge::Force,
+            _ => SharedHuge::Never,
+        };
+        let mut blocks = SharedBlocks { all, ..SharedBlocks::default() };
+        let mut is_known = false;
+        for bytes in (0..u64::BITS).map(|bit| 1 << bit).filter(|bytes| bytes & SharedBlocks::SIZES != 0) {
+            let Some(word) = setting(&format!("thp-shmem-{}kB", bytes >> 10)) else { continue };
+            is_known = true;
+            match word {
+                "always" => blocks.always |= bytes,
+                "within_size" => blocks.within_size |= bytes,
+                "advise" => blocks.advised |= bytes,
+                "inherit" => blocks.inherit |= bytes,
+                _ => {}
+            }
+        }
+        if !is_known {
+            blocks.inherit = HUGE;
+        }
+        Recorded { blocks, is_known }
+    }
+}
+
+impl World {
+    /// Whether what is in shared memory together can be told: the sizes are known, and if there are any, nobody else has brought pages of it
+    /// in an order that is not recorded.
+    pub(super) fn tells_blocks(&self) -> bool {
+        let Recorded { blocks, is_known } = self.shared;
+        let none = blocks
+            == SharedBlocks { all: blocks.all, inherit: blocks.inherit, ..SharedBlocks::default() }
+            && matches!(blocks.all, SharedHuge::Never | SharedHuge::Deny);
+        is_known && (none || self.spaces() <= 1)
+    }
+
+    /// How many address spaces there have been.
+    fn spaces(&self) -> usize {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        images.values().map(Weak::as_ptr).collect::<HashSet<_>>().len()
+    }
+
+    /// A call was made. Where it has cut a block of 2 MiB that lies behind one entry on Linux, all of that is gone there, until it is touched
+    /// again: the engine maps it by small pages.
+    pub(super) fn cut_huge(&self, image: &Image, call: &Call) {
+        if !matches!(call.name, Munmap | Mprotect | Madvise | Mlock | Mlock2 | Munlock | Mmap | Mremap)
+            || self.shared.blocks == SharedBlocks::default()
+        {
+            return;
+        }
+        let at = if call.name == Mmap { call.returned.value().unwrap_or(0) } else { call.args[0] };
+        for edge in [at, at.saturating_add(call.args[1])] {
+            let block = edge & !(HUGE - 1)..(edge & !(HUGE - 1)).saturating_add(HUGE);
+            if !edge.is_multiple_of(HUGE) && has_shared(image.process(), edge) {
+                image.reached.doubt(&block);
+            }
+        }
+    }
+}
+
+/// Whether shared memory lies on either side of `edge`.
+fn has_shared(process: &Process, edge: u64) -> bool {
+    [edge - 1, edge].into_iter().any(|at| {
+        let vma = process.find_vma(at);
+        vma.is_some_and(|vma| vma.object().file().is_some_and(|file| file.mapping().is_shmem()))
+    })
+}
+
+/// Pages of shared memory that were brought into a file without being touched: blocks do not come around them.
+pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
+    let blocks = mapping.engine().shared_blocks();
+    let small = matches!(blocks.all, SharedHuge::Never | SharedHuge::Advise | SharedHuge::Deny);
+    if mapping.is_shmem() && small && blocks != SharedBlocks::default() {
+        let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
+        for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
+            // What cannot be had is absent, which the comparison shows.
+            let _ = mapping.fill(index);
+        }
+    }
+}
+
+impl Reached {
+    /// A fault has mapped all that the engine has in `blocks` now, and that nothing else explains.
+    pub(super) fn with_blocks(&self, process: &Process, blocks: &Range<u64>) {
+        if !blocks.is_empty() {
+            self.follow(process, blocks.start, blocks.end - blocks.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_by_their_words() {
+        let settings = |name: &str| {
+            Some(match name {
+                "thp-shmem" => "advise",
+                "thp-shmem-16kB" => "always",
+                "thp-shmem-64kB" => "within_size",
+                "thp-shmem-128kB" => "advise",
+                "thp-shmem-256kB" => "always",
+                "thp-shmem-2048kB" => "inherit",
+                "thp-shmem-4kB" => "always",
+                _ => return None,
+            })
+        };
+        let blocks = SharedBlocks {
+            all: SharedHuge::Advise,
+            always: (16 + 256) << 10,
+            within_size: 64 << 10,
+            advised: 128 << 10,
+            inherit: HUGE,
+        };
+        assert_eq!(Recorded::by(settings), Recorded { blocks, is_known: true });
+    }
+
+    #[test]
+    fn sizes_that_were_not_recorded_are_as_at_first() {
+        let blocks = |all| SharedBlocks { all, inherit: HUGE, ..SharedBlocks::default() };
+        for (word, all) in [
+            (None, SharedHuge::Never),
+            (Some("never"), SharedHuge::Never),
+            (Some("always"), SharedHuge::Always),
+            (Some("deny"), SharedHuge::Deny),
+            (Some("force"), SharedHuge::Force),
+            (Some("within_size"), SharedHuge::WithinSize),
+        ] {
+            let found = Recorded::by(|name| word.filter(|_| name == "thp-shmem"));
+            assert_eq!(found, Recorded { blocks: blocks(all), is_known: false });
+        }
+    }
+}
