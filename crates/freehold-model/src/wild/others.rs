@@ -44,6 +44,9 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
         _ => {
             mapping.align_to_huge_pages(v.bit());
+            let mount = v.bit().then(|| super::stage::shared_blocks(v).all);
+            mapping.set_mount_huge(mount);
+            assert_eq!(mapping.mount_huge(), mount);
             let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
             let _ = (
                 looked,
