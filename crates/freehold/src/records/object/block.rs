@@ -158,7 +158,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// As [`whether it is in the cache`](Self::has_page), with the block that it is part of; that may be the page alone.
+    /// As [`has_page`](Self::has_page), with the block that the page is part of, which may be the page alone.
     pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: u64) -> Option<Range<u64>> {
         // Acquire: as in `lookup`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
