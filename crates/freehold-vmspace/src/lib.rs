@@ -1,6 +1,30 @@
 #![no_std]
 #![deny(unsafe_code)]
 //! The half of an address space that the hardware sees.
+//!
+//! A [`VmSpace`] is a page table, the processors that use it, and how many pages are resident; [`Memory`] is a platform's
+//! frames, which spaces share. What is here installs, protects, zaps, copies, moves and looks at entries. It knows no mapped
+//! area, no file, no process, and no lock above those of tables and frames.
+//!
+//! The crate `freehold` builds address spaces with the behaviour of Linux on it, and hides nothing here but what would be
+//! unsound without its rules: functions that count references and entries, or that trust their caller to keep tables from
+//! going away. A space is also of use [by itself](VmSpace::map), to whoever has it alone: `examples/second_stage.rs` gives a guest its memory.
+//!
+//! # Where is what
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `platform.rs` | what the embedding kernel supplies; the only seam |
+//! | `frame/` | the record of each frame: references, entries that map it, whose it is, its lock, pins |
+//! | `memory/` | free frames by processor, huge ones in pools, runs of frames |
+//! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
+//! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
+//! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
+//! | `zap.rs`, `collapse.rs` | taking pages away |
+//! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, those of pools too; tables that spaces share |
+//! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
+//! | `look.rs`, `rss.rs` | what is present, how much |
+//! | `own.rs` | a space by itself |
 
 extern crate alloc;
 
@@ -19,6 +43,7 @@ mod look;
 mod memory;
 mod move_entries;
 mod moving;
+mod own;
 pub mod platform;
 mod protect;
 mod rss;
@@ -35,7 +60,9 @@ pub use huge::HugePage;
 pub use look::{PageKind, Present, Usage};
 pub use memory::{CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run};
 pub use move_entries::{MoveGather, Tables};
+#[doc(hidden)]
 pub use moving::Moving;
+pub use own::{MapError, Mapped};
 pub use protect::Protect;
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};

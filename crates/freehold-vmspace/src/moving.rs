@@ -25,12 +25,14 @@ impl Moving {
     }
 
     /// From a marker's payload.
+    #[inline]
     pub fn of(payload: u64) -> Self {
         let bit = |n: u64| payload >> n & 1 != 0;
         Moving { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
     }
 
     /// Its copy in a forked child, and what its original becomes.
+    #[inline]
     pub fn shared(self) -> Self {
         Moving { write: false, exclusive: false, ..self }
     }

@@ -90,8 +90,8 @@
 
 pub use crate::frame::Frame;
 pub use freehold_pagetable::{
-    Access, ENTRIES, Flush, Format, Level, OutOfTables, Pfn, PkeyRights, Rights, Table, TableMemory,
-    TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
+    Access, ENTRIES, Flush, Format, Level, OutOfTables, Pfn, PkeyRights, PteFlags, Rights, Table,
+    TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
 };
 pub use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic};
 

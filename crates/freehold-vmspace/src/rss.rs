@@ -32,6 +32,7 @@ pub struct Rss {
 
 impl Rss {
     /// Adds `pages` of a kind.
+    #[inline]
     pub fn add(&mut self, kind: RssKind, pages: i64) {
         match kind {
             RssKind::File => self.file += pages,
@@ -41,6 +42,7 @@ impl Rss {
     }
 
     /// All kinds together.
+    #[inline]
     pub fn total(&self) -> i64 {
         self.file + self.anon + self.shmem
     }

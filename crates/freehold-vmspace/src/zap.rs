@@ -27,21 +27,25 @@ impl Zap {
     }
 
     /// Everything but guard markers.
+    #[inline]
     pub fn keep_guards(self) -> Self {
         Zap { keep_guards: true, ..self }
     }
 
     /// Whether private copies stay.
+    #[inline]
     pub fn spares_copies(self) -> bool {
         self.file_pages_only
     }
 
     /// Where `keep` says so, what a userfaultfd has write-protected stays so when it comes again.
+    #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
     }
 
     /// Only pages that belong to the mapped file.
+    #[inline]
     pub fn file_pages_only(self) -> Self {
         Zap { file_pages_only: true, keep_guards: true, ..self }
     }

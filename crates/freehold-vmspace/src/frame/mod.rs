@@ -89,6 +89,7 @@ impl Frame {
     }
 
     /// Whether the frame is free as far as the engine knows.
+    #[inline]
     pub fn is_free(&self) -> bool {
         // Relaxed: exact only for whoever has the frame to itself.
         self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
@@ -102,6 +103,7 @@ impl Frame {
     // so through a table entry or a page cache slot, both published with release.
 
     /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
+    #[inline]
     pub fn init_anon(&self, home: usize, index: u64) {
         self.refs.store(1, Relaxed);
         // Release: as in `add_map`.
@@ -113,11 +115,13 @@ impl Frame {
     }
 
     /// Whether it is of secret memory.
+    #[inline]
     pub fn is_secret(&self) -> bool {
         self.word.load(Relaxed) & SECRET != 0
     }
 
     /// A page of a cache, which holds its one reference.
+    #[inline]
     pub fn init_cache(&self, kind: CachePage, index: u64) {
         self.refs.store(1, Relaxed);
         let shmem = if kind.shmem { SHMEM } else { 0 };
@@ -128,12 +132,14 @@ impl Frame {
     }
 
     /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry maps it.
+    #[inline]
     pub fn init_run(&self) {
         self.refs.store(1, Relaxed);
         self.word.store(ANON, Relaxed);
     }
 
     /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one reference, no map.
+    #[inline]
     pub fn take_over(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
         // A reservation goes back once, with the frame that is free first.
@@ -146,6 +152,7 @@ impl Frame {
 
     /// The page has moved within its address space: it is known by another home from now on. With the frame locked, and the locks of
     /// both tables concerned.
+    #[inline]
     pub fn set_home(&self, home: usize, index: u64) {
         self.index.store(index, Relaxed);
         // Release: as in `init_anon`.
@@ -153,23 +160,27 @@ impl Frame {
     }
 
     /// It is at home nowhere any more: what its page was has gone elsewhere, or was cut off.
+    #[inline]
     pub fn leave_home(&self) {
         self.home.store(0, Relaxed);
     }
 
     /// Where it is known, and by which page offset.
+    #[inline]
     pub fn home(&self) -> (usize, u64) {
         (self.home.load(Acquire), self.index.load(Relaxed))
     }
 
     /// One reference more, for one step of a task. What may last, and be had without end, is refused at some point: see
     /// [`try_get`](Self::try_get).
+    #[inline]
     pub fn get(&self) {
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
         self.refs.fetch_add(1, Relaxed);
     }
 
     /// One reference more, which may last; false: there are too many.
+    #[inline]
     pub fn try_get(&self) -> bool {
         // Relaxed, here and below: as in `get`. Others may come between, but not so many.
         let fits = self.refs.load(Relaxed) < MOST;
@@ -197,6 +208,7 @@ impl Frame {
     }
 
     /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
+    #[inline]
     pub fn put(&self) -> bool {
         self.put_many(1)
     }
@@ -208,6 +220,7 @@ impl Frame {
     }
 
     /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were the last references.
+    #[inline]
     pub fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
         self.put_word(count).map(|word| FreeHugePage {
             level: level_of(word),
@@ -236,12 +249,14 @@ impl Frame {
     }
 
     /// References.
+    #[inline]
     pub fn refs(&self) -> u32 {
         // Acquire: who finds itself alone may use the frame as if nobody had ever shared it.
         self.refs.load(Acquire)
     }
 
     /// One more entry maps it.
+    #[inline]
     pub fn add_map(&self) {
         // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier life, which that
         // life's end has struck out.
@@ -249,6 +264,7 @@ impl Frame {
     }
 
     /// One entry less maps it.
+    #[inline]
     pub fn sub_map(&self) {
         // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is over.
         if self.refs.load(Acquire) == 1 {
@@ -286,11 +302,13 @@ impl Frame {
     }
 
     /// Why fork cannot let a child have it too.
+    #[inline]
     pub fn unshared(&self) -> Option<Unshared> {
         unshared(self.refs(), self.word.load(Relaxed))
     }
 
     /// Entries that map it.
+    #[inline]
     pub fn maps(&self) -> u32 {
         // Acquire: as `add_map` says.
         self.maps.load(Acquire)
@@ -301,36 +319,43 @@ impl Frame {
     // followed that a flag stands for, but for `DIRTY`.
 
     /// Whether it is anonymous memory.
+    #[inline]
     pub fn is_anon(&self) -> bool {
         self.word.load(Relaxed) & ANON != 0
     }
 
     /// Whether it is shared memory of a page cache.
+    #[inline]
     pub fn is_shmem(&self) -> bool {
         self.word.load(Relaxed) & SHMEM != 0
     }
 
     /// What a mapping of it counts as.
+    #[inline]
     pub fn kind(&self) -> RssKind {
         kind_of(self.word.load(Relaxed))
     }
 
     /// Whether only one address space can reach it. Ask under the lock of the table that maps it.
+    #[inline]
     pub fn is_exclusive(&self) -> bool {
         self.word.load(Relaxed) & EXCLUSIVE != 0
     }
 
     /// Only one address space can reach it from now on. Under the table's lock.
+    #[inline]
     pub fn set_exclusive(&self) {
         self.word.fetch_or(EXCLUSIVE, Relaxed);
     }
 
     /// It is about to be shared, as fork does. Under the lock of the table that mapped it alone.
+    #[inline]
     pub fn clear_exclusive(&self) {
         self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
     }
 
     /// Its contents differ from what is on disk. Called when the new contents are there for certain.
+    #[inline]
     pub fn set_dirty(&self) {
         // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written. Never left out
         // because the page is dirty already: that could be read before the contents are seen by who is cleaning it.
@@ -338,12 +363,14 @@ impl Frame {
     }
 
     /// Whether it was dirty; it is clean afterwards.
+    #[inline]
     pub fn take_dirty(&self) -> bool {
         // Acquire: as in `set_dirty`.
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
     /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free list.
+    #[inline]
     pub fn set_failed(&self) {
         // Relaxed, here and below: whoever drops the last reference sees it by the order of references; others have the frame's lock
         // or need only a hint.
@@ -351,27 +378,32 @@ impl Frame {
     }
 
     /// Whether the memory failed.
+    #[inline]
     pub fn has_failed(&self) -> bool {
         self.word.load(Relaxed) & FAILED != 0
     }
 
     /// Whether somebody works on what page it holds. A hint.
+    #[inline]
     pub fn is_locked(&self) -> bool {
         self.lock.is_locked()
     }
 
     /// Whether it is dirty.
+    #[inline]
     pub fn is_dirty(&self) -> bool {
         self.word.load(Relaxed) & DIRTY != 0
     }
 
     /// It is the first frame of a page of a huge-page pool. Right after it became its maker's.
+    #[inline]
     pub fn set_hugetlb(&self, level: Level) {
         let gigantic = if level == Level::Pud { GIGANTIC } else { 0 };
         self.word.store(self.word.load(Relaxed) | HUGETLB | gigantic, Relaxed);
     }
 
     /// The level of the entries that map the page, if it is the first frame of a huge page.
+    #[inline]
     pub fn hugetlb(&self) -> Option<Level> {
         let word = self.word.load(Relaxed);
         (word & HUGETLB != 0).then(|| level_of(word))
@@ -379,11 +411,13 @@ impl Frame {
 
     /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return). By who has a reference;
     /// the last to let go may be somebody else.
+    #[inline]
     pub fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);
     }
 
     /// The memory of a frame of the huge page failed. By who has a reference.
+    #[inline]
     pub fn set_broken(&self) {
         self.word.fetch_or(BROKEN, Relaxed);
     }
@@ -391,11 +425,13 @@ impl Frame {
     // A list of free huge pages goes through the records of their first frames; whoever has the list has these.
 
     /// Another huge page, by its number plus one, or 0.
+    #[inline]
     pub fn next(&self) -> u64 {
         self.index.load(Relaxed)
     }
 
     /// See [`next`](Self::next).
+    #[inline]
     pub fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
     }

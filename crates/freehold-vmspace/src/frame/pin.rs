@@ -21,6 +21,7 @@ pub(super) const PIN: u32 = 1 << 10;
 #[doc(hidden)]
 impl Frame {
     /// One pin more; false: there are too many references. The caller has locked the table of an entry that maps the frame.
+    #[inline]
     pub fn pin(&self) -> bool {
         // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so many.
         let fits = self.refs.load(Relaxed) < MOST;
@@ -37,6 +38,7 @@ impl Frame {
 
     /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it. Under the lock of the one
     /// table that maps it, as it is exclusive, no pin is overlooked.
+    #[inline]
     pub fn must_copy_on_fork(&self) -> bool {
         keeps(self.refs(), self.word.load(Relaxed))
     }

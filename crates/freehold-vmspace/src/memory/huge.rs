@@ -18,16 +18,19 @@ impl HugePageSize {
     pub const ALL: [HugePageSize; 2] = [HugePageSize::Mib2, HugePageSize::Gib1];
 
     /// Bytes of a page.
+    #[inline]
     pub const fn bytes(self) -> u64 {
         self.level().span()
     }
 
     /// The size of so many bytes, if there is one.
+    #[inline]
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|size| size.bytes() == bytes)
     }
 
     /// The level of the entries that map a page.
+    #[inline]
     pub const fn level(self) -> Level {
         match self {
             HugePageSize::Mib2 => Level::Pmd,
@@ -36,6 +39,7 @@ impl HugePageSize {
     }
 
     /// The size that an entry of `level` maps: 2 MiB for any but a PUD entry.
+    #[inline]
     pub fn of_level(level: Level) -> Self {
         if level == Level::Pud { HugePageSize::Gib1 } else { HugePageSize::Mib2 }
     }

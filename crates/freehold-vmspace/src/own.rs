@@ -1,0 +1,150 @@
+//! A space by itself, without an address space above it: whoever has it for himself alone maps, protects and unmaps pages, and
+//! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
+
+use crate::{NoMemory, PAGE_SIZE, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap, platform::Platform};
+use core::{fmt, ops::Range};
+use freehold_pagetable::{Format, Kind, PteFlags, TableError, VaRange};
+
+/// Why nothing was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapError {
+    /// Not whole pages, or beyond what the format translates.
+    Invalid,
+    /// Something is mapped there.
+    Occupied,
+    /// No memory for pages or tables.
+    NoMemory,
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MapError::Invalid => "not whole pages of the space",
+            MapError::Occupied => "something is mapped there",
+            MapError::NoMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for MapError {}
+
+impl From<NoMemory> for MapError {
+    fn from(_: NoMemory) -> Self {
+        MapError::NoMemory
+    }
+}
+
+impl From<TableError> for MapError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::OutOfTables => MapError::NoMemory,
+            TableError::Huge(_) | TableError::Marker(_) => MapError::Occupied,
+        }
+    }
+}
+
+/// Where a page is, and what an access to it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Its frame.
+    pub pfn: Pfn,
+    /// Rights and marks of its entry, as processors have left them.
+    pub flags: PteFlags,
+}
+
+impl<P: Platform> VmSpace<P> {
+    /// Maps fresh pages of zeroes over `range`, with these rights.
+    ///
+    /// # Errors
+    ///
+    /// See [`MapError`]; nothing is mapped then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use freehold_machine::{Machine, MachineConfig};
+    /// use freehold_sync::counted::Counted;
+    /// use freehold_vmspace::{MapError, Memory, VmSpace, platform::{Platform, PteFlags}};
+    ///
+    /// let machine: Machine = Machine::new(MachineConfig::backed(1 << 20))?;
+    /// let memory = Counted::try_new(Memory::new(machine.clone())?).map_err(|_| MapError::NoMemory)?;
+    /// let mut space = VmSpace::new(&memory)?;
+    /// space.map(0x1000..0x3000, PteFlags::USER | PteFlags::WRITE)?;
+    /// let page = space.translate(0x2fff).ok_or("nothing is there")?;
+    /// machine.write_frame(page.pfn, 0, b"hello");
+    /// assert_eq!(space.map(0x2000..0x4000, PteFlags::USER), Err(MapError::Occupied));
+    /// space.unmap(0x1000..0x3000);
+    /// assert_eq!(space.translate(0x2fff), None);
+    /// drop((space, memory));
+    /// machine.accounting().assert_clean();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map(&mut self, range: Range<u64>, rights: PteFlags) -> Result<(), MapError> {
+        let pages = self.vacant(&range)?;
+        let mapped = pages.clone().try_for_each(|at| {
+            let table = self.pte_table_alloc(VirtAddr::new(at))?;
+            let frame = self.memory().alloc_anon(true, 0, at / PAGE_SIZE)?;
+            let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
+            debug_assert!(fresh, "an entry was filled in a space that is ours alone");
+            Ok(())
+        });
+        if mapped.is_err() {
+            self.unmap(range);
+        }
+        mapped
+    }
+
+    /// The pages of `range`, if nothing is there.
+    fn vacant(&self, range: &Range<u64>) -> Result<impl Iterator<Item = u64> + Clone + use<P>, MapError> {
+        let whole = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
+        if !whole || range.start >= range.end || range.end > P::Format::USER_END {
+            return Err(MapError::Invalid);
+        }
+        if !self.is_unmapped(VaRange::of(range.start, range.end)) {
+            return Err(MapError::Occupied);
+        }
+        Ok(range.clone().step_by(PAGE_SIZE as usize))
+    }
+
+    /// Gives every page of `range` that is mapped these rights. Every processor keeps to them when this returns; with rights that
+    /// are taken and given by turns, a write-protected page that is written to is found by its fault.
+    pub fn set_rights(&mut self, range: Range<u64>, rights: PteFlags) {
+        let range = clipped::<P>(range);
+        let mut gather: VmGather<'_, P, 1> = self.gather();
+        let write = rights.contains(PteFlags::WRITE);
+        self.protect(range, Protect { rights, write, shared: false }, Some(&mut gather));
+        gather.finish();
+    }
+
+    /// Unmaps `range`: when this returns no processor uses a page of it, and pages and tables have gone back.
+    #[expect(unsafe_code, reason = "gives tables back")]
+    pub fn unmap(&mut self, range: Range<u64>) {
+        let range = clipped::<P>(range);
+        if range.is_empty() {
+            return;
+        }
+        let mut gather = self.exclusive_gather();
+        self.zap(range.clone(), Zap::new(false), &mut gather);
+        let span = VaRange::of(range.start, range.end);
+        // SAFETY: zapped just now; the space is the caller's alone, so nobody else finds or fills a table.
+        unsafe { self.unlink_tables(span, span, &mut gather) };
+        gather.finish();
+    }
+
+    /// What is mapped at `at`, by a page that is ours.
+    pub fn translate(&self, at: u64) -> Option<Mapped> {
+        let address = VirtAddr::new(at & !(PAGE_SIZE - 1));
+        let (pte, level) = self.peek(address);
+        match pte.kind(level) {
+            Kind::Leaf { pfn, flags } => Some(Mapped { pfn: pfn.add(address.frame_in_leaf(level)), flags }),
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => None,
+        }
+    }
+}
+
+/// The pages of `range` that the format translates; those of which only a part lies in the range count.
+fn clipped<P: Platform>(range: Range<u64>) -> Range<u64> {
+    let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX).min(P::Format::USER_END);
+    (range.start & !(PAGE_SIZE - 1)).min(end)..end
+}
