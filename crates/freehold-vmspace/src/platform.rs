@@ -189,7 +189,7 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// The engine's record of a frame; all zero while the frame is free. A frame of storage that programs map directly
-    /// ([`Pager::direct_access`](crate::object::Pager::direct_access)) has one as well.
+    /// (by a pager's `direct_access`) has one as well.
     fn frame(&self, pfn: Pfn) -> &Frame;
 
     /// Fills a frame with zeroes.

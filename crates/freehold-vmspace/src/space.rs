@@ -254,7 +254,11 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform> Drop for VmSpace<P> {
+    /// What is still mapped goes: an address space has unmapped everything before.
     fn drop(&mut self) {
+        if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {
+            self.unmap(0..P::Format::USER_END);
+        }
         let everything =
             Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
         let platform = self.tlb.memory.platform();

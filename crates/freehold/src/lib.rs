@@ -70,7 +70,6 @@
 //! | [`vma`] | one mapped area: fields, flags, what may merge, and the slab it comes from |
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
 //! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
-//! | [`frame`] | what is known of each frame: references, entries that map it, whose it is |
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
 //! | [`uprobe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
@@ -79,6 +78,8 @@
 //! | [`access`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
+//!
+//! What the hardware sees of an address space, frames, tables, TLBs, is the crate [`freehold_vmspace`]; [`platform`] is its seam.
 //!
 //! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so. Which locks
 //! there are and who may change what under which: `docs/locking.md`, and the documents that it names.

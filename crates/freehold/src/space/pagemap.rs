@@ -54,7 +54,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// The frame of the page at `addr`, if one is mapped there at this moment: what /proc/PID/pagemap calls its PFN. The next
-    /// moment it may be another; [`Engine::migrate`] and its kin find that out.
+    /// moment it may be another; [`Engine::migrate`](crate::engine::Engine::migrate) and its kin find that out.
     ///
     /// # Locks
     ///

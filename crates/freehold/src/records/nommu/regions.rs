@@ -19,7 +19,7 @@ use freehold_sync::Rank;
 use freehold_vmspace::Run;
 
 /// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one, and all its
-/// [`NoMmuSpace`](super::NoMmuSpace)s with it.
+/// [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
 pub struct Regions<P: Platform> {
     /// Linux's nommu_region_sem and its tree.
     all: Locked<P, IntervalTree<ByAddress<P>>>,
