@@ -1,6 +1,7 @@
 //! Any calls, on the engine in any design, have the results that they have in the model.
 //!
-//! `cargo +nightly fuzz run engine` with cargo-fuzz. On stable, without a sanitizer: build with `--target` and
+//! `cargo +nightly fuzz run engine` with cargo-fuzz. On stable, without a sanitizer: build with `--target`
+//! and
 //! `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 //! -Cdebug-assertions=on"`, and run the program on a folder.

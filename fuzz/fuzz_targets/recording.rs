@@ -1,6 +1,8 @@
-//! Any bytes are a recording, a text of strace, or refused with an error that says where, in part or as a whole; nothing panics or fills the memory.
+//! Any bytes are a recording, a text of strace, or refused with an error that says where, in part or as a
+//! whole; nothing panics or fills the memory.
 //!
-//! Run as `engine.rs` says; the files in `crates/freehold-trace/tests/data` are a good beginning for its corpus.
+//! Run as `engine.rs` says; the files in `crates/freehold-trace/tests/data` are a good beginning for its
+//! corpus.
 #![no_main]
 
 use freehold_trace::Recording;

@@ -1,7 +1,9 @@
-//! Any bytes behind the first line are snapshots, or refused with an error that says where; what is read ascends, and is
+//! Any bytes behind the first line are snapshots, or refused with an error that says where; what is read
+//! ascends, and is
 //! read again as it was written.
 //!
-//! Run as `engine.rs` says; `crates/freehold-trace/tests/data/small.snap` without its first line is a good beginning for its
+//! Run as `engine.rs` says; `crates/freehold-trace/tests/data/small.snap` without its first line is a good
+//! beginning for its
 //! corpus.
 #![no_main]
 

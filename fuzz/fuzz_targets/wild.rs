@@ -1,6 +1,7 @@
 //! Every public call of the engine with wild arguments: nothing panics, and all memory comes back.
 //!
-//! Run as `engine.rs` says, with overflow checks: `-Coverflow-checks=on` in RUSTFLAGS, or cargo-fuzz's own debug build. The test
+//! Run as `engine.rs` says, with overflow checks: `-Coverflow-checks=on` in RUSTFLAGS, or cargo-fuzz's own
+//! debug build. The test
 //! `crates/freehold-model/tests/wild.rs` plays the same lives from seeds.
 #![no_main]
 

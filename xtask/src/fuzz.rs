@@ -60,7 +60,8 @@ pub fn targets() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one toolchain.
+/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one
+/// toolchain.
 fn nightly() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");

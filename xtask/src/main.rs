@@ -1,9 +1,11 @@
 //! The chores of the project: every test suite, in order, by one command.
 //!
-//! `cargo xtask test` runs every suite with few cases, `cargo xtask test --full` what a change must pass; `cargo xtask test --long`
-//! gives the random suites more time and adds the fuzz targets, AddressSanitizer and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts. `cargo xtask replay`
-//! replays every recording at hand on every design, ten seeds each, and prints a line for each. `cargo xtask mutants` takes
-//! protections away and sees tests fail; `cargo xtask asan` runs the engine's suites under AddressSanitizer.
+//! `cargo xtask test` runs every suite with few cases, `cargo xtask test --full` what a change must pass;
+//! `cargo xtask test --long` gives the random suites more time and adds the fuzz targets, AddressSanitizer
+//! and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts.
+//! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
+//! for each. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask asan` runs the
+//! engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

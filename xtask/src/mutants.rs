@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: takes one protection after another away, and sees a test fail each time.
 //!
-//! All is done in a copy of the tree under `target/mutants`. Neighbours in the list have their test program in common, so most
-//! of what one builds serves the next.
+//! All is done in a copy of the tree under `target/mutants`. Neighbours in the list have their test program
+//! in common, so most of what one builds serves the next.
 
 use std::{
     collections::BTreeSet,

@@ -19,8 +19,8 @@
 //! test = "tlb::a_store_after_the_entry_was_cleared_is_not_lost"
 //! ```
 //!
-//! `caught` may also have `hang = true` (the test may fail by never ending) and `seconds` (how long it may take). Instead of
-//! `caught`, `argued` says why no behaviour changes; such a mutation is not run.
+//! `caught` may also have `hang = true` (the test may fail by never ending) and `seconds` (how long it may
+//! take). Instead of `caught`, `argued` says why no behaviour changes; such a mutation is not run.
 
 use std::{
     fs, io,

@@ -1,8 +1,9 @@
-//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back, and what is left when a
-//! test program ends.
+//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back, and
+//! what is left when a test program ends.
 //!
-//! It needs a nightly toolchain; nothing else does but the fuzzer. The standard library is the one that comes with it, without
-//! the sanitizer: what its own code does to freed memory is not seen, and what the engine's does is.
+//! It needs a nightly toolchain; nothing else does but the fuzzer. The standard library is the one that comes
+//! with it, without the sanitizer: what its own code does to freed memory is not seen, and what the engine's
+//! does is.
 
 use std::{env, process::Command};
 
@@ -22,7 +23,8 @@ const LEAKS: &str = "xtask/leaks.supp";
 /// The target, named because build scripts and macros must not be built with the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs the suites; or what those words select, if there are any, which cargo is told. Without a nightly toolchain it says so, and nothing is wrong.
+/// Runs the suites; or what those words select, if there are any, which cargo is told. Without a nightly
+/// toolchain it says so, and nothing is wrong.
 ///
 /// # Errors
 ///
@@ -52,7 +54,8 @@ pub fn run(words: &[&str]) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("AddressSanitizer: failed ({status})")) }
 }
 
-/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one toolchain.
+/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one
+/// toolchain.
 fn nightly() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");

@@ -6,8 +6,8 @@ use std::{
     time::Instant,
 };
 
-/// What a suite is built for. The checkers of interleavings replace the atomics of the whole engine, so each has a build of
-/// its own.
+/// What a suite is built for. The checkers of interleavings replace the atomics of the whole engine, so each
+/// has a build of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Build {
@@ -30,8 +30,8 @@ impl Build {
         }
     }
 
-    /// A call of cargo with `args` for this build. It builds below `targets` if that is given; otherwise where cargo likes, a
-    /// checker's in a directory of its own.
+    /// A call of cargo with `args` for this build. It builds below `targets` if that is given; otherwise
+    /// where cargo likes, a checker's in a directory of its own.
     #[must_use]
     pub fn cargo(self, args: &[&str], targets: Option<&str>) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -87,7 +87,8 @@ pub struct Suite {
     pub args: &'static [&'static str],
     /// What the test programs are told.
     pub passed_on: &'static [&'static str],
-    /// About how many seconds it takes on two processors, compiling included, in a quick run and in a full one.
+    /// About how many seconds it takes on two processors, compiling included, in a quick run and in a full
+    /// one.
     pub budget: [u32; 2],
     /// Why a quick run leaves it out, if it does.
     pub not_quick: Option<&'static str>,

@@ -68,7 +68,8 @@ impl TestProgram {
         Ok(String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(": test")).count())
     }
 
-    /// Runs the tests that `filter` selects, for `limit` at most, and writes what they say to the file `said`.
+    /// Runs the tests that `filter` selects, for `limit` at most, and writes what they say to the file
+    /// `said`.
     ///
     /// # Errors
     ///

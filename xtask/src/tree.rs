@@ -16,8 +16,9 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Copies what git knows of the repository at `root`, and new files that it does not ignore, as they are now, to `folder`.
-    /// Files that are the same already are left alone, so what was built from them stays good.
+    /// Copies what git knows of the repository at `root`, and new files that it does not ignore, as they are
+    /// now, to `folder`. Files that are the same already are left alone, so what was built from them
+    /// stays good.
     pub fn copy(root: &Path, folder: &Path) -> Result<Self, String> {
         let listed = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

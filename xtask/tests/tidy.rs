@@ -8,8 +8,8 @@ use xtask::{mutation::Mutation, suite::Effort, table};
 /// Longest file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
 
-/// The only sources that may ask which checker they are built for: the atomics facade with what depends on it, the hosts
-/// of tests, page-table formats, and the platform. Test modules may, too.
+/// The only sources that may ask which checker they are built for: the atomics facade with what depends on
+/// it, the hosts of tests, page-table formats, and the platform. Test modules may, too.
 const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "crates/freehold-sync/src/atomic.rs",
     "crates/freehold-sync/src/lib.rs",
@@ -20,7 +20,8 @@ const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "crates/freehold-machine/src/host_shuttle/",
 ];
 
-/// Texts that belong to one machine or one mirror. Each is put together here, so that this file does not contain it.
+/// Texts that belong to one machine or one mirror. Each is put together here, so that this file does not
+/// contain it.
 const FOREIGN: &[&[&str]] = &[
     &["/ho", "me/"],
     &["/ro", "ot/"],
@@ -400,7 +401,31 @@ fn prose_is_narrow() {
     assert_none("prose wider than 110 columns", wide);
 }
 
-/// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules that are public.
+/// Nor do tables, drawings and examples in comments count.
+#[test]
+fn comments_are_narrow() {
+    let mut wide = Vec::new();
+    for source in crate_sources() {
+        let mut drawn = false;
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let Some(text) = line.trim_start().strip_prefix("//") else {
+                drawn = false;
+                continue;
+            };
+            let text = text.trim_start_matches(['/', '!']).trim_start();
+            drawn ^= text.starts_with("```");
+            let free = drawn || text.starts_with(['|', '#']) || !text.contains(' ');
+            let columns = line.chars().count();
+            if !free && columns > MOST_COLUMNS {
+                wide.push(format!("{}:{number}: {columns} columns", source.path));
+            }
+        }
+    }
+    assert_none("comments wider than 110 columns", wide);
+}
+
+/// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules
+/// that are public.
 #[test]
 fn the_soundness_document_is_complete() {
     /// Modules that are not public.
@@ -498,7 +523,8 @@ fn the_table_of_mutations_is_the_files() {
     assert!(document == written, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
 }
 
-/// CONTRIBUTING.md says of each operation which modules have its tests: every module is there, and nothing else.
+/// CONTRIBUTING.md says of each operation which modules have its tests: every module is there, and nothing
+/// else.
 #[test]
 fn the_table_of_operations_is_the_modules() {
     let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
@@ -522,7 +548,8 @@ fn the_table_of_operations_is_the_modules() {
     }
 }
 
-/// xtask says by a variable how much time tests have, and `freehold_machine::Effort` reads it: by the same words.
+/// xtask says by a variable how much time tests have, and `freehold_machine::Effort` reads it: by the same
+/// words.
 #[test]
 fn efforts_are_read_as_they_are_said() {
     let reader =

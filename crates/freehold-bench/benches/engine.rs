@@ -1,7 +1,7 @@
 //! Times: every subject at 10 to 65,000 areas, one thread and two; then what only the engine does.
 //!
-//! `cargo bench --bench engine`. Two threads work in one address space; the figure is the time until both have done their
-//! share, divided by the operations of one. Quote ratios within one run: machines are noisy.
+//! `cargo bench --bench engine`. Two threads work in one address space; the figure is the time until both
+//! have done their share, divided by the operations of one. Quote ratios within one run: machines are noisy.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;
@@ -166,10 +166,11 @@ fn zap(criterion: &mut Criterion) {
     }
 }
 
-/// The `n`th of `pages` pages, a power of two, in an order in which neighbours lie far apart: the frames come ascending, so it is
-/// the pages that are shuffled.
+/// The `n`th of `pages` pages, a power of two, in an order in which neighbours lie far apart: the frames come
+/// ascending, so it is the pages that are shuffled.
 fn shuffled(n: u64, pages: u64) -> u64 {
-    // Each step is one to one among the numbers below a power of two: a product with an odd number, a shift mixed in.
+    // Each step is one to one among the numbers below a power of two: a product with an odd number, a shift
+    // mixed in.
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages;
     (mixed ^ mixed >> 7).wrapping_mul(0x2545_f491) % pages
 }

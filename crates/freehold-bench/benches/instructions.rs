@@ -7,8 +7,8 @@
 //! cargo bench --bench instructions -- --save        the table, and `instructions.txt` written anew
 //! ```
 //!
-//! The program runs itself under callgrind, once per figure, which counts only what happens inside [`measured`]. Where
-//! Valgrind is missing it says so and fails.
+//! The program runs itself under callgrind, once per figure, which counts only what happens inside
+//! [`measured`]. Where Valgrind is missing it says so and fails.
 
 use freehold::fault::Access;
 use freehold::space::{Locking, Prot};

@@ -1,8 +1,8 @@
 //! Readers and holders of pages: who they keep waiting, and what they cost.
 //!
-//! `cargo bench --bench readers`. Phantom memory: page tables, frame records and locks are real, contents are not. What is compared
-//! takes turns in one run. Beside it the host kernel's own figures for calls that do the same work: there everything a system
-//! call does beside counts too, and its memory is real.
+//! `cargo bench --bench readers`. Phantom memory: page tables, frame records and locks are real, contents are
+//! not. What is compared takes turns in one run. Beside it the host kernel's own figures for calls that do
+//! the same work: there everything a system call does beside counts too, and its memory is real.
 
 use freehold::{
     access::PinFlags,

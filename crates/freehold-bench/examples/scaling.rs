@@ -1,8 +1,9 @@
 //! How much more two threads do than one: `cargo run --release -p freehold-bench --example scaling`.
 //!
-//! Rounds of all cases take turns, so that a slow moment of the machine meets them all. A round counts only if every thread had
-//! a processor from beginning to end; the figures are medians of those. Each thread unmaps what it has faulted in, as programs
-//! do. "Two engines" share nothing but the machine, and so show what the machine can do.
+//! Rounds of all cases take turns, so that a slow moment of the machine meets them all. A round counts only
+//! if every thread had a processor from beginning to end; the figures are medians of those. Each thread
+//! unmaps what it has faulted in, as programs do. "Two engines" share nothing but the machine, and so show
+//! what the machine can do.
 
 use freehold::fault::Access;
 use freehold::space::{Locking, Prot};

@@ -11,7 +11,8 @@ struct Area {
     rights: u32,
 }
 
-/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: a free place is looked for from the top down.
+/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: a free place is looked for from the top
+/// down.
 pub struct LockedTree(RwLock<BTreeMap<u64, Area>>);
 
 impl Subject for LockedTree {

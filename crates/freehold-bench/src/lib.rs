@@ -1,8 +1,9 @@
 //! The subjects of the benches: the engine, and what one would write without it.
 //!
-//! Every subject holds `n` mapped areas of six pages, ten pages apart, with rights that differ from neighbour to
-//! neighbour so that none merge, and a stack above them all, and offers the operations that all of them have: looking an address up, mapping and
-//! unmapping a page wherever there is room, and changing the rights of a page in the middle of an area and back.
+//! Every subject holds `n` mapped areas of six pages, ten pages apart, with rights that differ from neighbour
+//! to neighbour so that none merge, and a stack above them all, and offers the operations that all of them
+//! have: looking an address up, mapping and unmapping a page wherever there is room, and changing the rights
+//! of a page in the middle of an area and back.
 #![deny(unsafe_code)]
 
 mod btree;

@@ -24,8 +24,8 @@ impl MappingBackend for Nothing {
     }
 }
 
-/// `MemorySet` behind parking_lot's `Mutex`. It does not merge areas, so a change of rights and back leaves the parts
-/// apart; to keep their number constant they are unmapped and mapped again as one.
+/// `MemorySet` behind parking_lot's `Mutex`. It does not merge areas, so a change of rights and back leaves
+/// the parts apart; to keep their number constant they are unmapped and mapped again as one.
 pub struct LockedSet(Mutex<MemorySet<Nothing>>);
 
 fn area(at: u64, bytes: u64) -> MemoryArea<Nothing> {

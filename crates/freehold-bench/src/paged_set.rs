@@ -1,8 +1,9 @@
 //! The crates `memory_set` and `page_table_multiarch`, behind one mutex: what a small kernel is made of.
 //!
-//! Lazy, as that kernel is where memory is not asked to be populated: mapping writes no entry, a fault looks its area up and maps
-//! one frame, unmapping walks the pages of its range and takes out those that are there. Frames are phantom, as the engine's
-//! are in these benches: numbers from a list. Nothing is flushed: there is no processor.
+//! Lazy, as that kernel is where memory is not asked to be populated: mapping writes no entry, a fault looks
+//! its area up and maps one frame, unmapping walks the pages of its range and takes out those that are there.
+//! Frames are phantom, as the engine's are in these benches: numbers from a list. Nothing is flushed: there
+//! is no processor.
 #![expect(unsafe_code, reason = "allocates the memory of page tables")]
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
@@ -95,7 +96,8 @@ impl MappingBackend for Lazy {
     }
 }
 
-/// `MemorySet` over a page table, behind parking_lot's `Mutex`. Of splits and merges what [`LockedSet`](crate::LockedSet) says.
+/// `MemorySet` over a page table, behind parking_lot's `Mutex`. Of splits and merges what
+/// [`LockedSet`](crate::LockedSet) says.
 pub struct PagedSet(Mutex<(MemorySet<Lazy>, Pages)>);
 
 const RW: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(MappingFlags::USER);

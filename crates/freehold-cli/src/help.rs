@@ -1,5 +1,5 @@
-//! What `--help` says beside the arguments. Each job has the same parts: what it does, what it reads or writes, its exit status; then examples.
-//! `-h` is short, and says where more is.
+//! What `--help` says beside the arguments. Each job has the same parts: what it does, what it reads or
+//! writes, its exit status; then examples. `-h` is short, and says where more is.
 
 use crate::record::strace;
 use crate::reproduce::experiments;

@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Events that tell how many there are in all.
 const SAMPLE: u64 = 20_000;
 
-/// A line on standard error that goes away at the end. It is drawn by the thread that coordinates a replay, between two
-/// segments, while no time is taken.
+/// A line on standard error that goes away at the end. It is drawn by the thread that coordinates a replay,
+/// between two segments, while no time is taken.
 pub struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// For the replay of a recording; shows nothing where standard error is no terminal, and when it is to be `quiet`.
+    /// For the replay of a recording; shows nothing where standard error is no terminal, and when it is to be
+    /// `quiet`.
     pub fn new(source: &Source, quiet: bool) -> Bar {
         if quiet || !stderr().is_terminal() {
             return Bar { bar: ProgressBar::hidden() };
@@ -56,8 +57,8 @@ impl Drop for Bar {
     }
 }
 
-/// About how many events a recording has: as many as its first ones say, by what they take of its file. None for what can
-/// be read but once, and for what cannot be read.
+/// About how many events a recording has: as many as its first ones say, by what they take of its file. None
+/// for what can be read but once, and for what cannot be read.
 fn estimate(source: &Source) -> Option<u64> {
     let (input, size) = source.raw().ok()?;
     let size = size?;

@@ -24,8 +24,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// The recording that an argument names, with its snapshots where they are named, too. Standard input (`-`) is read to its
-    /// end here, packed as it comes.
+    /// The recording that an argument names, with its snapshots where they are named, too. Standard input
+    /// (`-`) is read to its end here, packed as it comes.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Source {
         }
     }
 
-    /// Where anonymous memory had huge pages, as far as the snapshots of `recording`, which is its own, show it.
+    /// Where anonymous memory had huge pages, as far as the snapshots of `recording`, which is its own, show
+    /// it.
     ///
     /// # Errors
     ///

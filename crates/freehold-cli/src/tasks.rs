@@ -52,7 +52,8 @@ impl Task {
 }
 
 impl Tasks {
-    /// Reads a recording for its tasks. Snapshots give the names of commands; where there are none, it goes without.
+    /// Reads a recording for its tasks. Snapshots give the names of commands; where there are none, it goes
+    /// without.
     ///
     /// # Errors
     ///
@@ -142,7 +143,8 @@ impl Tasks {
         text
     }
 
-    /// A time as `--maps-at` takes it, in the unit that suits the recording; what does not fit is rounded to the inside of a life.
+    /// A time as `--maps-at` takes it, in the unit that suits the recording; what does not fit is rounded to
+    /// the inside of a life.
     fn at(&self, time: u64, up: bool) -> String {
         let (unit, size, digits) = match self.length.max(time) {
             ..10_000 => return format!("{time}ns"),

@@ -80,7 +80,8 @@ pub fn rate(events: u64, time: Duration) -> Option<String> {
     Some(if rate >= 1e6 { format!("{rate:.2} million", rate = rate / 1e6) } else { count(rate as u64) })
 }
 
-/// Bytes in the largest binary unit that leaves a whole number or three digits: `1 GiB`, `132 KiB`, `1.5 MiB`.
+/// Bytes in the largest binary unit that leaves a whole number or three digits: `1 GiB`, `132 KiB`, `1.5
+/// MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut value, mut unit) = (bytes as f64, 0);

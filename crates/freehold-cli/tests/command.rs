@@ -140,7 +140,8 @@ fn damaged_files_are_refused_with_their_line() {
         let all = json(&folder.path(&format!("{recording}.json")));
         assert_eq!(all["recordings"].as_array().map(Vec::len), Some(0));
         assert_eq!(all["unusable"][0]["recording"], recording);
-        // A file that cannot be written is found before anything runs, and nothing is drawn of what cannot be read.
+        // A file that cannot be written is found before anything runs, and nothing is drawn of what cannot be
+        // read.
         folder.run(&format!("replay {recording} --picture x.svg --maps-at 1s")).code(2);
         assert!(!folder.path("x.svg").exists());
     }

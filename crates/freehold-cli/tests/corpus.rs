@@ -1,7 +1,8 @@
 //! Every recording at hand, on every design of locking, comes out as on Linux.
 //!
-//! Those that ship with the repository always; those that lie beside it in `../shared/traces` if they are small. With
-//! `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all of them, ten seeds each, with a line for each recording.
+//! Those that ship with the repository always; those that lie beside it in `../shared/traces` if they are
+//! small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all of them, ten seeds each, with a line for
+//! each recording.
 
 use freehold::space::Locking;
 use freehold_cli::replay::outcome::Outcome;
@@ -47,7 +48,8 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
     for tally in [outcome.calls, outcome.faults, outcome.snapshots] {
         assert_eq!(tally.all, tally.as_linux, "{}", outcome.name);
     }
-    // The others are within bounds; what decides between these is in no recording. Bounds that are too wide would show here.
+    // The others are within bounds; what decides between these is in no recording. Bounds that are too wide
+    // would show here.
     let files = outcome.file_vmas;
     let least = files.all - files.all * MOST_OTHERS / 100;
     assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);

@@ -1,6 +1,6 @@
-//! Recordings that are well formed and nonsense: numbers at their limits, areas where none can be, tasks that come and go
-//! against all rules. Each is refused with its file and line, or replayed with what differs reported; nothing panics, hangs
-//! or fills the memory.
+//! Recordings that are well formed and nonsense: numbers at their limits, areas where none can be, tasks that
+//! come and go against all rules. Each is refused with its file and line, or replayed with what differs
+//! reported; nothing panics, hangs or fills the memory.
 
 use freehold_cli::picture;
 use freehold_cli::replay::outcome::Outcome;
@@ -64,7 +64,8 @@ fn the_recording_itself_is_right() {
     assert_eq!((outcome.difference_count, outcome.snapshots.all), (0, 1), "{:#?}", outcome.differences);
 }
 
-/// What Linux cannot have done is reported as done otherwise; what no program can have asked for does no harm.
+/// What Linux cannot have done is reported as done otherwise; what no program can have asked for does no
+/// harm.
 #[test]
 fn numbers_at_their_limits() {
     for (events, differences) in [

@@ -1,4 +1,5 @@
-//! Resource limits in a recording: what Linux refused for them is checked, and where they are not recorded it is not.
+//! Resource limits in a recording: what Linux refused for them is checked, and where they are not recorded it
+//! is not.
 
 use freehold_cli::replay::outcome::Outcome;
 use freehold_cli::replay::{Options, replay};
@@ -30,7 +31,8 @@ fn as_linux(events: &str) {
     assert_eq!((outcome.difference_count, outcome.not_checked()), (0, 0), "{:#?}", outcome.differences);
 }
 
-/// Two pages more than there are may be mapped, one may be locked, and the stack is as large as it may become.
+/// Two pages more than there are may be mapped, one may be locked, and the stack is as large as it may
+/// become.
 const LIMITS: &str = "6 0 1 R 27000 ffffffffffffffff ffffffffffffffff 22000 1000\n";
 /// None, but for locked memory.
 const NONE: &str = "6 0 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000\n";
@@ -109,7 +111,8 @@ fn what_limits_do_not_forbid_is_a_difference() {
     assert_eq!((lifted.difference_count, lifted.not_checked()), (0, 1));
 }
 
-/// A text does not tell how large an address space is: limits serve where Linux refused something, and forbid nothing that it did.
+/// A text does not tell how large an address space is: limits serve where Linux refused something, and forbid
+/// nothing that it did.
 #[test]
 fn texts_have_limits_for_what_was_refused() {
     let text = "# limits 3000 ffffffffffffffff ffffffffffffffff 800000 1000

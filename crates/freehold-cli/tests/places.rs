@@ -113,8 +113,8 @@ fn some_places_are_not_compared() {
     assert!(!not_checked(&outcome(EXEC, anywhere, options), "place"));
 }
 
-/// Two tasks of one address space: each finds free what was free on Linux, however they run. They map into holes that have no
-/// neighbours in common, so that nothing else keeps them in order.
+/// Two tasks of one address space: each finds free what was free on Linux, however they run. They map into
+/// holes that have no neighbours in common, so that nothing else keeps them in order.
 #[test]
 fn tasks_beside_each_other() {
     const HOLES: u64 = 100;

@@ -1,8 +1,9 @@
-//! Random calls on the running kernel, recorded as everybody records programs, and replayed: all as on Linux. A quick look each time; with
-//! `FREEHOLD_EFFORT=long` a hundred thousand calls of each kind, as texts by strace and, where that is allowed, by the kernel's tracing.
+//! Random calls on the running kernel, recorded as everybody records programs, and replayed: all as on Linux.
+//! A quick look each time; with `FREEHOLD_EFFORT=long` a hundred thousand calls of each kind, as texts by
+//! strace and, where that is allowed, by the kernel's tracing.
 //!
-//! A text does not determine everything, and of what either leaves open the replay does not know all yet: in the long run one answer in so
-//! many may be another. These bounds may only grow.
+//! A text does not determine everything, and of what either leaves open the replay does not know all yet: in
+//! the long run one answer in so many may be another. These bounds may only grow.
 //!
 //! The program that makes the calls is this one, called with options: `examples/random`.
 
@@ -35,7 +36,8 @@ fn is_long() -> bool {
     Effort::asked() == Effort::Long
 }
 
-/// Records a run, with further arguments to the recorder; none where the machine does not allow it, which is said.
+/// Records a run, with further arguments to the recorder; none where the machine does not allow it, which is
+/// said.
 fn record(folder: &TempDir, args: &[&str], mix: &str, seed: u64, calls: u64) -> Option<PathBuf> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_freehold"));
     command.current_dir(folder.path()).args(["record", "--force", "-o", "t"]).args(args).arg("--");

@@ -1,4 +1,5 @@
-//! `freehold record`, as far as this machine allows it: with the kernel's tracing, else with strace, else a clear word.
+//! `freehold record`, as far as this machine allows it: with the kernel's tracing, else with strace, else a
+//! clear word.
 
 mod structures;
 
@@ -265,7 +266,8 @@ fn files_that_change() {
     assert!(refused.is_err(), "not to be written");
 }
 
-/// How files were opened, how long they are and what they are sealed against is recorded: nothing of it is set aside.
+/// How files were opened, how long they are and what they are sealed against is recorded: nothing of it is
+/// set aside.
 #[test]
 fn files_are_replayed_as_they_were_opened_and_changed() {
     for args in [&[][..], &["--calls-only"]] {
@@ -346,8 +348,8 @@ struct Watched {
     fd: String,
 }
 
-/// Records a program of this file by the kernel's tracing. `None` without leave to look into its memory, or if the program said
-/// nothing: not every kernel knows its calls.
+/// Records a program of this file by the kernel's tracing. `None` without leave to look into its memory, or
+/// if the program said nothing: not every kernel knows its calls.
 fn watch(folder: &TempDir, program: &str) -> Option<Watched> {
     let (output, made) = record_program(folder, &[], program);
     let made = made.filter(|made| is_by_the_kernel(made))?;
@@ -395,7 +397,8 @@ const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const UNREGISTER: u64 = 0x8010_aa01;
 
-/// What is registered with a userfaultfd stands in the memory of the caller, and in the recording between the calls around.
+/// What is registered with a userfaultfd stands in the memory of the caller, and in the recording between the
+/// calls around.
 #[test]
 fn registrations_with_a_userfaultfd() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -455,7 +458,8 @@ fn advice_in_ranges() {
     }
 }
 
-/// The ranges of a process_madvise stand in the memory of the caller, and in the recording, if they are not too many.
+/// The ranges of a process_madvise stand in the memory of the caller, and in the recording, if they are not
+/// too many.
 #[test]
 fn ranges_of_an_advice() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -522,8 +526,8 @@ fn limits_that_change() {
     println!("done");
 }
 
-/// What limits there are at the beginning, and what calls make of them, is in both kinds of recording, and what Linux refuses for them is
-/// compared.
+/// What limits there are at the beginning, and what calls make of them, is in both kinds of recording, and
+/// what Linux refuses for them is compared.
 #[test]
 fn limits_are_recorded_with_what_changes_them() {
     for args in [&[][..], &["--calls-only"]] {

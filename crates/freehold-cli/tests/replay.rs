@@ -1,4 +1,5 @@
-//! Small recordings, right and wrong: what is as on Linux is found to be, and what is not is reported, with its line.
+//! Small recordings, right and wrong: what is as on Linux is found to be, and what is not is reported, with
+//! its line.
 
 use freehold::space::Locking;
 use freehold_cli::replay::outcome::Outcome;
@@ -145,7 +146,8 @@ fn what_linux_did_not_do_is_found_too() {
         ("F 7f0000001000 4 x1", "F 7f0000003000 4 x1", 11, "fault"),
         ("F 6000000 4\n25 0 1 G 11 1", "F 5000000 4\n25 0 1 G 11 1", 18, "fault"),
         ("F 12008 7 x1\n31", "F 12008 7\n31 0 3 G 11 2\n31", 24, "fault"),
-        // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the resident set.
+        // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the
+        // resident set.
         ("5001000-5002000", "5001000-5003000", 30, "VMA"),
         ("7f0000001000-7f0000002000 r--p", "7f0000001000-7f0000002000 r-xp", 30, "VMA"),
         ("rw-p 2000 /bin/t", "rw-p 1000 /bin/t", 30, "VMA"),
@@ -181,7 +183,8 @@ fn what_linux_did_not_do_is_found_too() {
     }
 }
 
-/// A page more than recorded faults explain: the kernel may have touched it itself. That is said, and counted.
+/// A page more than recorded faults explain: the kernel may have touched it itself. That is said, and
+/// counted.
 #[test]
 fn what_the_kernel_may_have_done_itself_is_set_aside() {
     for (truth, lie) in [("35 0 3 F 5001000 6 x1\n", ""), ("P fffffdc 1 8", "P fffffdb 2 8")] {
@@ -202,8 +205,8 @@ fn findings(outcome: &Outcome) -> String {
     )
 }
 
-/// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the same is found,
-/// in a right recording and in a wrong one.
+/// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the
+/// same is found, in a right recording and in a wrong one.
 #[test]
 fn however_it_is_replayed_the_same_is_found() {
     let lies = EXIT.replace("12000-13000 rw-p 2000", "12000-13000 rw-p 1000");
@@ -264,7 +267,8 @@ P 0 1 8
 P ffffbdd 1 8
 ";
 
-/// Memory of four MiB that asked for nothing, touched once: where a huge page comes is the recorded machine's setting.
+/// Memory of four MiB that asked for nothing, touched once: where a huge page comes is the recorded machine's
+/// setting.
 const UNASKED: &str = "10 0 1 mmap 7f0000000000 400000 3 32 -1 0 = 7f0000000000
 11 0 1 F 7f0000200000 6 x1
 12 0 1 S 1 exit 1
@@ -332,10 +336,11 @@ fn huge_pages_are_compared() {
     }
 }
 
-/// A file of 64 pages, of which 40 are mapped from the fifth page of a multiple of 16 on. The first fault maps 16 pages from
-/// there, the second the twelve that are left of the last multiple, the third, on a page that came with the first but was
-/// not there on Linux, what is around it. What a DONTNEED takes is gone; of what is mapped twice, the second is as the first. A
-/// child has what its parent has where there is a private copy, as in the second mapping.
+/// A file of 64 pages, of which 40 are mapped from the fifth page of a multiple of 16 on. The first fault
+/// maps 16 pages from there, the second the twelve that are left of the last multiple, the third, on a page
+/// that came with the first but was not there on Linux, what is around it. What a DONTNEED takes is gone; of
+/// what is mapped twice, the second is as the first. A child has what its parent has where there is a private
+/// copy, as in the second mapping.
 const FILES: &str = "# file 2 262144 /lib/f
 10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
 11 0 1 F 7f0000004000 4 x1
@@ -403,7 +408,8 @@ fn pages_of_files_are_compared() {
 #[test]
 fn pages_of_files_that_linux_cannot_have_are_found() {
     let lies: &[(&str, &str, bool)] = &[
-        // A page less, which was faulted in; one that only came along; all that did; one of the three faults' pages.
+        // A page less, which was faulted in; one that only came along; all that did; one of the three
+        // faults' pages.
         ("P 7effffff1 24", "P 7effffff2 23", true),
         ("24 c\nP ffffd8", "23 c\nP ffffd9", false),
         ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP d 1 c\nP ffffdf", false),
@@ -417,7 +423,8 @@ fn pages_of_files_that_linux_cannot_have_are_found() {
         ("| 144,144", "| 8,8", true),
         // A private copy is no page of the file.
         ("16,12,,,4,16,4", "16,16,,,,16,", true),
-        // Shared memory: what the second fault brought; a page that nobody is known to have brought; a child's.
+        // Shared memory: what the second fault brought; a page that nobody is known to have brought; a
+        // child's.
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 1 c\nP 1 1 c\nP dffffdb", true),
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 4 c\nP dffffda", false),
         ("P 1 1 c\nP dffffd8", "P dffffda", true),
@@ -521,7 +528,8 @@ fn two_opens_of_a_file_stay_apart() {
 /// A thread removes the segment while another maps it anew: which was first, the answers tell.
 #[test]
 fn a_removed_segment_is_gone_with_what_was_attached() {
-    // The removal takes from 22 to 42. The second call leaves the other page mapped, the third takes both parts away.
+    // The removal takes from 22 to 42. The second call leaves the other page mapped, the third takes both
+    // parts away.
     const REMOVED: &str = "10 0 1 shmget 0 2000 3c0 = 5
 11 0 1 N 2 1 10100
 12 0 1 shmat 5 0 0 = 7f0000000000 e1 x1
@@ -561,9 +569,10 @@ fn a_removed_segment_is_gone_with_what_was_attached() {
     }
 }
 
-/// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a thread beside.
-/// Each VMA of shared memory has the very pages that it had on Linux: those of the recording's sizes, as they came and as files lost pages.
-/// The bounds of what a recording leaves open would allow others.
+/// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a
+/// thread beside. Each VMA of shared memory has the very pages that it had on Linux: those of the recording's
+/// sizes, as they came and as files lost pages. The bounds of what a recording leaves open would allow
+/// others.
 #[test]
 fn blocks_of_shared_memory_are_those_of_linux() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");

@@ -1,5 +1,5 @@
-//! Texts by strace, as a user replays them: bytes that process_vm_readv and process_vm_writev show, tasks of every kind, and
-//! what is no text by strace.
+//! Texts by strace, as a user replays them: bytes that process_vm_readv and process_vm_writev show, tasks of
+//! every kind, and what is no text by strace.
 
 use freehold_cli::replay::outcome::Outcome;
 use freehold_cli::replay::{Options, replay};
@@ -20,7 +20,8 @@ fn try_replay(text: &str) -> Result<Outcome, String> {
     }
 }
 
-/// One odd line does not end a run: what follows is replayed, and what the line may have changed is not checked.
+/// One odd line does not end a run: what follows is replayed, and what the line may have changed is not
+/// checked.
 #[test]
 fn what_follows_an_odd_line_is_replayed() {
     let text = |odd: &str| {
@@ -69,7 +70,8 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
-/// Advice about several ranges of oneself, of which texts tell as far as the advice is none that others could be given.
+/// Advice about several ranges of oneself, of which texts tell as far as the advice is none that others could
+/// be given.
 const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196
@@ -344,8 +346,8 @@ fn descriptors_that_are_copied_are_other_files() {
     );
 }
 
-/// What is registered with a userfaultfd is not moved together with what is not, and waits for nobody here; with the last descriptor
-/// of it nothing is registered any more.
+/// What is registered with a userfaultfd is not moved together with what is not, and waits for nobody here;
+/// with the last descriptor of it nothing is registered any more.
 #[test]
 fn registrations_with_a_userfaultfd_are_made() {
     assert_as_linux(
@@ -376,7 +378,8 @@ fn registrations_with_a_userfaultfd_are_made() {
     );
 }
 
-/// Of a userfaultfd that the text does not show nobody knows what is registered: what Linux refused for it is set aside.
+/// Of a userfaultfd that the text does not show nobody knows what is registered: what Linux refused for it is
+/// set aside.
 #[test]
 fn registrations_that_are_not_known_are_set_aside() {
     let text = |operation: &str| {
@@ -429,7 +432,8 @@ fn gaps_of_what_was_moved_are_free() {
     assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
 }
 
-/// The populated file was made longer by something that a text does not show. It lies where the second of two VMAs was moved.
+/// The populated file was made longer by something that a text does not show. It lies where the second of two
+/// VMAs was moved.
 #[test]
 fn files_that_were_moved_are_known_where_they_are() {
     let outcome = arena(
@@ -443,8 +447,8 @@ fn files_that_were_moved_are_known_where_they_are() {
     assert_eq!(counts(&outcome), (6, 0));
 }
 
-/// Memory that grows downwards keeps places away from itself. Where Linux has chosen one nearby, that memory is gone, or something lies
-/// between.
+/// Memory that grows downwards keeps places away from itself. Where Linux has chosen one nearby, that memory
+/// is gone, or something lies between.
 #[test]
 fn places_near_memory_that_grows_show_what_is_there() {
     let stack = "mmap(0x10800000, 16384, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10800000";
@@ -458,7 +462,8 @@ fn places_near_memory_that_grows_show_what_is_there() {
     let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
         madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
-    // Page faults, and an munmap of what they brought, may have left something below; it is not certain that nothing is.
+    // Page faults, and an munmap of what they brought, may have left something below; it is not certain that
+    // nothing is.
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 

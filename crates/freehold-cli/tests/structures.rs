@@ -86,7 +86,8 @@ fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, 
     Some((made, start, String::from_utf8(text).expect("text")))
 }
 
-/// They are recorded all the same, and only what the call itself writes over is a place where events were lost.
+/// They are recorded all the same, and only what the call itself writes over is a place where events were
+/// lost.
 #[test]
 fn structures_in_pages_that_are_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -143,7 +144,8 @@ fn a_userfaultfd_of_the_device() {
     println!("at {start:x}");
 }
 
-/// What is made through /dev/userfaultfd is a userfaultfd, and with its features all is known of what is registered.
+/// What is made through /dev/userfaultfd is a userfaultfd, and with its features all is known of what is
+/// registered.
 #[test]
 fn userfaultfds_of_the_device() {
     for args in [&[][..], &["--calls-only"]] {
@@ -237,8 +239,8 @@ fn registrations_of_shared_memory() {
     }
 }
 
-/// Registrations of shared memory, as such and as private copies, are made and compared; those of huge pages of a pool, and of ordinary files,
-/// alone are not.
+/// Registrations of shared memory, as such and as private copies, are made and compared; those of huge pages
+/// of a pool, and of ordinary files, alone are not.
 #[test]
 fn files_that_are_registered() {
     let folder = tempfile::tempdir().expect("a folder");

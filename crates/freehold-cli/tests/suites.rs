@@ -1,6 +1,7 @@
-//! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of what differed in them once, and of real
-//! programs: all come out as on Linux, but for the exceptions that `recordings/exceptions.txt` names with their reasons. A recording that is an
-//! exception no more has to leave that list.
+//! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of what differed
+//! in them once, and of real programs: all come out as on Linux, but for the exceptions that
+//! `recordings/exceptions.txt` names with their reasons. A recording that is an exception no more has to
+//! leave that list.
 
 use freehold_cli::replay::{Options, replay};
 use freehold_machine::Effort;

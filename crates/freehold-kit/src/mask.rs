@@ -11,8 +11,8 @@ pub const MAX_CPUS: usize = 4 * WORD;
 /// Processors of one word.
 const WORD: usize = u64::BITS as usize;
 
-/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that whoever acquires a word is behind all
-/// who have released a bit of it.
+/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that whoever acquires
+/// a word is behind all who have released a bit of it.
 #[derive(Debug)]
 pub struct CpuMask([AtomicU64; 4]);
 
@@ -28,7 +28,8 @@ impl CpuMask {
         (&self.0[cpu / WORD], 1 << (cpu % WORD))
     }
 
-    /// Adds a processor; returns whether its word was empty. What came before is seen by whoever [takes](Self::take) it.
+    /// Adds a processor; returns whether its word was empty. What came before is seen by whoever
+    /// [takes](Self::take) it.
     pub(crate) fn add(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
         // Release pairs with the acquires of `take` and `numbers`.
@@ -58,7 +59,8 @@ impl CpuMask {
     /// Takes all out that are in it, of those below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
-            // Relaxed: a word without bits is nobody's message; the swap decides. AcqRel: acquire pairs with the release of `add`.
+            // Relaxed: a word without bits is nobody's message; the swap decides. AcqRel: acquire pairs with
+            // the release of `add`.
             let taken = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
             bits(first, taken)
         })

@@ -1,12 +1,13 @@
 //! Grace periods by quiescent states (McKenney and Slingwine 1998; QSBR).
 //!
-//! A read section costs nothing but that the processor passes no *quiescent state* inside it: sections run with preemption off, and the
-//! kernel says so where none can be open, at context switches and ticks that interrupt programs. A processor that idles, or runs a program for
-//! long without ticks, is *offline*, and nobody waits for it.
+//! A read section costs nothing but that the processor passes no *quiescent state* inside it: sections run
+//! with preemption off, and the kernel says so where none can be open, at context switches and ticks that
+//! interrupt programs. A processor that idles, or runs a program for long without ticks, is *offline*, and
+//! nobody waits for it.
 //!
 //! Requests are pushed to a list of the processor they are made on, without a lock, from interrupts too. One
-//! *driver* at a time, whoever calls [`advance`](Qsbr::advance) first, takes the lists whole, begins a grace period
-//! for them, and, when every processor has passed it, runs them.
+//! *driver* at a time, whoever calls [`advance`](Qsbr::advance) first, takes the lists whole, begins a grace
+//! period for them, and, when every processor has passed it, runs them.
 //!
 //! # States
 //!
@@ -23,11 +24,12 @@
 //! # Why a request waits for every reader
 //!
 //! The driver takes a request (acquire of `next`), so it knows what was done before the request, then stores
-//! `period` = n. A section that is open then belongs to a processor whose `seen` is below n and not 0, unless the processor came online
-//! unseen; it ends before that processor stores n or 0, by a release that the driver acquires before it
-//! runs the request. A section that begins later begins after its processor has read `period` = n (acquire), and finds what the
-//! request was made for undone. *Unseen*: `online` stores `seen`, the driver stores `period`, each then looks at the
-//! other's word, with a fence in between: either the driver waits for the processor, or the processor knows of n.
+//! `period` = n. A section that is open then belongs to a processor whose `seen` is below n and not 0, unless
+//! the processor came online unseen; it ends before that processor stores n or 0, by a release that the
+//! driver acquires before it runs the request. A section that begins later begins after its processor has
+//! read `period` = n (acquire), and finds what the request was made for undone. *Unseen*: `online` stores
+//! `seen`, the driver stores `period`, each then looks at the other's word, with a fence in between: either
+//! the driver waits for the processor, or the processor knows of n.
 #![expect(unsafe_code, reason = "owns and runs requests that lie in their objects")]
 
 use core::ptr::{self, NonNull};
@@ -103,16 +105,20 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     pub fn online(&self, cpu: usize) {
         let own = &self.cpus[cpu];
         debug_assert_eq!(own.seen.load(Relaxed), OFFLINE, "a processor comes online twice");
-        // Release, here and below: pairs with the acquire of `passed`, which may find this value in place of that of `offline`.
-        // Relaxed load: an older number makes the driver wait for the next quiescent state, and no more.
+        // Release, here and below: pairs with the acquire of `passed`, which may find this value in place of
+        // that of `offline`. Relaxed load: an older number makes the driver wait for the next
+        // quiescent state, and no more.
         own.seen.store(self.period.load(Relaxed), Release);
-        // Pairs with the fence of `begin`: the driver sees the store above, or the load below sees the driver's.
+        // Pairs with the fence of `begin`: the driver sees the store above, or the load below sees the
+        // driver's.
         fence(SeqCst);
-        // Acquire pairs with the release of `begin`: what was done before a request that does not wait for us is seen.
+        // Acquire pairs with the release of `begin`: what was done before a request that does not wait for us
+        // is seen.
         own.seen.store(self.period.load(Acquire), Release);
     }
 
-    /// The calling processor has no read section open, and opens none before it is [`online`](Self::online) again.
+    /// The calling processor has no read section open, and opens none before it is [`online`](Self::online)
+    /// again.
     pub fn offline(&self, cpu: usize) {
         // Release pairs with the acquire of `passed`: sections end before what waits for them.
         self.cpus[cpu].seen.store(OFFLINE, Release);
@@ -123,28 +129,32 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         self.cpus[cpu].seen.load(Relaxed) != OFFLINE
     }
 
-    /// The calling processor, which is online, has no read section open at this moment. Cheap: nothing is written but at the first call
-    /// of a grace period.
+    /// The calling processor, which is online, has no read section open at this moment. Cheap: nothing is
+    /// written but at the first call of a grace period.
     pub fn quiescent(&self, cpu: usize) {
         let own = &self.cpus[cpu];
-        // Acquire pairs with the release of `begin`: what was done before the requests is seen by sections from now on.
+        // Acquire pairs with the release of `begin`: what was done before the requests is seen by sections
+        // from now on.
         let now = self.period.load(Acquire);
         if own.seen.load(Relaxed) != now {
             debug_assert!(self.is_online(cpu), "a processor that is offline has nothing to report");
-            // Release pairs with the acquire of `passed`: sections before this end before what waits for them.
+            // Release pairs with the acquire of `passed`: sections before this end before what waits for
+            // them.
             own.seen.store(now, Release);
         }
     }
 
-    /// Asks for `f(head)` after a grace period: [`Host::rcu_defer`](freehold_sync::Host::rcu_defer). `cpu` is the calling one, or any where
-    /// the kernel cannot tell. May be called from interrupts, inside a read section, and from what was deferred.
+    /// Asks for `f(head)` after a grace period: [`Host::rcu_defer`](freehold_sync::Host::rcu_defer). `cpu` is
+    /// the calling one, or any where the kernel cannot tell. May be called from interrupts, inside a read
+    /// section, and from what was deferred.
     ///
     /// # Safety
     ///
     /// As for `rcu_defer`.
     pub unsafe fn defer(&self, cpu: usize, head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
         let own = &self.cpus[cpu];
-        // Relaxed: whoever waits for this request knows that this call has returned. Before the push: see `barrier`.
+        // Relaxed: whoever waits for this request knows that this call has returned. Before the push: see
+        // `barrier`.
         own.pushed.fetch_add(1, Relaxed);
         // Relaxed: the list is only put behind the head.
         let mut first = own.next.load(Relaxed);
@@ -159,9 +169,10 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         }
     }
 
-    /// Runs what every processor has passed a grace period for, and begins another if something was asked for since; nothing if somebody
-    /// else is at it. To be called now and then by every processor that is not offline, outside read sections and with no lock held that a
-    /// deferred function takes: at a tick, when idling begins, or by a thread of its own.
+    /// Runs what every processor has passed a grace period for, and begins another if something was asked for
+    /// since; nothing if somebody else is at it. To be called now and then by every processor that is not
+    /// offline, outside read sections and with no lock held that a deferred function takes: at a tick,
+    /// when idling begins, or by a thread of its own.
     pub fn advance(&self) {
         // Acquire pairs with the release below: lists and `period` are as the driver before has left them.
         if self.driver.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
@@ -183,12 +194,14 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         self.driver.store(0, Release);
     }
 
-    /// Waits until everything has run that was asked for before this call. `pass` makes the calling task wait a little, through a quiescent
-    /// state of its processor: it yields the processor, say. Not inside a read section, nor from what was deferred.
+    /// Waits until everything has run that was asked for before this call. `pass` makes the calling task wait
+    /// a little, through a quiescent state of its processor: it yields the processor, say. Not inside a
+    /// read section, nor from what was deferred.
     pub fn barrier(&self, mut pass: impl FnMut()) {
         for cpu in &self.cpus {
-            // A request that is known to have been made was counted before it was pushed, and so was every one pushed before it. So
-            // when as many have run, of which lists are taken whole, it is among them.
+            // A request that is known to have been made was counted before it was pushed, and so was every
+            // one pushed before it. So when as many have run, of which lists are taken whole, it
+            // is among them.
             let wanted = cpu.pushed.load(Relaxed);
             // Acquire pairs with the release of `run`: what the functions did is seen.
             while cpu.done.load(Acquire) < wanted {
@@ -247,8 +260,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
             }
         }
         if any {
-            // Release pairs with the acquires of `quiescent` and `online`: who knows of the grace period knows what was done
-            // before the requests. Relaxed load: the driver's own.
+            // Release pairs with the acquires of `quiescent` and `online`: who knows of the grace period
+            // knows what was done before the requests. Relaxed load: the driver's own.
             self.period.store(self.period.load(Relaxed) + 1, Release);
             // Pairs with the fence of `online`.
             fence(SeqCst);

@@ -1,13 +1,15 @@
 //! Flushes of other processors' TLBs over sets of processors, with lazy switching.
 //!
-//! Each space has a set of the processors that may have translations of it ([`SpaceCpus`]): a processor puts itself in before it
-//! loads the root, and takes itself out after it has loaded another. A processor that goes on with a task of the kernel alone keeps the root
-//! (*lazy*), so that coming back costs nothing; the first flush that meets it makes it leave.
+//! Each space has a set of the processors that may have translations of it ([`SpaceCpus`]): a processor puts
+//! itself in before it loads the root, and takes itself out after it has loaded another. A processor that
+//! goes on with a task of the kernel alone keeps the root (*lazy*), so that coming back costs nothing; the
+//! first flush that meets it makes it leave.
 //!
-//! A flush does its own processor's part, writes down what to flush in the one slot of its processor, puts its number
-//! into the inbox of each processor of the set, interrupts those whose inbox was empty (several flushes share an interrupt), and waits until each has
-//! answered. Meanwhile it answers others itself. A processor answers in the interrupt, and wherever it waits
-//! with interrupts off: [`answer`](Shootdown::answer) belongs into `Host::relax`. So it does no harm that a flush comes with spin
+//! A flush does its own processor's part, writes down what to flush in the one slot of its processor, puts
+//! its number into the inbox of each processor of the set, interrupts those whose inbox was empty (several
+//! flushes share an interrupt), and waits until each has answered. Meanwhile it answers others itself. A
+//! processor answers in the interrupt, and wherever it waits with interrupts off:
+//! [`answer`](Shootdown::answer) belongs into `Host::relax`. So it does no harm that a flush comes with spin
 //! locks held that the others spin for.
 //!
 //! # States
@@ -22,11 +24,12 @@
 //!
 //! # Why no translation survives
 //!
-//! Whoever flushes has changed the tables before. `enter` sets the bit, the flush has changed an entry, each then looks at what the
-//! other wrote, with a fence in between: either the flush finds the bit and waits for an answer, or the walks of the
-//! processor find the change. A cleared bit was released after the last use of a translation, and the flush acquires the set. A
-//! request found in the inbox was posted by a release after the change, so walks after the answer find the change, and the answer is
-//! counted by a release that the flush acquires: what used the old translation is over.
+//! Whoever flushes has changed the tables before. `enter` sets the bit, the flush has changed an entry, each
+//! then looks at what the other wrote, with a fence in between: either the flush finds the bit and waits for
+//! an answer, or the walks of the processor find the change. A cleared bit was released after the last use of
+//! a translation, and the flush acquires the set. A request found in the inbox was posted by a release after
+//! the change, so walks after the answer find the change, and the answer is counted by a release that the
+//! flush acquires: what used the old translation is over.
 #![expect(unsafe_code, reason = "a request refers to the set of its sender's space, which the sender keeps")]
 
 use crate::mask::{CpuMask, MAX_CPUS};
@@ -50,18 +53,21 @@ pub trait Processors {
     /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. Called with the request posted.
     fn interrupt(&self, cpu: usize);
 
-    /// Removes what `what` covers from the TLB of the calling processor `cpu`, for the space with this root, and where it says
-    /// that tables were freed, what the processor remembers of tables. The root may not be in the register yet, or any more.
+    /// Removes what `what` covers from the TLB of the calling processor `cpu`, for the space with this root,
+    /// and where it says that tables were freed, what the processor remembers of tables. The root may not
+    /// be in the register yet, or any more.
     fn flush_here(&self, cpu: usize, root: Pfn, what: &Flush);
 
-    /// The calling processor `cpu` is lazy: loads the kernel's own root in place of this one, and drops every translation of it.
+    /// The calling processor `cpu` is lazy: loads the kernel's own root in place of this one, and drops every
+    /// translation of it.
     fn switch_away(&self, cpu: usize, root: Pfn);
 
     /// A turn of a loop that waits.
     fn relax(&self);
 }
 
-/// Which processors may have translations of a space: part of the kernel's record of the space, `Platform::Mmu`.
+/// Which processors may have translations of a space: part of the kernel's record of the space,
+/// `Platform::Mmu`.
 #[derive(Debug)]
 pub struct SpaceCpus {
     root: Pfn,
@@ -94,7 +100,8 @@ pub struct ShootCpu {
     current: AtomicU64,
     inbox: CpuMask,
     pending: AtomicU32,
-    /// The request; stable from when it is posted until all have answered. Written and read relaxed: posts and answers order.
+    /// The request; stable from when it is posted until all have answered. Written and read relaxed: posts
+    /// and answers order.
     space: AtomicPtr<SpaceCpus>,
     start: AtomicU64,
     end: AtomicU64,
@@ -159,9 +166,9 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         }
     }
 
-    /// The calling processor is about to load the root of `space`, interrupts off. What it ran before it [leaves](Self::leave) after the
-    /// load, unless that is the same space: a lazy processor comes back by this call alone, and need not load the root again if
-    /// this returns false.
+    /// The calling processor is about to load the root of `space`, interrupts off. What it ran before it
+    /// [leaves](Self::leave) after the load, unless that is the same space: a lazy processor comes back
+    /// by this call alone, and need not load the root again if this returns false.
     pub fn enter(&self, cpu: usize, space: &SpaceCpus) -> bool {
         let own = &self.cpus[cpu];
         let before = own.current.load(Relaxed);
@@ -186,7 +193,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         self.cpus[cpu].current.store(id(space) | LAZY, Relaxed);
     }
 
-    /// The calling processor has loaded another root, or none, and has no translation of `space` any more. Interrupts off.
+    /// The calling processor has loaded another root, or none, and has no translation of `space` any more.
+    /// Interrupts off.
     pub fn leave(&self, cpu: usize, space: &SpaceCpus) {
         let own = &self.cpus[cpu];
         if own.current.load(Relaxed) & !LAZY == id(space) {
@@ -195,21 +203,22 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         space.cpus.remove(cpu);
     }
 
-    /// Whether the calling processor runs a program in `space`. With interrupts off it stays so: where this is true
-    /// `Platform::walk_tables` may walk, for no flush is over before this processor answers.
+    /// Whether the calling processor runs a program in `space`. With interrupts off it stays so: where this
+    /// is true `Platform::walk_tables` may walk, for no flush is over before this processor answers.
     pub fn runs(&self, cpu: usize, space: &SpaceCpus) -> bool {
         self.cpus[cpu].current.load(Relaxed) == id(space)
     }
 
-    /// Whether a processor other than the calling one may have translations of `space`, of entries that were changed before.
+    /// Whether a processor other than the calling one may have translations of `space`, of entries that were
+    /// changed before.
     pub fn runs_elsewhere(&self, cpu: usize, space: &SpaceCpus) -> bool {
         // Pairs with the fence of `enter`, as in `flush`.
         fence(SeqCst);
         space.cpus.numbers(CPUS).any(|other| other != cpu)
     }
 
-    /// Removes what `what` covers from every processor: `Platform::flush`. The caller stays on its processor and makes no second flush
-    /// meanwhile, from an interrupt say.
+    /// Removes what `what` covers from every processor: `Platform::flush`. The caller stays on its processor
+    /// and makes no second flush meanwhile, from an interrupt say.
     pub fn flush(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
         let own = &self.cpus[cpu];
         debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush inside a flush");
@@ -226,7 +235,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
             // Relaxed, as the request: the posts below order it.
             own.pending.store(count, Relaxed);
             for other in others.numbers() {
-                // A release, which pairs with the acquire of `answer`. Where the inbox was not empty an interrupt is on its way.
+                // A release, which pairs with the acquire of `answer`. Where the inbox was not empty an
+                // interrupt is on its way.
                 if self.cpus[other].inbox.add(cpu) {
                     kernel.interrupt(other);
                 }
@@ -242,8 +252,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         }
     }
 
-    /// Answers every request that was posted to the calling processor: the handler of the interrupt, and part of every loop that
-    /// waits with interrupts off. Interrupts off.
+    /// Answers every request that was posted to the calling processor: the handler of the interrupt, and part
+    /// of every loop that waits with interrupts off. Interrupts off.
     pub fn answer(&self, cpu: usize, kernel: &impl Processors) {
         for sender in self.cpus[cpu].inbox.take(CPUS) {
             let request = &self.cpus[sender];

@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release --example two_threads`
 //!
-//! The first half runs on a machine with contents and with every oracle on: had a CPU used a stale translation, or had
-//! a page held anything but what was stored there, the run would end with a panic. The second half unmaps a large
-//! mapping with each design of munmap while a sibling thread maps and unmaps something small, and says how long the
-//! sibling's calls took. Its machine has phantom memory, and no oracles, so that the times are the engine's.
+//! The first half runs on a machine with contents and with every oracle on: had a CPU used a stale
+//! translation, or had a page held anything but what was stored there, the run would end with a panic. The
+//! second half unmaps a large mapping with each design of munmap while a sibling thread maps and unmaps
+//! something small, and says how long the sibling's calls took. Its machine has phantom memory, and no
+//! oracles, so that the times are the engine's.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -69,7 +70,8 @@ fn together() -> Outcome<()> {
     Ok(())
 }
 
-/// What a program finds when it starts: a file, a heap, a stack; and memory that the two threads share. Returns that.
+/// What a program finds when it starts: a file, a heap, a stack; and memory that the two threads share.
+/// Returns that.
 fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
     let contents = Mapping::new(kernel, Zeroes, 64 << 10, false)?;
     let program = File::new(&contents, FileAccess::READ_WRITE, "/bin/two-threads")?;
@@ -104,7 +106,8 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
     Ok(())
 }
 
-/// Fills memory and gives it back, and every few rounds forks: the child sees what was there, whatever comes later.
+/// Fills memory and gives it back, and every few rounds forks: the child sees what was there, whatever comes
+/// later.
 fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     let own = shared + PART;
     for round in 0..ROUNDS {

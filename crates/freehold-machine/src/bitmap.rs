@@ -96,10 +96,12 @@ impl Bitmap {
         true
     }
 
-    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`; returns the first of them. `run`
-    /// is a multiple of 64. Single numbers are taken from below, so the two keep out of each other's way.
+    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`; returns the
+    /// first of them. `run` is a multiple of 64. Single numbers are taken from below, so the two keep out
+    /// of each other's way.
     ///
-    /// A search costs a look at every run above the one found, none of them twice until numbers up there come back.
+    /// A search costs a look at every run above the one found, none of them twice until numbers up there come
+    /// back.
     pub(crate) fn take_run(&mut self, run: usize, first: usize) -> Option<usize> {
         let words = run / BITS;
         let mut at = first + self.highest_run.saturating_sub(first) / run * run;
@@ -119,15 +121,16 @@ impl Bitmap {
         }
     }
 
-    /// No run of `run` numbers is free above the one at `at`. Where one of the larger size has no room, smaller ones may.
+    /// No run of `run` numbers is free above the one at `at`. Where one of the larger size has no room,
+    /// smaller ones may.
     fn note_highest(&mut self, run: usize, at: usize) {
         if run == RUN {
             self.highest_run = at;
         }
     }
 
-    /// Takes `run` free numbers that follow each other, not zero, the highest there are; returns the first of them. Looks at every
-    /// word above them.
+    /// Takes `run` free numbers that follow each other, not zero, the highest there are; returns the first of
+    /// them. Looks at every word above them.
     pub(crate) fn take_run_anywhere(&mut self, run: usize) -> Option<usize> {
         let first = self.highest_run_of(run)?;
         for number in first..first + run {

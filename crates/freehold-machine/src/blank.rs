@@ -17,7 +17,8 @@ pub(crate) unsafe trait Blank {
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn blank() -> Self;
 
-    /// The same on the heap; large types never pass over the stack, which the checker's threads have little of.
+    /// The same on the heap; large types never pass over the stack, which the checker's threads have little
+    /// of.
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn boxed() -> Box<Self>
     where

@@ -29,9 +29,11 @@ pub struct MachineConfig {
     pub oracles: bool,
     /// Whether every free looks through every TLB for a translation to what is freed; needs `oracles`.
     pub scan_on_free: bool,
-    /// Whether its CPUs know protection keys. They begin without rights to any key but 0, as Linux sets them up.
+    /// Whether its CPUs know protection keys. They begin without rights to any key but 0, as Linux sets them
+    /// up.
     pub pkeys: bool,
-    /// Whether every root table has a kernel's half: entries that all address spaces share, and that the engine leaves alone.
+    /// Whether every root table has a kernel's half: entries that all address spaces share, and that the
+    /// engine leaves alone.
     pub kernel_half: bool,
 }
 

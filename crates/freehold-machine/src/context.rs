@@ -1,8 +1,9 @@
-//! What a thread is inside of, and what it must not ask for there: the table of [`freehold::platform`], checked at every call.
+//! What a thread is inside of, and what it must not ask for there: the table of [`freehold::platform`],
+//! checked at every call.
 //!
-//! What a thread is inside of is counted by the hooks of the traits and by what they hand out, so it is checked as well that the
-//! engine says where its sections begin and end. A call in a wrong place is a panic that names both. Without debug assertions
-//! nothing is counted, and every check is empty.
+//! What a thread is inside of is counted by the hooks of the traits and by what they hand out, so it is
+//! checked as well that the engine says where its sections begin and end. A call in a wrong place is a panic
+//! that names both. Without debug assertions nothing is counted, and every check is empty.
 
 use crate::host;
 use freehold_sync::Rank;
@@ -37,11 +38,14 @@ pub(crate) type Banned = &'static [Inside];
 pub(crate) const NOWHERE: Banned = &[];
 /// For what takes time or wakes somebody: not while a processor is kept.
 pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
-/// For what sleeps or may: to wait, to take memory and to give it back, to wait for readers. Walks begin where all this may be done.
+/// For what sleeps or may: to wait, to take memory and to give it back, to wait for readers. Walks begin
+/// where all this may be done.
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
-/// For read sections; and for flushes, which wait for other processors: these may want a page table, and nothing else of ours.
+/// For read sections; and for flushes, which wait for other processors: these may want a page table, and
+/// nothing else of ours.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// For what frames hold: a probe is compared with its page, and put into a copy, under the lock of the page's table.
+/// For what frames hold: a probe is compared with its page, and put into a copy, under the lock of the page's
+/// table.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// For taking a CPU's number, which does not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
@@ -220,8 +224,8 @@ pub(crate) fn heap_used() {
     }
 }
 
-/// Runs `f` without the checks: what a test does in the middle of a section of the engine's, to hold it there, is not the engine's
-/// doing.
+/// Runs `f` without the checks: what a test does in the middle of a section of the engine's, to hold it
+/// there, is not the engine's doing.
 pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
     let before = context(|context| context.off.replace(true));
     let result = f();
@@ -229,8 +233,8 @@ pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `f`, and tells how deep the stack was at the deepest of its calls to the machine, in bytes from here, and which call
-/// that was. Only with debug assertions; without them nothing is seen.
+/// Runs `f`, and tells how deep the stack was at the deepest of its calls to the machine, in bytes from here,
+/// and which call that was. Only with debug assertions; without them nothing is seen.
 pub fn deepest_call(f: impl FnOnce()) -> (usize, &'static str) {
     let here = 0u8;
     let top = std::ptr::from_ref(&here).addr();

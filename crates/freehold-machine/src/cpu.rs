@@ -98,7 +98,8 @@ impl<F: Format> Cpu<F> {
         self.inner.cpus[self.number].lock().active = None;
     }
 
-    /// The register of rights by protection keys (PKRU): bit 2k denies access by key k, bit 2k+1 denies writing.
+    /// The register of rights by protection keys (PKRU): bit 2k denies access by key k, bit 2k+1 denies
+    /// writing.
     pub fn pkru(&self) -> u32 {
         self.inner.cpus[self.number].lock().pkru
     }

@@ -41,8 +41,9 @@ struct Heap {
 }
 
 /// The system's allocator, which fails on demand. For `#[global_allocator]` in tests of running out of
-/// memory. It also notes uses of the heap where there may be none, under a spin lock for instance: the machine then panics at the
-/// lock's end. Not under a schedule checker, which allocates at every step and may not fail.
+/// memory. It also notes uses of the heap where there may be none, under a spin lock for instance: the
+/// machine then panics at the lock's end. Not under a schedule checker, which allocates at every step and may
+/// not fail.
 ///
 /// ```
 /// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
@@ -80,7 +81,8 @@ pub fn stop_failing_heap() -> u64 {
     })
 }
 
-/// Runs a part of the host, or of a test's own platform, that may not fail, and whose allocations are none of the engine's.
+/// Runs a part of the host, or of a test's own platform, that may not fail, and whose allocations are none of
+/// the engine's.
 pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     let _exempt = Exempt::new();
     f()

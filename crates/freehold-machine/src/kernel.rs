@@ -1,5 +1,5 @@
-//! The kernel's own half of every root table: tables that all address spaces share, as a kernel has them that lies in the upper
-//! half of each.
+//! The kernel's own half of every root table: tables that all address spaces share, as a kernel has them that
+//! lies in the upper half of each.
 
 use crate::host::Lock;
 use crate::inner::Inner;

@@ -54,12 +54,14 @@ impl<F: Format> Machine<F> {
         Accounting::of(&self.inner)
     }
 
-    /// The pages that programs were told to have lost since this was last asked: the root table of the space, and the address.
+    /// The pages that programs were told to have lost since this was last asked: the root table of the space,
+    /// and the address.
     pub fn take_lost_pages(&self) -> Vec<(Pfn, u64)> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
     }
 
-    /// Adds an entry to the kernel's half of every root table, of spaces that run as well as of those to come.
+    /// Adds an entry to the kernel's half of every root table, of spaces that run as well as of those to
+    /// come.
     ///
     /// # Panics
     /// Without a [kernel's half](MachineConfig::kernel_half), or when it is full.
@@ -68,8 +70,8 @@ impl<F: Format> Machine<F> {
         kernel.extend(&self.inner);
     }
 
-    /// How many flushes were asked for since the machine was built. Waits for no CPU, and so may be asked from a
-    /// [walk](Platform::walk_tables), which flushes wait for.
+    /// How many flushes were asked for since the machine was built. Waits for no CPU, and so may be asked
+    /// from a [walk](Platform::walk_tables), which flushes wait for.
     pub fn flushes(&self) -> u64 {
         let [ranges, all, _] = self.inner.flush_counts();
         ranges + all

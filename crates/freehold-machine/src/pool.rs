@@ -33,8 +33,8 @@ pub(crate) struct Pool {
     clock: AtomicU64,
 }
 
-/// On lines of its own, and few: every walk of a page table and every look at a frame's record reads the fields beside it, and
-/// each line passes from thread to thread with each batch.
+/// On lines of its own, and few: every walk of a page table and every look at a frame's record reads the
+/// fields beside it, and each line passes from thread to thread with each batch.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);

@@ -1,5 +1,5 @@
-//! Mapped files under every schedule that the checker tries: faults beside truncation, hole punching and splits (C-26, C-37),
-//! and copying on write beside readers with stale translations (C-21).
+//! Mapped files under every schedule that the checker tries: faults beside truncation, hole punching and
+//! splits (C-26, C-37), and copying on write beside readers with stale translations (C-21).
 
 mod common;
 

@@ -53,7 +53,8 @@ fn a_process_finds_its_snapshot() {
         let (pager, served) = (Pager::new(&snapshot, &work, START), uffd.clone());
         scope.spawn(move || pager.serve(&served, scope));
         assert_eq!([0, 1].map(|n| process.load(&mut cpu, page(n))), [Ok(0u64), Ok(1)]);
-        // A page that was changed, discarded, and comes as zeroes; pages that move, and are found where they are.
+        // A page that was changed, discarded, and comes as zeroes; pages that move, and are found where they
+        // are.
         process.store(&mut cpu, page(2), 22u64).unwrap();
         process.madvise(page(2), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load(&mut cpu, page(2)), Ok(0u64));

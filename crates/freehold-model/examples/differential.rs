@@ -3,13 +3,14 @@
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
 //!
 //! Options:
-//! - `--subjects model,linux`: who is compared, in any pair of `model`, `engine`, `linux`, or all three: then the model
-//!   with the engine first, and the engine with the kernel
-//! - `--locking N`: the design of the engine's locks, an index of `Locking::ALL`; without it, all in turn, each with
-//!   `--calls` calls and seeds of its own
+//! - `--subjects model,linux`: who is compared, in any pair of `model`, `engine`, `linux`, or all three: then
+//!   the model with the engine first, and the engine with the kernel
+//! - `--locking N`: the design of the engine's locks, an index of `Locking::ALL`; without it, all in turn,
+//!   each with `--calls` calls and seeds of its own
 //! - `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`
 //! - `--may-lock`: no lock limit
-//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so with a large `--per-run`)
+//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so with a large
+//!   `--per-run`)
 //! - `--stats`: what came of which call
 
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! Calls with their expected results, as text.
 //!
 //! A case file holds lines of calls, each followed by ` -> ` and its outcome, and lines `maps p0:` followed
-//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment. A line
-//! `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are treated so, a line
-//! `needs seals` that it is only for kernels that have mseal.
+//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment. A
+//! line `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are
+//! treated so, a line `needs seals` that it is only for kernels that have mseal.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};

@@ -2,8 +2,8 @@
 //!
 //! What is *not* compared, because Linux is free to choose or the choice is not the address space's:
 //! - `mincore` of pages of files: whether the page cache holds them.
-//! - Contents after `MADV_FREE`, and of droppable memory, once `MADV_PAGEOUT` comes: the generator uses either
-//!   it or those in a run.
+//! - Contents after `MADV_FREE`, and of droppable memory, once `MADV_PAGEOUT` comes: the generator uses
+//!   either it or those in a run.
 
 use std::collections::BTreeMap;
 
@@ -212,7 +212,8 @@ pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: 
     let (mut ops, mut what) = (ops, what);
     let world = a.world();
     let mut tries = |ops: &[Op]| {
-        // With some calls gone, others may mean something else, but never reach outside: that is in the arguments.
+        // With some calls gone, others may mean something else, but never reach outside: that is in the
+        // arguments.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
         // Nor do they bring back what the generator avoided.
         if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {

@@ -1,4 +1,5 @@
-//! Small numbers and choices out of random words: the same for all generators of calls, because seeds are part of tests.
+//! Small numbers and choices out of random words: the same for all generators of calls, because seeds are
+//! part of tests.
 
 /// Somebody who has random words, and draws from them; each draw takes one word.
 ///

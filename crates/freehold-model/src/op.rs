@@ -126,7 +126,8 @@ pub enum Call {
         off: u64,
         len: u64,
     },
-    /// Sets a soft limit, in pages. `As` and `Data` count what the arena holds; `Lock` and `Stack` are absolute.
+    /// Sets a soft limit, in pages. `As` and `Data` count what the arena holds; `Lock` and `Stack` are
+    /// absolute.
     Setrlimit {
         limit: Limit,
         pages: u64,
@@ -214,7 +215,8 @@ pub struct Counters {
 
 /// Something that executes calls: the model, a kernel, an engine.
 pub trait Subject {
-    /// Forgets everything; afterwards there is process 0 with an empty arena and the files are as in [`World`].
+    /// Forgets everything; afterwards there is process 0 with an empty arena and the files are as in
+    /// [`World`].
     fn reset(&mut self);
     /// The world the calls run in; the same for both sides of a comparison.
     fn world(&self) -> World;

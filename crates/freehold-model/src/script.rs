@@ -1,5 +1,5 @@
-//! Calls from bytes, for fuzzers and property tests: eight bytes a call, each with a meaning of its own, so that
-//! taking a call away, or making a byte smaller, leaves the other calls as they were.
+//! Calls from bytes, for fuzzers and property tests: eight bytes a call, each with a meaning of its own, so
+//! that taking a call away, or making a byte smaller, leaves the other calls as they were.
 //!
 //! | byte | meaning |
 //! | --- | --- |
@@ -23,7 +23,8 @@ const WINDOW: u64 = 24;
 /// First page of them.
 const BASE: u64 = 64;
 
-/// The calls that the bytes mean, less those that would leave the arena. An incomplete call at the end is dropped.
+/// The calls that the bytes mean, less those that would leave the arena. An incomplete call at the end is
+/// dropped.
 pub fn ops(world: &World, bytes: &[u8]) -> Vec<Op> {
     let codes = bytes.chunks_exact(CODE).map(|code| code.try_into().expect("exact"));
     let ops = codes.map(|code| op(world, code));

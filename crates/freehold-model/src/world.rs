@@ -13,12 +13,12 @@ pub enum GuardMark {
 
 /// What becomes of the kernel's slips, where the engine does better:
 ///
-/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes them off with
-///   the lock: its counters equal a recount at all times.
-/// - Memory files keep what was stored through a mapping behind their end, and show it when they grow. POSIX wants
-///   zeroes there, and the engine, like other file systems (and later kernels), has them.
-/// - A call that needs two cuts of a VMA where the limit of mappings allows one fails after the first. The engine
-///   leaves the VMA whole.
+/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes
+///   them off with the lock: its counters equal a recount at all times.
+/// - Memory files keep what was stored through a mapping behind their end, and show it when they grow. POSIX
+///   wants zeroes there, and the engine, like other file systems (and later kernels), has them.
+/// - A call that needs two cuts of a VMA where the limit of mappings allows one fails after the first. The
+///   engine leaves the VMA whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirks {
     /// As on the kernel.
@@ -57,8 +57,8 @@ pub struct World {
     pub may_lock: bool,
     /// How guards mark their VMA.
     pub guards: GuardMark,
-    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10; `PR_SET_MDWE`), equal pages merged
-    /// (`PR_SET_MEMORY_MERGE`).
+    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10;
+    /// `PR_SET_MDWE`), equal pages merged (`PR_SET_MEMORY_MERGE`).
     pub seals: bool,
     /// How the kernel's slips are treated.
     pub quirks: Quirks,

@@ -1,5 +1,5 @@
-//! The engine, in every design, against the model and against the running kernel: random calls, the same results, the
-//! same maps and counters, the same bytes.
+//! The engine, in every design, against the model and against the running kernel: random calls, the same
+//! results, the same maps and counters, the same bytes.
 //!
 //! With `FREEHOLD_EFFORT=long` each comparison runs a million calls.
 

@@ -1,4 +1,5 @@
-//! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and on the kernel.
+//! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and
+//! on the kernel.
 
 use crate::support::{linux, lockings};
 use freehold_model::linux::Options;

@@ -1,4 +1,5 @@
-//! C-33: every small layout. Three neighbours, and every range in them given every right, must end as in the model.
+//! C-33: every small layout. Three neighbours, and every range in them given every right, must end as in the
+//! model.
 //!
 //! ```text
 //! page       0     1     2     3     4     5     6
@@ -11,8 +12,8 @@
 //! by:        the process that made them | its child, whose families are all forked
 //! ```
 //!
-//! Many copies of a layout lie side by side in one arena, each with its own change. What the change did to families, which
-//! no map shows, comes out when everything is made writable in the end: what may merge does.
+//! Many copies of a layout lie side by side in one arena, each with its own change. What the change did to
+//! families, which no map shows, comes out when everything is made writable in the end: what may merge does.
 //!
 //! With `FREEHOLD_EFFORT=long` all designs run it: who holds which lock does not decide what merges.
 

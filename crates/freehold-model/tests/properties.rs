@@ -1,4 +1,5 @@
-//! Any calls whatever have the same results in the engine and in the model; proptest makes small what does not.
+//! Any calls whatever have the same results in the engine and in the model; proptest makes small what does
+//! not.
 //!
 //! With `FREEHOLD_EFFORT=long` there are a hundred times as many cases.
 

@@ -1,6 +1,8 @@
-//! Every public call of the engine with wild arguments, from seeds: nothing panics, overflow checks and assertions on.
+//! Every public call of the engine with wild arguments, from seeds: nothing panics, overflow checks and
+//! assertions on.
 //!
-//! `fuzz/fuzz_targets/wild.rs` plays the same lives on what a fuzzer invents. What fails prints its seed: `FREEHOLD_SEED` plays one alone.
+//! `fuzz/fuzz_targets/wild.rs` plays the same lives on what a fuzzer invents. What fails prints its seed:
+//! `FREEHOLD_SEED` plays one alone.
 
 #[path = "../../freehold/tests/support/public_calls.rs"]
 mod public_calls;

@@ -106,7 +106,8 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         self.change_each_then(range, stale, f, |_, _| {});
     }
 
-    /// As [`change_each`](Self::change_each), and shows each entry to `then` when it has been changed, or left as it was.
+    /// As [`change_each`](Self::change_each), and shows each entry to `then` when it has been changed, or
+    /// left as it was.
     ///
     /// # Panics
     /// As [`zap_each`](Self::zap_each).

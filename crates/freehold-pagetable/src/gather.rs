@@ -70,8 +70,8 @@ impl UnmappedFrame {
         Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
     }
 
-    /// The same, of an entry that was dirty: whoever keeps the contents has to know, but not before the flush, since until
-    /// then processors may store through what they remember.
+    /// The same, of an entry that was dirty: whoever keeps the contents has to know, but not before the
+    /// flush, since until then processors may store through what they remember.
     #[inline]
     #[must_use]
     pub const fn dirty(self) -> Self {
@@ -104,8 +104,8 @@ pub trait Tlb {
     ///
     /// # Safety
     ///
-    /// They are tables of the space that this is for, nothing leads to them any more, and what was [flushed](Self::flush) since
-    /// covers them.
+    /// They are tables of the space that this is for, nothing leads to them any more, and what was
+    /// [flushed](Self::flush) since covers them.
     unsafe fn free_tables(&self, tables: &[Pfn]);
 
     /// Whether this thread is unwinding from a panic, where a host has such a thing: a gather that is

@@ -1,4 +1,5 @@
-//! One entry of whatever level, with its table's lock held: for who does the same to small pages and large ones.
+//! One entry of whatever level, with its table's lock held: for who does the same to small pages and large
+//! ones.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
@@ -38,7 +39,8 @@ macro_rules! table {
 }
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Locks the table of `level`, one whose entries can be leaves, for `address`, if there is one, and shows that entry.
+    /// Locks the table of `level`, one whose entries can be leaves, for `address`, if there is one, and shows
+    /// that entry.
     ///
     /// The caller keeps the table from being unlinked; see the [crate's protocol](crate).
     pub fn lock_leaf<'a>(
@@ -93,7 +95,8 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
         matches!(&self.table, Locked::Pmd(guard) if guard.table.is_shared())
     }
 
-    /// Takes back a table that was kept for splitting a leaf; see [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
+    /// Takes back a table that was kept for splitting a leaf; see
+    /// [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
     pub fn withdraw(&mut self) -> Option<SpareTable<'a, M>> {
         table!(mut self, guard => guard.withdraw())
     }

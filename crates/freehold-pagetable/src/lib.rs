@@ -52,18 +52,18 @@
 //! ## Zapping, step by step
 //!
 //! 1. The [`Gather`] counts itself in the space's [`GatherState`], before the first store.
-//! 2. Entries are cleared under the lock of one table at a time; the gather learns the range and the
-//!    frames. It flushes and releases between tables when it is full.
+//! 2. Entries are cleared under the lock of one table at a time; the gather learns the range and the frames.
+//!    It flushes and releases between tables when it is full.
 //! 3. Tables whose whole span is free are unlinked, from the leaves up.
-//! 4. [`Gather::finish`]: flush; leave the count; release the frames; free the tables. Where another gather is
-//!    still counted, the flush is of everything, because an entry found empty may be one that the other
+//! 4. [`Gather::finish`]: flush; leave the count; release the frames; free the tables. Where another gather
+//!    is still counted, the flush is of everything, because an entry found empty may be one that the other
 //!    has not flushed (hazard C-4).
 //!
 //! ## Order of locks
 //!
 //! A table of an upper level, then one of the lowest, then a second of the lowest; two of one level in the
-//! order of their addresses ([`EntryTable::lock_two`]). The walker holds one at a time and none while it calls
-//! [`Visitor::unlocked`].
+//! order of their addresses ([`EntryTable::lock_two`]). The walker holds one at a time and none while it
+//! calls [`Visitor::unlocked`].
 
 mod addr;
 mod each;

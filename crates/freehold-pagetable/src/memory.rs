@@ -17,8 +17,9 @@ impl fmt::Display for OutOfTables {
 
 impl core::error::Error for OutOfTables {}
 
-/// One table, as the hardware reads it: a page of entries, aligned to itself. All bytes zero is an empty table, so a platform may
-/// make tables of any zeroed frame by a cast, as long as all others who touch that frame do it by atomic accesses, too.
+/// One table, as the hardware reads it: a page of entries, aligned to itself. All bytes zero is an empty
+/// table, so a platform may make tables of any zeroed frame by a cast, as long as all others who touch that
+/// frame do it by atomic accesses, too.
 #[repr(C, align(4096))]
 pub struct Table {
     /// Guarded by the rules of the [crate's protocol](crate#who-may-write-an-entry); the hardware also
@@ -51,9 +52,9 @@ impl Default for Table {
     }
 }
 
-/// Software's record of one table: 64 bytes, aligned to a cache line, so that neighbouring tables' locks do not share one. All
-/// bytes zero is the record of an empty, unlocked table, so a platform may cast zeroed memory to records; as for the rest, its
-/// fields are this crate's.
+/// Software's record of one table: 64 bytes, aligned to a cache line, so that neighbouring tables' locks do
+/// not share one. All bytes zero is the record of an empty, unlocked table, so a platform may cast zeroed
+/// memory to records; as for the rest, its fields are this crate's.
 #[repr(C, align(64))]
 pub struct TableMeta {
     /// The table's lock; see [`crate#who-may-write-an-entry`].
@@ -61,8 +62,8 @@ pub struct TableMeta {
     /// Written under `lock`. Bit `i` clear: the entries of group `i` (see `crate::groups`) are empty. Kept
     /// for tables of [`Level::Pte`](crate::Level::Pte) only.
     pub(crate) filled: AtomicU64,
-    /// Written under `lock`. The first of the tables kept for splitting leaves of this one, by its number plus one; 0: none.
-    /// Of a table that is kept: the next one, under the same lock.
+    /// Written under `lock`. The first of the tables kept for splitting leaves of this one, by its number
+    /// plus one; 0: none. Of a table that is kept: the next one, under the same lock.
     pub(crate) spare: AtomicU64,
     /// Spaces beside the first that use the table; see `crate::share`.
     pub(crate) shares: AtomicU32,
@@ -107,9 +108,9 @@ impl Default for TableMeta {
 /// An implementation promises that
 /// - a table from [`alloc_table`](Self::alloc_table) is used by nobody else until
 ///   [`free_table`](Self::free_table) returns it, and is all zero, and so is its record;
-/// - [`table`](Self::table) and [`table_meta`](Self::table_meta) return the same objects for the same
-///   number for as long as the table is allocated. For a number that is no table they may panic, but
-///   must not let undefined behaviour come of it.
+/// - [`table`](Self::table) and [`table_meta`](Self::table_meta) return the same objects for the same number
+///   for as long as the table is allocated. For a number that is no table they may panic, but must not let
+///   undefined behaviour come of it.
 #[expect(unsafe_code, reason = "the contract on memory is for the implementation to keep")]
 pub unsafe trait TableMemory: Host {
     /// A new, empty table.
@@ -118,8 +119,9 @@ pub unsafe trait TableMemory: Host {
     /// [`OutOfTables`], and nothing happened.
     fn alloc_table(&self) -> Result<Pfn, OutOfTables>;
 
-    /// Takes a table back. Every entry is empty, as this crate leaves it (of a root, the kernel's half included), so the table may
-    /// be handed out again unzeroed; the record wants a [`reset`](TableMeta::reset).
+    /// Takes a table back. Every entry is empty, as this crate leaves it (of a root, the kernel's half
+    /// included), so the table may be handed out again unzeroed; the record wants a
+    /// [`reset`](TableMeta::reset).
     ///
     /// # Safety
     ///

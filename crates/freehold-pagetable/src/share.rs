@@ -1,20 +1,22 @@
 //! Tables that several address spaces use together: one table of 2 MiB entries, hung into a slot of each.
 //!
-//! The entries of a shared table are everybody's: who changes one changes it for all, and the table's lock is the same lock
-//! for all. What hangs there must therefore be mapped alike by all of them, which is for the callers to know.
+//! The entries of a shared table are everybody's: who changes one changes it for all, and the table's lock is
+//! the same lock for all. What hangs there must therefore be mapped alike by all of them, which is for the
+//! callers to know.
 //!
 //! | shares | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | one space uses the table: it may unlink and free it | [`share`](PageTable::share): 1 |
 //! | n, at most 2^31 | n + 1 spaces use it: each may leave, none may unlink | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
 //!
-//! The count has no second meaning: a reference that somebody takes to a table's memory is not counted here (hazards C-15,
-//! C-16).
+//! The count has no second meaning: a reference that somebody takes to a table's memory is not counted here
+//! (hazards C-15, C-16).
 //!
-//! A space that leaves owes the flush of all that the table translates, not of the part that its caller is about (hazard C-17),
-//! and its processors' walk caches, and walkers without locks, must have let go of the table before whoever is left may
-//! free it (hazard C-13). Both are one flush of the gather, however many tables were left (hazard C-14): so the caller
-//! [flushes](crate::Gather::flush) before it lets go of the lock that keeps the others from seeing themselves alone.
+//! A space that leaves owes the flush of all that the table translates, not of the part that its caller is
+//! about (hazard C-17), and its processors' walk caches, and walkers without locks, must have let go of the
+//! table before whoever is left may free it (hazard C-13). Both are one flush of the gather, however many
+//! tables were left (hazard C-14): so the caller [flushes](crate::Gather::flush) before it lets go of the
+//! lock that keeps the others from seeing themselves alone.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -28,11 +30,12 @@ use freehold_sync::atomic::Ordering;
 const MOST: u32 = 1 << 31;
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Hangs `table`, which another space uses, into this space's tables as the one for `address`. False: another table
-    /// hangs there already, or too many use it; then nothing has happened.
+    /// Hangs `table`, which another space uses, into this space's tables as the one for `address`. False:
+    /// another table hangs there already, or too many use it; then nothing has happened.
     ///
-    /// Needs: what [`install`](crate::EntryGuard::install) needs here; and a lock that keeps `table` with the space that it was
-    /// found in, against which [`unshare`](Self::unshare) is excluded, until this returns.
+    /// Needs: what [`install`](crate::EntryGuard::install) needs here; and a lock that keeps `table` with the
+    /// space that it was found in, against which [`unshare`](Self::unshare) is excluded, until this
+    /// returns.
     ///
     /// # Errors
     /// No memory for the tables above, or something larger is mapped at `address`.
@@ -47,8 +50,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         let slot = slots.entry(address);
         let Some((_, pfn)) = table.parent else { unreachable!("a table below the root has a parent") };
         let entry = F::table(pfn);
-        // Relaxed: the lock that the caller holds orders counting against `unshare`. First, for who finds the table linked may
-        // not find it exclusive.
+        // Relaxed: the lock that the caller holds orders counting against `unshare`. First, for who finds the
+        // table linked may not find it exclusive.
         let before = table.meta.shares.fetch_add(1, Ordering::Relaxed);
         if before >= MOST {
             table.meta.shares.fetch_sub(1, Ordering::Relaxed);
@@ -70,11 +73,11 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Takes the table of 2 MiB entries for `address` out of this space if others use it as well; its entries stay theirs.
-    /// False: no other does, or there is none.
+    /// Takes the table of 2 MiB entries for `address` out of this space if others use it as well; its entries
+    /// stay theirs. False: no other does, or there is none.
     ///
-    /// Needs: nobody fills entries here meanwhile, nor shares the table; until `gather` has flushed, none of the others may
-    /// see itself alone.
+    /// Needs: nobody fills entries here meanwhile, nor shares the table; until `gather` has flushed, none of
+    /// the others may see itself alone.
     pub fn unshare<T: Tlb, const FRAMES: usize>(
         &self,
         memory: &M,
@@ -99,8 +102,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
 }
 
 impl<F: Format, M: TableMemory> PmdTable<'_, F, M> {
-    /// Whether other spaces use the table, too. Exact under a lock that excludes sharing and unsharing; under one that
-    /// excludes unsharing, `true` stays.
+    /// Whether other spaces use the table, too. Exact under a lock that excludes sharing and unsharing; under
+    /// one that excludes unsharing, `true` stays.
     pub fn is_shared(&self) -> bool {
         // Relaxed: see `PageTable::share`.
         self.meta.shares.load(Ordering::Relaxed) != 0

@@ -48,8 +48,8 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     }
 }
 
-/// An empty table that nobody else knows, to be [kept](crate::EntryGuard::deposit) for the split of a leaf. It goes back to its memory
-/// when it is dropped, which is better not done under a table's lock.
+/// An empty table that nobody else knows, to be [kept](crate::EntryGuard::deposit) for the split of a leaf.
+/// It goes back to its memory when it is dropped, which is better not done under a table's lock.
 ///
 /// # Invariants
 ///
@@ -99,8 +99,9 @@ impl<M: TableMemory> Drop for SpareTable<'_, M> {
     }
 }
 
-/// Fills `new` from the leaf in `entry` and puts it in the leaf's place. Meanwhile the hardware may set the leaf's accessed
-/// and dirty bits, which must not be lost: then the exchange fails and the table is filled again.
+/// Fills `new` from the leaf in `entry` and puts it in the leaf's place. Meanwhile the hardware may set the
+/// leaf's accessed and dirty bits, which must not be lost: then the exchange fails and the table is filled
+/// again.
 fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
     if level.below() == Level::Pte {
         groups::fill_all(memory.table_meta(new));

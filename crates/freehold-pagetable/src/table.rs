@@ -88,8 +88,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard.is_linked().then_some(guard)
     }
 
-    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, whom a flush may wait for while the table
-    /// is locked. `None`: somebody has it, or it is not linked any more.
+    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, whom a flush may
+    /// wait for while the table is locked. `None`: somebody has it, or it is not linked any more.
     pub fn try_lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
         let lock = self.meta.lock.try_lock::<M>(Self::RANK)?;
         let guard = EntryGuard { table: self, _lock: lock };
@@ -164,8 +164,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
 
     /// Whether the table is still the one that its parent points to.
     pub fn is_linked(&self) -> bool {
-        // Relaxed: who takes a table's last entry, or changes one after the table has moved, does so under the lock that is ours
-        // now. So what is found here is at least as new as the entries that are read next.
+        // Relaxed: who takes a table's last entry, or changes one after the table has moved, does so under
+        // the lock that is ours now. So what is found here is at least as new as the entries that are
+        // read next.
         self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Relaxed) == F::table(pfn))
     }
 
@@ -186,8 +187,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     /// What is in the slot, when it is not empty.
     ///
     /// # Panics
-    /// When `pte` points to a table, here and wherever else an entry above the lowest level is given: tables are hung in by
-    /// [`PageTable`](crate::PageTable) alone, and go elsewhere by [`move_table`](Self::move_table).
+    /// When `pte` points to a table, here and wherever else an entry above the lowest level is given: tables
+    /// are hung in by [`PageTable`](crate::PageTable) alone, and go elsewhere by
+    /// [`move_table`](Self::move_table).
     #[inline]
     pub fn install(&mut self, address: VirtAddr, pte: Pte<F>) -> Result<(), Pte<F>> {
         Self::refuse_table(pte);
@@ -299,10 +301,11 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.replace(address, Pte::NONE, stale)
     }
 
-    /// Moves the table that hangs at `from` to the slot of `to`: in `target`, or in this table where there is no other. False: there
-    /// is no table, or the slot is not empty; then nothing has happened.
+    /// Moves the table that hangs at `from` to the slot of `to`: in `target`, or in this table where there is
+    /// no other. False: there is no table, or the slot is not empty; then nothing has happened.
     ///
-    /// The caller keeps faults and walkers of the reverse map away from both addresses, besides holding both tables' locks.
+    /// The caller keeps faults and walkers of the reverse map away from both addresses, besides holding both
+    /// tables' locks.
     ///
     /// # Panics
     /// When `target` is from another memory than this table.
@@ -327,8 +330,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         true
     }
 
-    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. Whoever removes a leaf that came with one
-    /// [takes it back](Self::withdraw).
+    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. Whoever removes a leaf that
+    /// came with one [takes it back](Self::withdraw).
     ///
     /// # Panics
     /// When it is from another memory than this table.
@@ -353,7 +356,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         Some(SpareTable::again(self.table.memory, spare))
     }
 
-    /// Tables are hung in by [`PageTable`](crate::PageTable) alone: what it finds it follows, and what it unlinks it frees.
+    /// Tables are hung in by [`PageTable`](crate::PageTable) alone: what it finds it follows, and what it
+    /// unlinks it frees.
     #[inline]
     fn refuse_table(pte: Pte<F>) {
         assert!(

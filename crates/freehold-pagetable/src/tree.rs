@@ -64,12 +64,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.root
     }
 
-    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before. Entries of the kernel's half, which nothing
-    /// else in this crate reads or writes, are emptied here, so that the memory gets back an empty table; what they lead to stays.
+    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before. Entries of the
+    /// kernel's half, which nothing else in this crate reads or writes, are emptied here, so that the
+    /// memory gets back an empty table; what they lead to stays.
     ///
     /// # Safety
     ///
-    /// `memory` is the one of [`new`](Self::new) and of every other call, no processor runs on these tables, and nobody walks them.
+    /// `memory` is the one of [`new`](Self::new) and of every other call, no processor runs on these tables,
+    /// and nobody walks them.
     ///
     /// # Panics
     /// In test builds, when a table is left.
@@ -119,7 +121,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_make(memory, address)
     }
 
-    /// The table of 2 MiB entries for `address`, made if need be; as [`pte_table_alloc`](Self::pte_table_alloc).
+    /// The table of 2 MiB entries for `address`, made if need be; as
+    /// [`pte_table_alloc`](Self::pte_table_alloc).
     #[inline]
     pub fn pmd_table_alloc<'a>(
         &'a self,
@@ -129,7 +132,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_make(memory, address)
     }
 
-    /// The table of 1 GiB entries for `address`, made if need be; as [`pte_table_alloc`](Self::pte_table_alloc).
+    /// The table of 1 GiB entries for `address`, made if need be; as
+    /// [`pte_table_alloc`](Self::pte_table_alloc).
     #[inline]
     pub fn pud_table_alloc<'a>(
         &'a self,
@@ -157,7 +161,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Inlined wherever it is asked for: a table that is returned through memory costs a fault more than the walk.
+    /// Inlined wherever it is asked for: a table that is returned through memory costs a fault more than the
+    /// walk.
     #[inline(always)]
     fn find<'a, const LEVEL: usize>(
         &'a self,

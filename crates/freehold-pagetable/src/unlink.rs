@@ -25,8 +25,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// `floor..ceiling`: no fault is possible there (no VMA can be found there, nor made), the
     /// range cannot be reached through a reverse mapping, no [`EntryTable`](crate::EntryTable) of it is held,
     /// and no other call unlinks there. Only hardware, and walkers that a flush with `tables_freed` waits
-    /// for, may be reading. No table within `floor..ceiling` is [shared](Self::share). `memory` is the one that every call on
-    /// these tables has named, and `gather`'s `Tlb` frees tables to it.
+    /// for, may be reading. No table within `floor..ceiling` is [shared](Self::share). `memory` is the one
+    /// that every call on these tables has named, and `gather`'s `Tlb` frees tables to it.
     ///
     /// # Panics
     /// In test builds, when an unlinked table is not empty (hazard C-3).
@@ -51,9 +51,9 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         );
     }
 
-    /// Whether nothing hangs below `range`: no table of the lowest level, no leaf, no marker. Cheap, and takes
-    /// no lock. `true` is exact as far as the caller's locks keep others from installing there; `false` may
-    /// be said of a range with tables but nothing in them.
+    /// Whether nothing hangs below `range`: no table of the lowest level, no leaf, no marker. Cheap, and
+    /// takes no lock. `true` is exact as far as the caller's locks keep others from installing there;
+    /// `false` may be said of a range with tables but nothing in them.
     #[inline]
     pub fn is_empty_range(&self, memory: &M, range: VaRange) -> bool {
         is_empty::<F, M>(memory, self.root(), F::ROOT, Self::clip(range))

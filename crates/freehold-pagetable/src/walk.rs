@@ -163,7 +163,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         stop_at(part, visitor.table(table.lock(), part))
     }
 
-    // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk would have.
+    // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk
+    // would have.
     #[inline(never)]
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), Stop> {
         match PageTable::<F, M>::fill(self.memory, entry, level) {

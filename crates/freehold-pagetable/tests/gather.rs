@@ -142,7 +142,8 @@ fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
     assert_eq!(one.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// Hazard C-4: a zap that passes over an empty entry does not even count itself, and the entry may be empty because of another.
+/// Hazard C-4: a zap that passes over an empty entry does not even count itself, and the entry may be empty
+/// because of another.
 #[test]
 fn c4_a_gather_that_changed_nothing_flushes_what_another_owes() {
     let memory = Memory::new(8);

@@ -1,7 +1,8 @@
 //! Tables that are kept for splitting leaves.
 //!
-//! That two who split, or one who splits and one who removes a leaf, do not take the same one is a matter of the table's lock
-//! alone: nothing of it is read or written without, so the checkers of interleavings have nothing to look for here.
+//! That two who split, or one who splits and one who removes a leaf, do not take the same one is a matter of
+//! the table's lock alone: nothing of it is read or written without, so the checkers of interleavings have
+//! nothing to look for here.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

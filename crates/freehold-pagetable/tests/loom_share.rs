@@ -1,5 +1,5 @@
-//! Every interleaving, under weak memory, of tables that two spaces share. Tables have two entries here. Run with
-//! `RUSTFLAGS="--cfg loom"`.
+//! Every interleaving, under weak memory, of tables that two spaces share. Tables have two entries here. Run
+//! with `RUSTFLAGS="--cfg loom"`.
 #![cfg(loom)]
 
 mod common;
@@ -18,8 +18,8 @@ type Tables = PageTable<X86_4, Memory>;
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 const PAGE: Pfn = Pfn::new(0);
 
-/// Two spaces, and whether a processor is walking the tables of the first. A flush of that space waits for it, if it says that
-/// tables were freed.
+/// Two spaces, and whether a processor is walking the tables of the first. A flush of that space waits for
+/// it, if it says that tables were freed.
 struct World {
     memory: Memory,
     spaces: [Tables; 2],
@@ -95,7 +95,8 @@ fn two_who_share_count_once() {
     });
 }
 
-/// C-13: a processor of the space that leaves is still in the table when the other space, alone now, frees it.
+/// C-13: a processor of the space that leaves is still in the table when the other space, alone now, frees
+/// it.
 #[test]
 fn c13_who_still_walks_is_waited_for() {
     loom::model(|| {

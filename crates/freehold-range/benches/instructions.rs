@@ -1,5 +1,6 @@
-//! Instructions per operation, counted by Valgrind: this program runs itself twice under callgrind, once with more
-//! operations than the other time, and prints the difference. Says so and does nothing where Valgrind is missing.
+//! Instructions per operation, counted by Valgrind: this program runs itself twice under callgrind, once with
+//! more operations than the other time, and prints the difference. Says so and does nothing where Valgrind is
+//! missing.
 
 mod common;
 

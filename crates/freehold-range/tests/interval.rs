@@ -179,13 +179,15 @@ fn a_search_finds_few_links_of_many() {
     }
 }
 
-/// What an attacker may know of a link: a hash of its address, which a balance without a secret could rest on.
+/// What an attacker may know of a link: a hash of its address, which a balance without a secret could rest
+/// on.
 fn hash(object: NonNull<Object>) -> u64 {
     let product = (ByLink::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
-/// Keys chosen by the links' addresses, and orders of insertion and removal chosen by the keys. `check` counts the depth.
+/// Keys chosen by the links' addresses, and orders of insertion and removal chosen by the keys. `check`
+/// counts the depth.
 #[test]
 fn no_choice_of_keys_addresses_and_order_makes_a_list() {
     const LINKS: usize = 60_000;
@@ -244,7 +246,8 @@ fn orders() -> Vec<Vec<usize>> {
     all
 }
 
-/// Every order of insertion and every order of removal, with lengths that make each the one that reaches furthest.
+/// Every order of insertion and every order of removal, with lengths that make each the one that reaches
+/// furthest.
 #[test]
 fn every_small_tree() {
     let mut world = World::new(6);

@@ -1,10 +1,10 @@
-//! A reader beside the writer under loom: every schedule up to a number of preemptions, and every order of the accesses
-//! that the memory model allows.
+//! A reader beside the writer under loom: every schedule up to a number of preemptions, and every order of
+//! the accesses that the memory model allows.
 //!
-//! The fan-out is 4, so that a fifth entry splits the root. What each test asserts: an address that is mapped throughout
-//! is never a hole, a value is one of those that the address had, and no freed node is read (nodes are poisoned when
-//! they are freed, and the host frees them as soon as no reader is left). Giving up is allowed beside the writer, and
-//! not after it.
+//! The fan-out is 4, so that a fifth entry splits the root. What each test asserts: an address that is mapped
+//! throughout is never a hole, a value is one of those that the address had, and no freed node is read (nodes
+//! are poisoned when they are freed, and the host frees them as soon as no reader is left). Giving up is
+//! allowed beside the writer, and not after it.
 #![cfg(loom)]
 
 mod support;
@@ -21,7 +21,8 @@ type Map = RangeMap<LoomHost, 4>;
 /// Preemptions of a thread that could go on.
 const BOUND: usize = 2;
 
-/// The same where the writer makes several times as many stores. `LOOM_MAX_PREEMPTIONS=2` overrides it for a long run.
+/// The same where the writer makes several times as many stores. `LOOM_MAX_PREEMPTIONS=2` overrides it for a
+/// long run.
 const BOUND_OF_LONG: usize = 1;
 
 /// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.

@@ -46,8 +46,8 @@ fn one_becomes_three_and_three_become_one() {
     }
 }
 
-/// C-36: a replacement over several nodes whose right edge ends exactly where a node does. All edges are tried on
-/// trees of every small size, grown upwards, downwards and from the middle.
+/// C-36: a replacement over several nodes whose right edge ends exactly where a node does. All edges are
+/// tried on trees of every small size, grown upwards, downwards and from the middle.
 #[test]
 fn every_range_of_every_small_map() {
     for size in 1..=22u64 {

@@ -1,4 +1,5 @@
-//! Calls with a broken contract panic before they store anything: whatever was there is found as before, and the map works on.
+//! Calls with a broken contract panic before they store anything: whatever was there is found as before, and
+//! the map works on.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -105,7 +106,8 @@ fn entries_that_do_not_fit_change_nothing() {
     }
 }
 
-/// Without a reservation whatever is in store may be used up; the replacement that would need more changes nothing.
+/// Without a reservation whatever is in store may be used up; the replacement that would need more changes
+/// nothing.
 #[test]
 fn a_replacement_without_a_reservation_changes_nothing() {
     for size in [5, 9, 14] {

@@ -1,5 +1,5 @@
-//! Readers beside a churning writer, on real threads and with every freed node poisoned and kept from reuse for long.
-//! C-1: whoever reaches a freed node fails.
+//! Readers beside a churning writer, on real threads and with every freed node poisoned and kept from reuse
+//! for long. C-1: whoever reaches a freed node fails.
 #![cfg(not(loom))]
 
 mod support;
@@ -40,8 +40,8 @@ unsafe impl GlobalAlloc for Quarantine {
         drop(queue);
         block.expose_provenance();
         if oldest != 0 {
-            // SAFETY: a block that was freed before. All blocks of this alignment are nodes of the one fan-out used
-            // here, so the layout is the same.
+            // SAFETY: a block that was freed before. All blocks of this alignment are nodes of the one
+            // fan-out used here, so the layout is the same.
             unsafe { System.dealloc(std::ptr::with_exposed_provenance_mut(oldest), layout) };
         }
     }
@@ -50,8 +50,9 @@ unsafe impl GlobalAlloc for Quarantine {
 #[global_allocator]
 static ALLOCATOR: Quarantine = Quarantine;
 
-/// Every eighth slot of 10 addresses holds an entry that never goes, though it may be replaced by one of another value;
-/// the writer fills, empties, splits and joins what lies between, in ranges of up to half the map.
+/// Every eighth slot of 10 addresses holds an entry that never goes, though it may be replaced by one of
+/// another value; the writer fills, empties, splits and joins what lies between, in ranges of up to half the
+/// map.
 const SLOTS: u64 = 400;
 const FIXED: u64 = 8;
 const ROUNDS: u64 = 100_000;

@@ -1,4 +1,5 @@
-//! What the locks cost when nobody competes: `cargo run --release -p freehold-sync --features std-host --example uncontended`.
+//! What the locks cost when nobody competes: `cargo run --release -p freehold-sync --features std-host
+//! --example uncontended`.
 
 #[cfg(not(loom))]
 fn main() {

@@ -1,8 +1,8 @@
-//! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's under
-//! `cfg(shuttle)`; in this crate's unit tests those of `axioms`.
+//! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's
+//! under `cfg(shuttle)`; in this crate's unit tests those of `axioms`.
 //!
-//! This is the one place that knows which of them it is. What else depends on it is here too: constants that shrink
-//! under the checking tools, so that rare paths run in a handful of steps.
+//! This is the one place that knows which of them it is. What else depends on it is here too: constants that
+//! shrink under the checking tools, so that rare paths run in a handful of steps.
 
 /// The type of the values in `Ordering`, which is a module under shuttle.
 pub(crate) use core::sync::atomic::Ordering as Order;
@@ -21,8 +21,8 @@ use loom::sync::atomic as imp;
 #[cfg(all(shuttle, not(loom)))]
 use shuttle::sync::atomic as imp;
 
-/// shuttle takes every order for the strongest. Told of a weaker one, it looks each time whether it has warned of that yet, at
-/// a word that all its tests write: a seventh of the time that they take.
+/// shuttle takes every order for the strongest. Told of a weaker one, it looks each time whether it has
+/// warned of that yet, at a word that all its tests write: a seventh of the time that they take.
 #[cfg(all(shuttle, not(loom)))]
 #[expect(non_snake_case, non_upper_case_globals, missing_docs, reason = "in the place of an enum")]
 pub mod Ordering {
@@ -50,12 +50,12 @@ macro_rules! const_unless_loom {
 }
 pub use const_unless_loom;
 
-/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that what is freed is free
-/// at once, and who still uses it is found out.
+/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that what is
+/// freed is free at once, and who still uses it is found out.
 pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
-/// How often who finds the lock taken looks again before it queues: about as long as going to sleep and being woken
-/// takes, and several times as long as most writers hold the lock. The checkers queue at once.
+/// How often who finds the lock taken looks again before it queues: about as long as going to sleep and being
+/// woken takes, and several times as long as most writers hold the lock. The checkers queue at once.
 pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
 /// How often a waiter looks again before it goes to sleep.
 pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
@@ -63,14 +63,16 @@ pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Wake-ups in vain after which a waiting writer keeps new writers out.
 pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
-/// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half of what there is
-/// room for, because readers from the slots, of whom there are as many as CPUs, are added regardless.
+/// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
+/// of what there is room for, because readers from the slots, of whom there are as many as CPUs, are added
+/// regardless.
 pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
 
-/// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads do so crosswise and
-/// one of them has to see the other. The language promises that, and processors whose read-modify-writes are no full barriers
-/// have loads that wait for them. loom takes such accesses for `AcqRel` and knows total order by fences alone, so there it is one.
-/// What ships, without it, is checked by `axioms`.
+/// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads
+/// do so crosswise and one of them has to see the other. The language promises that, and processors whose
+/// read-modify-writes are no full barriers have loads that wait for them. loom takes such accesses for
+/// `AcqRel` and knows total order by fences alone, so there it is one. What ships, without it, is checked by
+/// `axioms`.
 #[inline(always)]
 pub(crate) fn between_crosswise() {
     #[cfg(loom)]

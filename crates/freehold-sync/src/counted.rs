@@ -1,8 +1,9 @@
 //! A shared pointer whose allocation may fail, which the standard `Arc` on stable Rust may not.
 //!
-//! Both counts have the size of an address, so there are more numbers than references that lie in memory: whoever gets near the
-//! end has forgotten references, which can never be given back. From half of the range on a count stays up, and the
-//! object is never freed. References that are counted from zero up ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
+//! Both counts have the size of an address, so there are more numbers than references that lie in memory:
+//! whoever gets near the end has forgotten references, which can never be given back. From half of the range
+//! on a count stays up, and the object is never freed. References that are counted from zero up
+//! ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
@@ -11,9 +12,10 @@ use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
 /// What may live behind a [`Counted`].
 pub trait Shared {
-    /// Called once the last reference is gone, before the object is dropped. Others may still look at the object through
-    /// pointers of their own, as walkers of a file look at the address spaces that map it: whatever keeps them away from now
-    /// on belongs here, where the object is still shared, and not into `Drop`, where it is not.
+    /// Called once the last reference is gone, before the object is dropped. Others may still look at the
+    /// object through pointers of their own, as walkers of a file look at the address spaces that map it:
+    /// whatever keeps them away from now on belongs here, where the object is still shared, and not into
+    /// `Drop`, where it is not.
     fn end(&self) {}
 }
 
@@ -66,7 +68,8 @@ impl<T: Shared> Counted<T> {
 
     /// Where the object lies.
     pub fn as_ptr(this: &Self) -> *const T {
-        // SAFETY: the type's invariant; no reference is made, so that `try_hold` may find the count around the object.
+        // SAFETY: the type's invariant; no reference is made, so that `try_hold` may find the count around
+        // the object.
         unsafe { (&raw const (*this.inner.as_ptr()).value).cast() }
     }
 
@@ -77,8 +80,8 @@ impl<T: Shared> Counted<T> {
         Weak { inner: this.inner }
     }
 
-    /// Hands the reference over as the address of the object, to be kept in a word that is no `Counted`. It is given back by
-    /// [`from_raw`](Self::from_raw).
+    /// Hands the reference over as the address of the object, to be kept in a word that is no `Counted`. It
+    /// is given back by [`from_raw`](Self::from_raw).
     ///
     /// ```
     /// use freehold_sync::counted::{Counted, Shared};
@@ -113,17 +116,20 @@ impl<T: Shared> Counted<T> {
     ///
     /// # Safety
     ///
-    /// The object lies in one, whose memory is still there; the pointer may access all of it, as one from [`as_ptr`](Self::as_ptr).
+    /// The object lies in one, whose memory is still there; the pointer may access all of it, as one from
+    /// [`as_ptr`](Self::as_ptr).
     unsafe fn around(object: NonNull<T>) -> NonNull<Inner<T>> {
         // SAFETY: stays inside the `Inner`.
         unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast() }
     }
 
-    /// One reference more to an object that is still there, though its last reference may be gone; then there is none.
+    /// One reference more to an object that is still there, though its last reference may be gone; then there
+    /// is none.
     ///
     /// # Safety
     ///
-    /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not returned.
+    /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not
+    /// returned.
     pub unsafe fn try_hold(object: NonNull<T>) -> Option<Self> {
         // SAFETY: the `Inner` is freed only after `end`.
         let inner = unsafe { Self::around(object) };
@@ -172,7 +178,8 @@ fn add(count: &AtomicUsize) {
 
 #[cold]
 fn saturate(count: &AtomicUsize) {
-    // Relaxed: the count decides nothing any more. Others may have added or subtracted beside this, but less than lies between.
+    // Relaxed: the count decides nothing any more. Others may have added or subtracted beside this, but less
+    // than lies between.
     count.store(SATURATED, Ordering::Relaxed);
 }
 
@@ -223,11 +230,12 @@ impl<T: Shared> Drop for Weak<T> {
     fn drop(&mut self) {
         // SAFETY: the type's invariant.
         let weak = unsafe { &(*self.inner.as_ptr()).weak };
-        // Release pairs with the fence below: every use of the memory happens before its end. Alone, no locked instruction is
-        // needed: the acquire finds what others did before they let go.
+        // Release pairs with the fence below: every use of the memory happens before its end. Alone, no
+        // locked instruction is needed: the acquire finds what others did before they let go.
         if weak.load(Ordering::Acquire) == 1 || weak.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            // SAFETY: the last of all, so the value is dropped already; the pointer came from `Box::leak` of the global allocator.
+            // SAFETY: the last of all, so the value is dropped already; the pointer came from `Box::leak` of
+            // the global allocator.
             drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
         }
     }

@@ -29,45 +29,50 @@ impl core::error::Error for Killed {}
 /// # Safety
 ///
 /// An implementation promises that
-/// - [`with_cpu`](Self::with_cpu) never lets two contexts be inside with the same number, that numbers are below
-///   [`MAX_CPUS`](Self::MAX_CPUS), and that leaving with a number happens before the next entry with it;
-/// - a function given to [`rcu_defer`](Self::rcu_defer) runs once, and not before every [`RcuGuard`](Self::RcuGuard)
-///   that existed at the call is gone; their ends happen before the function, and what happened before the call
-///   happens before every guard made after it that the function did not wait for.
+/// - [`with_cpu`](Self::with_cpu) never lets two contexts be inside with the same number, that numbers are
+///   below [`MAX_CPUS`](Self::MAX_CPUS), and that leaving with a number happens before the next entry with
+///   it;
+/// - a function given to [`rcu_defer`](Self::rcu_defer) runs once, and not before every
+///   [`RcuGuard`](Self::RcuGuard) that existed at the call is gone; their ends happen before the function,
+///   and what happened before the call happens before every guard made after it that the function did not
+///   wait for.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// An upper bound of the numbers that [`with_cpu`](Self::with_cpu) hands out.
     const MAX_CPUS: usize;
 
-    /// Sleeps while `*word == expected`, until a wake-up for this address. The comparison and going to sleep are one
-    /// step for [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all): a wake-up that follows a change of the
-    /// word is never lost. Spurious returns are allowed.
+    /// Sleeps while `*word == expected`, until a wake-up for this address. The comparison and going to sleep
+    /// are one step for [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all): a wake-up that
+    /// follows a change of the word is never lost. Spurious returns are allowed.
     fn wait(word: &AtomicU32, expected: u32);
 
-    /// As [`wait`](Self::wait), and gives up when a fatal signal is pending for this task, whether it arrives before
-    /// or during the wait; also where there is nothing to wait for, since the word differs: see [`check_killed`].
+    /// As [`wait`](Self::wait), and gives up when a fatal signal is pending for this task, whether it arrives
+    /// before or during the wait; also where there is nothing to wait for, since the word differs: see
+    /// [`check_killed`].
     ///
     /// # Errors
     /// [`Killed`].
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed>;
 
-    /// Wakes a task that sleeps on this address, the one that has slept longest; nobody if there is none. The word is
-    /// not read: it may be part of an object whose life is over, as long as its memory is not unmapped.
+    /// Wakes a task that sleeps on this address, the one that has slept longest; nobody if there is none. The
+    /// word is not read: it may be part of an object whose life is over, as long as its memory is not
+    /// unmapped.
     fn wake_one(word: &AtomicU32);
 
     /// Wakes all tasks that sleep on this address; as [`wake_one`](Self::wake_one).
     fn wake_all(word: &AtomicU32);
 
-    /// Runs `f` with a number that no other context has meanwhile: the CPU's, with preemption off. `f` neither waits
-    /// nor nests.
+    /// Runs `f` with a number that no other context has meanwhile: the CPU's, with preemption off. `f`
+    /// neither waits nor nests.
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R;
 
-    /// The calling task is about to take a spin lock of this rank, or to try. Until the matching [`spin_exit`](Self::spin_exit) it
-    /// keeps its processor: preemption is off. Whether interrupts are off as well is for the host to say, by rank. They stay on
-    /// for page tables where flushes are interrupts, which whoever spins for a table must take, unless [`relax`](Self::relax)
+    /// The calling task is about to take a spin lock of this rank, or to try. Until the matching
+    /// [`spin_exit`](Self::spin_exit) it keeps its processor: preemption is off. Whether interrupts are
+    /// off as well is for the host to say, by rank. They stay on for page tables where flushes are
+    /// interrupts, which whoever spins for a table must take, unless [`relax`](Self::relax)
     /// does what they ask for. No lock of the engine is taken in an interrupt.
     ///
-    /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the same rank. So a host
-    /// counts, and what it turns off at the first it turns on at the last.
+    /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the
+    /// same rank. So a host counts, and what it turns off at the first it turns on at the last.
     #[inline(always)]
     fn spin_enter(rank: Rank) {
         let _ = rank;
@@ -85,8 +90,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Called in every turn of a loop that waits for another processor.
     fn relax();
 
-    /// Runs `f` on the calling task's record of held locks. `None`: the task has no record, its order is not checked.
-    /// Used with debug assertions only.
+    /// Runs `f` on the calling task's record of held locks. `None`: the task has no record, its order is not
+    /// checked. Used with debug assertions only.
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R>;
 
     /// A read section of the grace-period mechanism; it ends when this is dropped. Sections nest.
@@ -99,7 +104,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// `head` stays valid, and is touched by nobody else, until `f` runs; `f` may be called with it from any thread.
+    /// `head` stays valid, and is touched by nobody else, until `f` runs; `f` may be called with it from any
+    /// thread.
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>));
 
     /// Waits until everything deferred before this call has run. Not inside a read section.
@@ -111,14 +117,15 @@ type Deferred = unsafe fn(NonNull<RcuHead>);
 
 /// What an object embeds that is to be freed after a grace period: the host's room for a list and a function.
 ///
-/// Belongs to the host from [`Host::rcu_defer`] until the deferred function runs; to the object's owner otherwise.
+/// Belongs to the host from [`Host::rcu_defer`] until the deferred function runs; to the object's owner
+/// otherwise.
 pub struct RcuHead {
     next: UnsafeCell<Option<NonNull<RcuHead>>>,
     run: UnsafeCell<Option<Deferred>>,
 }
 
-// SAFETY: a shared reference gives no access to the fields; the unsafe functions below leave access to the host, which
-// `rcu_defer` makes the only owner.
+// SAFETY: a shared reference gives no access to the fields; the unsafe functions below leave access to the
+// host, which `rcu_defer` makes the only owner.
 unsafe impl Send for RcuHead {}
 // SAFETY: as above.
 unsafe impl Sync for RcuHead {}

@@ -7,21 +7,24 @@
 //! | even | nobody holds the lock for writing | +1 by the next writer, after it was admitted |
 //! | odd | one writer holds it | +1 by that writer, before it releases or downgrades |
 //!
-//! Only the writer writes it. It has two uses. A VMA is write-locked while its own number equals this one, so the
-//! writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And who read it even, and reads the same
-//! value again afterwards, knows that nothing guarded by the lock changed in between ([`MmapLock::speculate`]).
+//! Only the writer writes it. It has two uses. A VMA is write-locked while its own number equals this one, so
+//! the writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And who read it even, and
+//! reads the same value again afterwards, knows that nothing guarded by the lock changed in between
+//! ([`MmapLock::speculate`]).
 //!
 //! # Who pairs with whom
 //!
-//! - Leaving: the writer stores the even number with release, after all its changes and before the step on the lock;
-//!   `seq` and `speculate` load with acquire. Who sees the even number sees the changes. So does who sees the odd
-//!   number of the next writer, a reader of a VMA that was not locked again: that store is a release too.
-//! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores at least;
-//!   who speculates reads those, then an acquire fence, then the number ([`Speculation::valid`]). Who saw a change sees
-//!   the odd number or a later one.
+//! - Leaving: the writer stores the even number with release, after all its changes and before the step on
+//!   the lock; `seq` and `speculate` load with acquire. Who sees the even number sees the changes. So does
+//!   who sees the odd number of the next writer, a reader of a VMA that was not locked again: that store is a
+//!   release too.
+//! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores
+//!   at least; who speculates reads those, then an acquire fence, then the number ([`Speculation::valid`]).
+//!   Who saw a change sees the odd number or a later one.
 //!
-//! The number has 32 bits and wraps. A speculation over 2^31 write sections could be taken for valid; a VMA that was
-//! not write-locked for as long can look locked, which costs a reader the slow path and nothing else.
+//! The number has 32 bits and wraps. A speculation over 2^31 write sections could be taken for valid; a VMA
+//! that was not write-locked for as long can look locked, which costs a reader the slow path and nothing
+//! else.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
@@ -73,8 +76,8 @@ pub struct MmapReadGuard<'a, H: Host> {
     _sem: RwSemReadGuard<'a, H>,
 }
 
-/// The address space held for writing: the right to change the set of VMAs, and to lock VMAs for writing. Dropping it
-/// unlocks those VMAs and releases the lock.
+/// The address space held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
+/// Dropping it unlocks those VMAs and releases the lock.
 ///
 /// What needs this right takes the guard, so a reader cannot do it, not even one that was a writer before:
 ///
@@ -106,7 +109,8 @@ impl<'a> WriteSection<'a> {
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
-        // Release: pairs with the acquire in `seq`; who sees this number sees the changes of all sections before, too.
+        // Release: pairs with the acquire in `seq`; who sees this number sees the changes of all sections
+        // before, too.
         seq.store(even.wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `Speculation::valid`: see "entering".
         fence(Ordering::Release);
@@ -145,8 +149,8 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// The same lock, whose VMAs' readers may stand in `slots` where they would get into each other's way. All locks under which
-    /// a VMA may live share one.
+    /// The same lock, whose VMAs' readers may stand in `slots` where they would get into each other's way.
+    /// All locks under which a VMA may live share one.
     #[must_use]
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
         self.read.slots = Some(slots);
@@ -167,7 +171,8 @@ impl<H: Host> MmapLock<H> {
     /// Takes the lock for reading.
     ///
     /// # Panics
-    /// With debug assertions, when the task holds a lock of [`Rank::Mmap`] or an inner one, a VMA's read lock say.
+    /// With debug assertions, when the task holds a lock of [`Rank::Mmap`] or an inner one, a VMA's read lock
+    /// say.
     #[inline]
     pub fn read(&self) -> MmapReadGuard<'_, H> {
         MmapReadGuard { lock: self, _sem: self.sem.read() }
@@ -200,8 +205,8 @@ impl<H: Host> MmapLock<H> {
         self.writer(self.sem.write())
     }
 
-    /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can reach the
-    /// child yet, so this never waits long.
+    /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can
+    /// reach the child yet, so this never waits long.
     ///
     /// # Panics
     /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
@@ -249,8 +254,8 @@ impl<H: Host> MmapLock<H> {
 
     /// Begins to read what the lock guards without taking it. `None`: somebody is changing it.
     ///
-    /// What is read before [`Speculation::valid`] confirms it may be from halfway through a change. It must be in
-    /// atomics, and what it points to must stay readable (a grace period, type-stable memory).
+    /// What is read before [`Speculation::valid`] confirms it may be from halfway through a change. It must
+    /// be in atomics, and what it points to must stay readable (a grace period, type-stable memory).
     #[inline]
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();
@@ -283,8 +288,8 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// Whether nobody held `lock` for writing since the speculation began, so that everything read since then belongs
-    /// together. `lock` is the one it began on.
+    /// Whether nobody held `lock` for writing since the speculation began, so that everything read since then
+    /// belongs together. `lock` is the one it began on.
     #[inline]
     pub fn valid<H: Host>(self, lock: &MmapLock<H>) -> bool {
         // Pairs with the fence in `WriteSection::begin`: see "entering".
@@ -308,8 +313,8 @@ impl<'a, H: Host> MmapWriteGuard<'a, H> {
         self.lock
     }
 
-    /// Unlocks the VMAs and goes on as a reader, without letting go in between. The next writer waits for it, so two
-    /// downgraded holders never meet.
+    /// Unlocks the VMAs and goes on as a reader, without letting go in between. The next writer waits for it,
+    /// so two downgraded holders never meet.
     #[inline]
     pub fn downgrade(self) -> MmapReadGuard<'a, H> {
         let MmapWriteGuard { lock, section, sem } = self;

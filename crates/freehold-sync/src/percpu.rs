@@ -11,8 +11,8 @@ use crossbeam_utils::CachePadded;
 
 /// A value per CPU number of `H`, padded so that no two share a cache line.
 ///
-/// Every cell may be *read* by anyone at any time. What a CPU *writes* to its own cell inside [`with`](Self::with)
-/// needs no read-modify-write, because no other context is inside with the same number.
+/// Every cell may be *read* by anyone at any time. What a CPU *writes* to its own cell inside
+/// [`with`](Self::with) needs no read-modify-write, because no other context is inside with the same number.
 pub struct PerCpu<T, H> {
     cells: Box<[CachePadded<T>]>,
     host: PhantomData<fn() -> H>,
@@ -75,8 +75,8 @@ impl<H: Host> Counter<H> {
     #[inline]
     pub fn add(&self, n: i64) {
         self.parts.with(|part| {
-            // Relaxed load and store instead of a read-modify-write: nobody else writes this part meanwhile. Pairs
-            // with `sum`, which is no synchronisation.
+            // Relaxed load and store instead of a read-modify-write: nobody else writes this part meanwhile.
+            // Pairs with `sum`, which is no synchronisation.
             part.store(part.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
         });
     }

@@ -1,13 +1,14 @@
 //! The order of the locks, and the checker that holds everyone to it.
 //!
-//! A task may *wait* for a lock only if every lock it holds comes earlier in [`Rank`]. Trying needs no order, since
-//! whoever does not wait cannot close a circle of waiters; what was got by trying counts as held from then on. So a
-//! task with a VMA read lock may try the mmap lock but not wait for it, and one that may not be blocked anyway (a
-//! VMA read lock under the mmap lock held for reading) is not checked either. A lock for which tasks sleep is not released
-//! under a spin lock, since its next holder may have to be woken; [`released_quietly`] is for who does that later.
+//! A task may *wait* for a lock only if every lock it holds comes earlier in [`Rank`]. Trying needs no order,
+//! since whoever does not wait cannot close a circle of waiters; what was got by trying counts as held from
+//! then on. So a task with a VMA read lock may try the mmap lock but not wait for it, and one that may not be
+//! blocked anyway (a VMA read lock under the mmap lock held for reading) is not checked either. A lock for
+//! which tasks sleep is not released under a spin lock, since its next holder may have to be woken;
+//! [`released_quietly`] is for who does that later.
 //!
-//! The checker works with debug assertions only; without them its calls are empty. The record of what a task holds is
-//! the host's ([`Host::lock_context`]).
+//! The checker works with debug assertions only; without them its calls are empty. The record of what a task
+//! holds is the host's ([`Host::lock_context`]).
 
 use crate::host::Host;
 use core::cell::Cell;

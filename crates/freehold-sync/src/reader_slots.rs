@@ -5,8 +5,9 @@
 //! | 0 | free | exchange to a VMA, by a reader of it on this CPU |
 //! | address of a VMA's count | one reader of that VMA, no matter which | exchange to 0, by any reader of it that leaves (on any CPU), or by its writer, who counts the reader first |
 //!
-//! Every change is a read-modify-write, and whoever finds a word free acquires: what readers did who stood there before happens
-//! before what is done by who finds them gone. The protocol is [`vma_lock`](crate::vma_lock)'s.
+//! Every change is a read-modify-write, and whoever finds a word free acquires: what readers did who stood
+//! there before happens before what is done by who finds them gone. The protocol is
+//! [`vma_lock`](crate::vma_lock)'s.
 
 use crate::atomic::{AtomicUsize, Ordering};
 use crate::counted::Shared;
@@ -14,8 +15,8 @@ use crate::host::Host;
 use crate::percpu::PerCpu;
 use allocator_api2::alloc::AllocError;
 
-/// Where readers of VMAs stand, CPU by CPU. One for all [mmap locks](crate::MmapLock) under which a VMA may live, in this life
-/// and in later ones.
+/// Where readers of VMAs stand, CPU by CPU. One for all [mmap locks](crate::MmapLock) under which a VMA may
+/// live, in this life and in later ones.
 #[derive(Debug)]
 pub struct ReaderSlots<H: Host> {
     slots: PerCpu<Slot, H>,
@@ -59,7 +60,8 @@ impl Slot {
     /// Takes a reader of `vma` out. False: none stands here, so whoever did was counted, or has gone.
     #[inline]
     pub(crate) fn leave(&self, vma: usize) -> bool {
-        // Release: a reader's accesses end before it leaves. Acquire on failure: so do those of who has left in its name.
+        // Release: a reader's accesses end before it leaves. Acquire on failure: so do those of who has left
+        // in its name.
         self.0.compare_exchange(vma, FREE, Ordering::Release, Ordering::Acquire).is_ok()
     }
 }

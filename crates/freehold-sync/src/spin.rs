@@ -5,11 +5,13 @@
 //! | 0 | free | exchange to 1, by whoever becomes the holder |
 //! | 1 | held, by the one [`RawSpinGuard`] there is | store of 0, by the holder |
 //!
-//! The release store of 0 pairs with the acquire of the exchange that finds 0: what a holder did happens before what the
-//! next one does. Waiters look with plain loads, at growing intervals, so that the holder's cache line stays with it.
+//! The release store of 0 pairs with the acquire of the exchange that finds 0: what a holder did happens
+//! before what the next one does. Waiters look with plain loads, at growing intervals, so that the holder's
+//! cache line stays with it.
 //!
-//! Under a spin lock nobody waits for anything but a spin lock of a later [`Rank`], wakes anybody, or uses the heap. The host is
-//! told where such a section begins and ends: [`Host::spin_enter`]. Guards need not end in the reverse order of their locks.
+//! Under a spin lock nobody waits for anything but a spin lock of a later [`Rank`], wakes anybody, or uses
+//! the heap. The host is told where such a section begins and ends: [`Host::spin_enter`]. Guards need not end
+//! in the reverse order of their locks.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom};

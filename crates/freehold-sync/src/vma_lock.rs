@@ -33,12 +33,12 @@
 //! a word until the reader has woken by its address: the writer may be awake already, have ended the VMA, and
 //! have given its memory away. A reader for whom nobody waits wakes nobody, and needs no section.
 //!
-//! **Per-CPU readers**: readers of one VMA on many CPUs would pass the line of its count around, twice for each
-//! of them. So where they contend often the VMA goes per-CPU: each CPU has a word ([`ReaderSlots`](crate::ReaderSlots)) in
-//! which a reader of some VMA may stand instead of being counted (distributed reader indicators with a way
-//! back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA are those counted and those standing. Which
-//! of them is which does not matter: who leaves takes *a* reader out of the slot that it came by, or, if none
-//! of its VMA stands there any more, out of the count.
+//! **Per-CPU readers**: readers of one VMA on many CPUs would pass the line of its count around, twice for
+//! each of them. So where they contend often the VMA goes per-CPU: each CPU has a word
+//! ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand instead of being counted
+//! (distributed reader indicators with a way back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
+//! are those counted and those standing. Which of them is which does not matter: who leaves takes *a* reader
+//! out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
 //!
 //! # The count
 //!
@@ -50,32 +50,31 @@
 //! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
 //! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
-//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers
-//! without further ado.
+//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers.
 //!
 //! # The slots
 //!
 //! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still
-//! per-CPU and not draining, it is in as if it had raised the count: compares the numbers and so on. Otherwise
-//! it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it adds bit
-//! 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it raises the
-//! count, then empties the slot, or lowers the count again if the reader was faster to leave. Now all readers
-//! are counted, and it waits as it always does. A writer of a VMA that is not per-CPU looks through nothing.
+//! per-CPU and not draining, it is in as if it had raised the count: compares the numbers and so on.
+//! Otherwise it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it
+//! adds bit 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it
+//! raises the count, then empties the slot, or lowers the count again if the reader was faster to leave. Now
+//! all readers are counted, and it waits as it always does. If the VMA is not per-CPU it looks at no slot.
 //!
 //! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four
 //! accesses has to be; loom does not know that order, so the unit tests of `axioms` run them as they ship): a
-//! reader that finds the VMA per-CPU and not draining comes before the writer's bit 30, so the writer finds it
-//! in its slot, or finds it gone. A reader leaves the VMA as it leaves the count: without looking at it any
-//! more, other than by that one decrement. A late one may stand in its slot with a VMA of another life, to
-//! which it is a reader in passing. The slots belong to the engine, because a VMA may have a life in each of
-//! its address spaces.
+//! reader that finds the VMA per-CPU and not draining comes before the writer's bit 30, so the writer finds
+//! it in its slot, or finds it gone. A reader leaves the VMA as it leaves the count: without looking at it
+//! any more, other than by that one decrement. A late one may stand in its slot with a VMA of another life,
+//! to which it is a reader in passing. The slots belong to the engine, because a VMA may have a life in each
+//! of its address spaces.
 //!
-//! *When it goes per-CPU*: an exchange of a reader that fails because the count has changed is *contention*, and
-//! costs about one transfer of a line. To look through the slots costs a transfer for each that a reader was
-//! in lately, and the reading of a line for the others, an eighth of that. So the VMA goes per-CPU after an eighth
-//! as many contention as there are slots, counted from when it last ceased to be: what writers pay is in
-//! proportion to what readers paid before, and a VMA that is written often beside few readers stays as it is.
-//! One thread alone never contends.
+//! *When it goes per-CPU*: an exchange of a reader that fails because the count has changed is *contention*,
+//! and costs about one transfer of a line. To look through the slots costs a transfer for each that a reader
+//! was in lately, and the reading of a line for the others, an eighth of that. So the VMA goes per-CPU after
+//! an eighth as many contention as there are slots, counted from when it last ceased to be: what writers pay
+//! is in proportion to what readers paid before, and a VMA that is written often beside few readers stays as
+//! it is. One thread alone never contends.
 //!
 //! # The sequence number
 //!
@@ -84,8 +83,7 @@
 //! | the mmap lock's number, which is odd | write-locked; after the writer's end the numbers differ: unlocked |
 //! | any other | not locked |
 //!
-//! It is written only by who holds the mmap lock for writing, or owns the detached VMA. A new one is all
-//! ones.
+//! Only holders of the mmap lock for writing write it, or owners of the detached VMA. A new one is all ones.
 //!
 //! # Who pairs with whom
 //!
@@ -120,7 +118,8 @@ const NEVER: u32 = u32::MAX;
 /// A VMA's count of readers; see the [module](self). Starts detached.
 pub struct VmaCount {
     word: AtomicU32,
-    /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one now and then, and by writers.
+    /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one
+    /// now and then, and by writers.
     contention: AtomicU32,
 }
 
@@ -132,8 +131,8 @@ pub struct ReaderPlace<'l>(
     Option<&'l Slot>,
 );
 
-/// A VMA's sequence number; see the [module](self). Belongs into another cache line than the count: readers look at it
-/// before they decide to write.
+/// A VMA's sequence number; see the [module](self). Belongs into another cache line than the count: readers
+/// look at it before they decide to write.
 #[repr(transparent)]
 pub struct VmaSeq(AtomicU32);
 
@@ -230,19 +229,21 @@ impl VmaLock<'_> {
 
     /// Locks the VMA for reading, without any other lock and without waiting.
     ///
-    /// `lock` is the mmap lock of the space that the caller looks in, and `is_owner` tells, from the VMA's own fields,
-    /// whether that is the VMA's space; it is asked when the VMA can no longer be recycled. The caller keeps the memory
-    /// type-stable meanwhile, and afterwards checks that the VMA's bounds are what it looked for.
+    /// `lock` is the mmap lock of the space that the caller looks in, and `is_owner` tells, from the VMA's
+    /// own fields, whether that is the VMA's space; it is asked when the VMA can no longer be recycled.
+    /// The caller keeps the memory type-stable meanwhile, and afterwards checks that the VMA's bounds are
+    /// what it looked for.
     ///
     /// # Errors
-    /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given while the VMA is write-locked.
+    /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given of a write-locked VMA.
     #[inline]
     pub fn try_read<'l, H: Host>(
         self,
         lock: &'l MmapLock<H>,
         is_owner: impl FnOnce() -> bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again below.
+        // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again
+        // below.
         if self.seq.0.load(Ordering::Relaxed) == lock.seq_hint() {
             return Err(ReadFail::Locked);
         }
@@ -251,9 +252,9 @@ impl VmaLock<'_> {
             self.leave::<H>(place);
             return Err(ReadFail::Foreign);
         }
-        // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section which waits
-        // for us to leave, and then the mmap lock's number must not be from before that section. The mmap lock's
-        // number pairs with the end of a section.
+        // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section
+        // which waits for us to leave, and then the mmap lock's number must not be from before that
+        // section. The mmap lock's number pairs with the end of a section.
         let marked = self.seq.0.load(Ordering::Acquire);
         if marked == lock.seq() {
             self.leave::<H>(place);
@@ -360,8 +361,8 @@ impl VmaLock<'_> {
 
     #[inline]
     fn raise(self, from: u32, to: u32) -> bool {
-        // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of the VMA
-        // afterwards is from before that.
+        // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of
+        // the VMA afterwards is from before that.
         self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -382,7 +383,8 @@ impl VmaLock<'_> {
             if word & DRAINING != 0 {
                 return self.leave_who_waits::<H>();
             }
-            // Release: pairs with the acquire of who waits for the readers to leave. Relaxed on failure: nothing was done.
+            // Release: pairs with the acquire of who waits for the readers to leave. Relaxed: nothing was
+            // done.
             let left =
                 self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
             match left {
@@ -413,8 +415,8 @@ impl VmaLock<'_> {
 
     // ---- writing ----
 
-    /// Locks the VMA for writing, until the guard is dropped or downgraded, and waits for its readers to leave. To lock
-    /// a locked one again is cheap.
+    /// Locks the VMA for writing, until the guard is dropped or downgraded, and waits for its readers to
+    /// leave. To lock a locked one again is cheap.
     ///
     /// # Panics
     /// With debug assertions, when the task holds a VMA's read lock or a lock of an inner rank.
@@ -461,9 +463,9 @@ impl VmaLock<'_> {
         // Relaxed: written under the guard's lock.
         let before = self.seq.0.load(Ordering::Relaxed);
         if before != guard.seq() {
-            // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the count
-            // would see it anyhow; this is for those before, who may find it too. (The fence that begins the section
-            // would do as well; this does not rely on it.)
+            // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the
+            // count would see it anyhow; this is for those before, who may find it too. (The
+            // fence that begins the section would do as well; this does not rely on it.)
             self.seq.0.store(guard.seq(), Ordering::Release);
         }
         before
@@ -472,8 +474,9 @@ impl VmaLock<'_> {
     /// Whether there may be readers who came before the VMA was marked.
     #[inline]
     fn has_readers(self) -> bool {
-        // An exchange of like for like: a place in the order of all changes of the count. Release: whoever raises it
-        // later sees the mark. Acquire: pairs with the decrements of the readers that have left.
+        // An exchange of like for like: a place in the order of all changes of the count. Release: whoever
+        // raises it later sees the mark. Acquire: pairs with the decrements of the readers that have
+        // left.
         match self.count.word.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => false,
             // A detached VMA has none and gets none before `attach`.
@@ -481,8 +484,8 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Keeps new readers out until the others have left, then makes the count `rest` and lets readers in again, or, if
-    /// the wait is given up, whatever is left.
+    /// Keeps new readers out until the others have left, then makes the count `rest` and lets readers in
+    /// again, or, if the wait is given up, whatever is left.
     #[cold]
     fn drain<H: Host>(
         self,
@@ -490,8 +493,8 @@ impl VmaLock<'_> {
         rest: u32,
         wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
     ) -> Result<(), Killed> {
-        // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the readers' last
-        // decrement. SeqCst: the first half of the way in, see the module.
+        // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the
+        // readers' last decrement. SeqCst: the first half of the way in, see the module.
         let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
         if before & PER_CPU != 0 {
             self.collect(guard);
@@ -518,8 +521,8 @@ impl VmaLock<'_> {
         self.count.word.fetch_sub(PER_CPU, Ordering::Release);
         between_crosswise();
         for slot in guard.lock().slots().into_iter().flat_map(|slots| slots.of(self.name())) {
-            // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is acquired when it has
-            // left, from the slot or from the count.
+            // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is
+            // acquired when it has left, from the slot or from the count.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
             if !slot.leave(self.name()) {
                 // It has left by itself. Nobody need be woken: who waits is us.
@@ -555,8 +558,8 @@ impl VmaLock<'_> {
         self.count.word.store(ATTACHED, Ordering::Release);
     }
 
-    /// Bars readers for good, and waits for those in passing, who do not wait themselves. Afterwards the VMA belongs to
-    /// the caller alone.
+    /// Bars readers for good, and waits for those in passing, who do not wait themselves. Afterwards the VMA
+    /// belongs to the caller alone.
     ///
     /// # Panics
     /// With debug assertions, when it is detached or not write-locked.
@@ -564,8 +567,8 @@ impl VmaLock<'_> {
     pub fn detach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
         debug_assert!(self.is_write_locked(guard), "a VMA is detached that is not write-locked");
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
-        // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes begin.
-        // Release: as in `has_readers`.
+        // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes
+        // begin. Release: as in `has_readers`.
         let unread =
             self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
         if unread.is_err() {
@@ -573,8 +576,8 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Lets readers stand in slots from now on, as if they had contended often, if the VMA is attached and nobody waits for its
-    /// readers.
+    /// Lets readers stand in slots from now on, as if they had contended often, if the VMA is attached and
+    /// nobody waits for its readers.
     ///
     /// Only tests know before the readers do.
     pub fn make_per_cpu(self) {

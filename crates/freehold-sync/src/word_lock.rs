@@ -6,9 +6,10 @@
 //! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by who is about to sleep |
 //! | 2 | held, and somebody may sleep | exchange to 0, by the holder, who then wakes all, perhaps when others have held it since |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. Who sleeps does so while the word is 2, and
-//! the holder wakes whenever it finds 2: a sleep is never forgotten ([`Host::wait`]). Who was woken takes the word as 2, since
-//! others may still sleep. No order among waiters is promised: the lock is rarely wanted by two.
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. Who sleeps does so
+//! while the word is 2, and the holder wakes whenever it finds 2: a sleep is never forgotten
+//! ([`Host::wait`]). Who was woken takes the word as 2, since others may still sleep. No order among waiters
+//! is promised: the lock is rarely wanted by two.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};
@@ -69,7 +70,8 @@ impl WordLock {
         Some(WordGuard { lock: self, rank, host: PhantomData, task: PhantomData })
     }
 
-    /// Waits until the one who holds the lock now, if anybody does, has let it go; others may hold it by then.
+    /// Waits until the one who holds the lock now, if anybody does, has let it go; others may hold it by
+    /// then.
     ///
     /// # Panics
     /// As [`lock`](Self::lock).
@@ -98,7 +100,8 @@ impl WordLock {
         sleep: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
     ) -> Result<(), Killed> {
         rank::will_wait::<H>(rank);
-        // Acquire, here and below, pairs with the holder's release: what it did is seen, also if the next one holds it by now.
+        // Acquire, here and below, pairs with the holder's release: what it did is seen, also if the next one
+        // holds it by now.
         let mut seen = self.word.load(Ordering::Acquire);
         while seen != FREE {
             if seen == HELD {
@@ -143,8 +146,8 @@ impl fmt::Debug for WordLock {
 }
 
 impl<'a, H: Host> WordGuard<'a, H> {
-    /// Releases the lock where nobody may be woken, under a spin lock. Whoever sleeps is woken when what this returns is dropped;
-    /// until then others may take the lock and release it.
+    /// Releases the lock where nobody may be woken, under a spin lock. Whoever sleeps is woken when what this
+    /// returns is dropped; until then others may take the lock and release it.
     pub fn release_quietly(self) -> Option<Sleepers<'a, H>> {
         let WordGuard { lock, rank, .. } = self;
         core::mem::forget(self);

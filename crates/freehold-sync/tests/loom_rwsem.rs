@@ -1,7 +1,8 @@
 //! The reader/writer lock under all schedules and all orders that the memory model allows.
 //!
-//! Every test keeps its data in cells that loom watches: an admission without acquire (hazard C-5) or a release without
-//! release is reported as a race, a lost wake-up as a deadlock. Tests of three threads are bounded, as they say.
+//! Every test keeps its data in cells that loom watches: an admission without acquire (hazard C-5) or a
+//! release without release is reported as a race, a lost wake-up as a deadlock. Tests of three threads are
+//! bounded, as they say.
 #![cfg(loom)]
 
 use freehold_sync::testing::{LoomHost, model, model_bounded};
@@ -239,7 +240,8 @@ fn c72_a_reader_is_killed_in_its_sleep() {
     });
 }
 
-/// A reader waits because a writer waits; the writer is killed. Nobody is left whom the reader could wait for.
+/// A reader waits because a writer waits; the writer is killed. Nobody is left whom the reader could wait
+/// for.
 #[test]
 fn c72_a_writer_is_killed_with_a_reader_behind_it() {
     model_bounded(3, || {
@@ -285,8 +287,8 @@ fn c72_a_killed_writer_lets_readers_pass_at_once() {
     });
 }
 
-/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed, and lets in
-/// whoever came behind it. The first reader must not take that for nothing having happened.
+/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed,
+/// and lets in whoever came behind it. The first reader must not take that for nothing having happened.
 #[test]
 fn c72_a_writer_is_killed_between_two_batches_of_readers() {
     model_bounded(2, || {

@@ -1,4 +1,5 @@
-//! The spin lock, the lock of one word, and reading by speculation, under all schedules and all orders that the memory model allows.
+//! The spin lock, the lock of one word, and reading by speculation, under all schedules and all orders that
+//! the memory model allows.
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -176,8 +177,8 @@ fn a_speculation_never_spans_a_write() {
     });
 }
 
-/// Whoever holds the lock for reading, beside a downgraded holder too, finds no VMA locked by a writer that is none any
-/// more.
+/// Whoever holds the lock for reading, beside a downgraded holder too, finds no VMA locked by a writer that
+/// is none any more.
 #[test]
 fn the_number_is_even_for_readers() {
     model(|| {

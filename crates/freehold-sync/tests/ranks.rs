@@ -1,4 +1,5 @@
-//! The lock order is enforced where it has to be, and only there. (With debug assertions; a release build checks nothing.)
+//! The lock order is enforced where it has to be, and only there. (With debug assertions; a release build
+//! checks nothing.)
 
 use freehold_sync::testing::StdHost;
 use freehold_sync::{Host, MmapLock, Rank, RawSpin, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq};

@@ -81,8 +81,8 @@ pub enum Kind {
         /// For so long.
         ns: u64,
     },
-    /// Events from here on found no room in the recorder's buffers, or a line cannot be read. They were the task's, or if that is 0,
-    /// nobody knows whose.
+    /// Events from here on found no room in the recorder's buffers, or a line cannot be read. They were the
+    /// task's, or if that is 0, nobody knows whose.
     Lost {
         /// How many.
         events: u64,
@@ -133,20 +133,22 @@ impl FaultCode {
 pub struct Call {
     /// Which.
     pub name: CallName,
-    /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an ioctl are the descriptor, the
-    /// operation, and what the structure says: where, how long, and the mode (0 for UFFDIO_UNREGISTER); for UFFDIO_API the number of the
-    /// interface and the features; for USERFAULTFD_IOC_NEW the flags. Of prlimit64 and setrlimit, the
-    /// new limits, soft and hard, stand in place of the addresses, and a process's serial number in place of a PID (0: the caller's). That of
+    /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an
+    /// ioctl are the descriptor, the operation, and what the structure says: where, how long, and the
+    /// mode (0 for UFFDIO_UNREGISTER); for UFFDIO_API the number of the interface and the features; for
+    /// USERFAULTFD_IOC_NEW the flags. Of prlimit64 and setrlimit, the new limits, soft and hard, stand
+    /// in place of the addresses, and a process's serial number in place of a PID (0: the caller's). That of
     /// capset is the lower half of the effective set.
     pub args: [u64; 6],
     /// What came back.
     pub returned: Returned,
     /// The file that it mapped, by its number in the recording.
     pub file: Option<u32>,
-    /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev), or the ranges that it was about (process_madvise).
+    /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev), or the ranges that
+    /// it was about (process_madvise).
     pub transfer: Option<Box<Transfer>>,
-    /// Where calls of other tasks were under way at the same time, of which one changes what is mapped: a text by strace does not
-    /// tell which came first.
+    /// Where calls of other tasks were under way at the same time, of which one changes what is mapped: a
+    /// text by strace does not tell which came first.
     pub beside: Vec<Beside>,
 }
 
@@ -164,13 +166,15 @@ pub struct Beside {
 /// What process_vm_readv or process_vm_writev moved, or what process_madvise was about.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Transfer {
-    /// The process on the other side, by its serial number or that of a thread of it; none when the recording does not know it.
+    /// The process on the other side, by its serial number or that of a thread of it; none when the
+    /// recording does not know it.
     pub process: Option<u32>,
     /// The caller's own pieces: address and length.
     pub local: Vec<(u64, u64)>,
     /// The other side's.
     pub remote: Vec<(u64, u64)>,
-    /// The bytes moved, from the first on, as far as they are shown: for each local piece the beginning of it.
+    /// The bytes moved, from the first on, as far as they are shown: for each local piece the beginning of
+    /// it.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -296,9 +300,9 @@ calls! {
 }
 
 impl Call {
-    /// Whether it is a process_madvise that can be known to be about the caller: by a descriptor that says so (`PIDFD_SELF_THREAD`,
-    /// `PIDFD_SELF`), or because the advice was taken, and is none that is taken from others. Which process other descriptors mean is
-    /// not recorded.
+    /// Whether it is a process_madvise that can be known to be about the caller: by a descriptor that says so
+    /// (`PIDFD_SELF_THREAD`, `PIDFD_SELF`), or because the advice was taken, and is none that is taken
+    /// from others. Which process other descriptors mean is not recorded.
     pub fn advises_itself(&self) -> bool {
         let for_others = matches!(self.args[3], 3 | 20 | 21 | 25);
         self.name == CallName::ProcessMadvise
@@ -316,7 +320,8 @@ pub struct Cost {
     pub after: Option<u64>,
     /// Waited for the mmap lock for writing (`w`).
     pub write_wait: Option<u64>,
-    /// Waited for the mmap lock for reading (`r`). A fault that waited for neither ran under its VMA's lock alone.
+    /// Waited for the mmap lock for reading (`r`). A fault that waited for neither ran under its VMA's lock
+    /// alone.
     pub read_wait: Option<u64>,
     /// Held the mmap lock (`h`): for writing when there is a `write_wait`, else for reading.
     pub held: Option<u64>,

@@ -53,7 +53,8 @@ fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     Ok(Box::new(packed))
 }
 
-/// `path` without the suffix of a compressed file and without that of a recording; and the suffix of the compressed file.
+/// `path` without the suffix of a compressed file and without that of a recording; and the suffix of the
+/// compressed file.
 pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
     let mut stem = path.to_owned();
     let packed = SUFFIXES[1..].iter().find(|suffix| stem.extension().is_some_and(|own| own == &suffix[1..]));

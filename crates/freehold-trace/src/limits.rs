@@ -7,7 +7,8 @@ use crate::operation::{capability, rlimit};
 use crate::{Call, Returned};
 use std::fmt;
 
-/// The resource limits of a process that concern memory, in bytes, as setrlimit takes them: [`u64::MAX`] is no limit.
+/// The resource limits of a process that concern memory, in bytes, as setrlimit takes them: [`u64::MAX`] is
+/// no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// RLIMIT_AS.
@@ -35,7 +36,8 @@ pub struct KnownLimits {
     pub stack: Option<u64>,
     /// RLIMIT_MEMLOCK.
     pub memlock: Option<u64>,
-    /// CAP_IPC_LOCK. That it has it says no more than that it had it once: how credentials change, not every recording tells.
+    /// CAP_IPC_LOCK. That it has it says no more than that it had it once: how credentials change, not every
+    /// recording tells.
     pub may_lock: Option<bool>,
 }
 

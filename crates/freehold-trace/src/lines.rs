@@ -104,8 +104,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Moves what is not yet read to the front, and grows the buffer where that alone fills it. Lines that are too long
-    /// are refused before the buffer exceeds `LONGEST` by more than a few chunks.
+    /// Moves what is not yet read to the front, and grows the buffer where that alone fills it. Lines that
+    /// are too long are refused before the buffer exceeds `LONGEST` by more than a few chunks.
     fn make_room(&mut self) {
         self.buffer.copy_within(self.next..self.filled, 0);
         self.filled -= self.next;

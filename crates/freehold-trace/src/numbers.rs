@@ -2,8 +2,8 @@
 
 use crate::error::Bad;
 
-/// Serial numbers are below this: far more tasks, files or snapshots than a recording has, and few enough to keep a bit
-/// for each.
+/// Serial numbers are below this: far more tasks, files or snapshots than a recording has, and few enough to
+/// keep a bit for each.
 const LIMIT: u32 = 1 << 24;
 
 /// A set of serial numbers.

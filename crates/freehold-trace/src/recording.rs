@@ -39,9 +39,9 @@ enum Events {
 }
 
 impl Recording {
-    /// Opens the recording `path`: a `NAME.trace`, with the `NAME.snap` that lies beside it (if none does, there are no
-    /// snapshots), or a text by strace; each plain, packed by xz or by zstd. What a file is, its beginning decides, not
-    /// its name.
+    /// Opens the recording `path`: a `NAME.trace`, with the `NAME.snap` that lies beside it (if none does,
+    /// there are no snapshots), or a text by strace; each plain, packed by xz or by zstd. What a file is,
+    /// its beginning decides, not its name.
     ///
     /// # Errors
     ///
@@ -51,8 +51,8 @@ impl Recording {
         Recording::begin(path, input::open(path)?, beside)
     }
 
-    /// The recording in `events`, with its snapshots, where there are any. In messages and where it has no name of its own
-    /// it is called `path`.
+    /// The recording in `events`, with its snapshots, where there are any. In messages and where it has no
+    /// name of its own it is called `path`.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// The file ends within a line or a packed stream, or holds more than is read. Nothing sensible follows. A line that cannot be
-    /// read is no error: see [`unread`](Self::unread).
+    /// The file ends within a line or a packed stream, or holds more than is read. Nothing sensible follows.
+    /// A line that cannot be read is no error: see [`unread`](Self::unread).
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {
             Events::Trace(_, events) => events.next_event(),
@@ -160,7 +160,8 @@ impl Recording {
         self.events.files().all()
     }
 
-    /// Lines so far that could not be read, or of which a part could not. What they may have said is an event [`Kind::Lost`](crate::Kind::Lost).
+    /// Lines so far that could not be read, or of which a part could not. What they may have said is an event
+    /// [`Kind::Lost`](crate::Kind::Lost).
     pub fn unread(&self) -> &Unread {
         match &self.events {
             Events::Trace(_, events) => events.unread(),
@@ -177,9 +178,9 @@ impl Recording {
         }
     }
 
-    /// Snapshot `id`. Each is handed out once; none is what there is for one that was handed out, that does not exist, or
-    /// where there are no snapshots. The file is read as far as needed, and what is passed over is kept until it is asked
-    /// for.
+    /// Snapshot `id`. Each is handed out once; none is what there is for one that was handed out, that does
+    /// not exist, or where there are no snapshots. The file is read as far as needed, and what is passed
+    /// over is kept until it is asked for.
     ///
     /// # Errors
     ///

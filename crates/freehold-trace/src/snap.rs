@@ -91,7 +91,8 @@ impl SnapReader {
     }
 }
 
-/// Pages are listed twice where the recorder looked twice: then the list steps back. Here each page is there once.
+/// Pages are listed twice where the recorder looked twice: then the list steps back. Here each page is there
+/// once.
 fn in_order(mut snapshot: Snapshot) -> Snapshot {
     if snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first) {
         return snapshot;

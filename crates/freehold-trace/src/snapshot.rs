@@ -44,8 +44,8 @@ pub struct Area {
     pub offset: u64,
     /// What the list says is mapped; empty for unnamed anonymous memory (`-` in the file).
     pub name: String,
-    /// Sizes in kB, where smaps was read: resident, and of it shared clean, shared dirty, private clean, private dirty,
-    /// referenced, anonymous, huge anonymous, locked.
+    /// Sizes in kB, where smaps was read: resident, and of it shared clean, shared dirty, private clean,
+    /// private dirty, referenced, anonymous, huge anonymous, locked.
     pub sizes: Option<[u32; 9]>,
     /// The `VmFlags` codes, each two letters, where smaps was read.
     pub flags: Option<Vec<[u8; 2]>>,

@@ -33,8 +33,9 @@ impl Thp {
 }
 
 impl Recording {
-    /// Where anonymous memory had huge pages of so many bytes, those included that have an entry for each small page; `all`: where it had any
-    /// whose size says nothing else (`inherit`). None if that is not known.
+    /// Where anonymous memory had huge pages of so many bytes, those included that have an entry for each
+    /// small page; `all`: where it had any whose size says nothing else (`inherit`). None if that is not
+    /// known.
     pub fn thp_of_size(&self, bytes: u64, all: Option<Thp>) -> Option<Thp> {
         match self.machine(&format!("thp-{}kB", bytes >> 10))? {
             "inherit" => all,
@@ -43,8 +44,9 @@ impl Recording {
     }
 }
 
-/// What the snapshots of the recording `path` show of the setting, wherever in them: those in the file `snapshots`, or else beside it.
-/// None if they do not show it: an anonymous VMA that may have huge pages, without having asked for them, is `always`'s.
+/// What the snapshots of the recording `path` show of the setting, wherever in them: those in the file
+/// `snapshots`, or else beside it. None if they do not show it: an anonymous VMA that may have huge pages,
+/// without having asked for them, is `always`'s.
 ///
 /// # Errors
 ///

@@ -203,7 +203,8 @@ impl Seen {
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
     }
 
-    /// What a line that cannot be read may have said of address spaces: its task's, if it names one. None if it says nothing of them.
+    /// What a line that cannot be read may have said of address spaces: its task's, if it names one. None if
+    /// it says nothing of them.
     fn lost_with(&self, line: &[u8], number: u32) -> Option<Event> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let task = fields.next().and_then(|task| str::from_utf8(task).ok()?.parse().ok());

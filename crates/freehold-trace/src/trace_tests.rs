@@ -1,7 +1,8 @@
 use super::*;
 use crate::TraceWriter;
 
-/// The events of a text behind its first line, or what is wrong with the first of its lines that cannot be read.
+/// The events of a text behind its first line, or what is wrong with the first of its lines that cannot be
+/// read.
 fn read(text: &str) -> Result<Vec<Event>, String> {
     let (events, wrong) = read_all(text)?;
     wrong.into_iter().next().map_or(Ok(events), Err)
@@ -230,7 +231,8 @@ fn text_is_in_utf8() {
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
 }
 
-/// Whatever stands in a line: what follows is read, and what its task has mapped is not known any more if the line may tell.
+/// Whatever stands in a line: what follows is read, and what its task has mapped is not known any more if the
+/// line may tell.
 #[test]
 fn what_follows_an_unreadable_line_is_read() {
     let lost = |task| (task, Kind::Lost { events: 1 });

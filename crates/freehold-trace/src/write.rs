@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 /// Writes the events of a recording as `NAME.trace`, version 2.
 ///
-/// What one event needs of another is the caller's: files are defined and tasks created before they are used, times
-/// ascend. [`Recording`](crate::Recording) refuses what breaks these rules.
+/// What one event needs of another is the caller's: files are defined and tasks created before they are used,
+/// times ascend. [`Recording`](crate::Recording) refuses what breaks these rules.
 pub struct TraceWriter<W: Write> {
     out: W,
 }
@@ -52,8 +52,8 @@ impl<W: Write> TraceWriter<W> {
         file.huge.map_or(Ok(()), |bytes| writeln!(self.out, "# huge {} {bytes}", file.id))
     }
 
-    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, but for the ranges of a
-    /// process_madvise; so is the line number.
+    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, but for the
+    /// ranges of a process_madvise; so is the line number.
     ///
     /// # Errors
     ///

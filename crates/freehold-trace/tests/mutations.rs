@@ -1,5 +1,5 @@
-//! Damaged recordings: whatever becomes of a file, reading it ends, and with an error that says where, or with events that
-//! can be written and read again.
+//! Damaged recordings: whatever becomes of a file, reading it ends, and with an error that says where, or
+//! with events that can be written and read again.
 
 use freehold_trace::{Event, Kind, ReadError, Recording, SnapWriter, Snapshot, TraceWriter};
 use rand_pcg::Pcg64Mcg;

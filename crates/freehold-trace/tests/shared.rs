@@ -1,5 +1,5 @@
-//! The shared recordings, where they are present: read completely, counted as their manifest counts them, and written
-//! again byte for byte.
+//! The shared recordings, where they are present: read completely, counted as their manifest counts them, and
+//! written again byte for byte.
 
 use freehold_trace::{CallName, Kind, Recording, SnapWriter, Snapshot, TraceWriter, Why};
 use serde_json::Value;

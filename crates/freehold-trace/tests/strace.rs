@@ -1,7 +1,8 @@
 //! Texts that strace 6.1 wrote, and what is read from them.
 //!
-//! `tests/data/NAME.strace` are the texts (of small programs made for this), `NAME.trace` the events in them in the
-//! project's own format, checked by hand when they were made. To make one again: `cargo run --example show FILE`.
+//! `tests/data/NAME.strace` are the texts (of small programs made for this), `NAME.trace` the events in them
+//! in the project's own format, checked by hand when they were made. To make one again: `cargo run --example
+//! show FILE`.
 
 use freehold_trace::{Format, Kind, Recording, TraceWriter};
 use std::fs;

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --example second_stage --package freehold-vmspace`
 //!
-//! The guest gets memory at two places, as machines have it; an image is copied in; and a round of dirty logging, as live
-//! migration has it, finds what the guest has written since: all pages lose the right to write, and those that fault get it back.
+//! The guest gets memory at two places, as machines have it; an image is copied in; and a round of dirty
+//! logging, as live migration has it, finds what the guest has written since: all pages lose the right to
+//! write, and those that fault get it back.
 
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::PAGE_SIZE;
@@ -38,7 +39,8 @@ impl Guest {
         MEMORY.into_iter().for_each(|range| self.stage.set_rights(range, RIGHTS));
     }
 
-    /// A store by the guest, inside a page: translated, and where that is refused the hypervisor's fault handler runs.
+    /// A store by the guest, inside a page: translated, and where that is refused the hypervisor's fault
+    /// handler runs.
     fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
         let mut page = self.stage.translate(at).ok_or(format!("no memory at {at:#x}"))?;
         if !page.flags.contains(PteFlags::WRITE) {

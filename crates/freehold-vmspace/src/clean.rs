@@ -1,4 +1,5 @@
-//! Taking the right to write from entries by which stores reach a file, so that the next store faults, and says so.
+//! Taking the right to write from entries by which stores reach a file, so that the next store faults, and
+//! says so.
 
 use crate::{PAGE_SIZE, Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
 use core::ops::{ControlFlow, Range};
@@ -8,7 +9,8 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Frames know then what was written.
+    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Frames know
+    /// then what was written.
     pub fn clean(&self, range: Range<u64>) {
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
         let walked = self.walk(VaRange::of(range.start, range.end), &mut cleaner);
@@ -17,8 +19,9 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the page is dirty is for its
-/// frame to say: at once, for who writes the page back meanwhile and finds the entry clean; and [again](keep_dirty) after the flush.
+/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the
+/// page is dirty is for its frame to say: at once, for who writes the page back meanwhile and finds the entry
+/// clean; and [again](keep_dirty) after the flush.
 pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
     if flags.contains(PteFlags::DIRTY) {
@@ -27,8 +30,9 @@ pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::
     pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
 }
 
-/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has flushed: until then
-/// processors may store through what they remember, though somebody else may have written the page back. Under the table's lock.
+/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has
+/// flushed: until then processors may store through what they remember, though somebody else may have written
+/// the page back. Under the table's lock.
 pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     platform: &P,
     pfn: Pfn,

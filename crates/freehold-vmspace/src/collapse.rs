@@ -30,8 +30,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// Copies pages behind closed entries, a part of the table at a time, without its lock. Frames of zeroes stay: the huge page is
-    /// made of zeroes.
+    /// Copies pages behind closed entries, a part of the table at a time, without its lock. Frames of zeroes
+    /// stay: the huge page is made of zeroes.
     pub fn copy_small(&self, table: PteTable<'_, P::Format, P>, new: &HugePage<'_, P>) {
         let span = table.span();
         for start in (span.start().get()..span.end().get()).step_by((BATCH * PAGE_SIZE) as usize) {
@@ -57,7 +57,8 @@ impl<P: Platform> VmSpace<P> {
         let mut gather = self.exclusive_gather();
         let span = VaRange::of(range.start, range.end);
         self.zap(range, zap, &mut gather);
-        // SAFETY: the range was zapped just now; else the caller's promise. `gather` frees to this space's platform.
+        // SAFETY: the range was zapped just now; else the caller's promise. `gather` frees to this space's
+        // platform.
         unsafe { self.unlink_tables(span, span, &mut gather) };
         gather.finish();
     }

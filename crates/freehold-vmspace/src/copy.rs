@@ -1,7 +1,8 @@
 //! Copying entries from one space to another, as fork does: both then share the pages, until one writes.
 //!
-//! An entry that allowed a store to a private page loses that right on both sides, under both tables' locks. A page that
-//! somebody has pinned is left out: it stays the parent's own, and the child gets a copy of it after the parent's flush (hazard C-57).
+//! An entry that allowed a store to a private page loses that right on both sides, under both tables' locks.
+//! A page that somebody has pinned is left out: it stays the parent's own, and the child gets a copy of it
+//! after the parent's flush (hazard C-57).
 
 use crate::{
     Moving, NoMemory, PAGE_SIZE, Pfn, Rss, VirtAddr, VmGather, VmSpace,
@@ -70,17 +71,19 @@ impl<P: Platform> VmSpace<P> {
         Ok(at)
     }
 
-    /// Copies what is mapped in `range` to `child`, table by table, as `fork` says; returns how many pages it left out because
-    /// they are pinned. Entries that allowed a store lose that right here as well, where stores make private copies:
-    /// `gather` owes a flush then, also if this fails.
+    /// Copies what is mapped in `range` to `child`, table by table, as `fork` says; returns how many pages it
+    /// left out because they are pinned. Entries that allowed a store lose that right here as well, where
+    /// stores make private copies: `gather` owes a flush then, also if this fails.
     ///
     /// # Errors
     ///
-    /// No memory, or a page with as many references as can be counted. What was copied stays, counted as resident.
+    /// No memory, or a page with as many references as can be counted. What was copied stays, counted as
+    /// resident.
     ///
     /// # Locks
     ///
-    /// Nobody else changes entries of `range` in either space but by the reverse map. Takes the locks of two tables at a time.
+    /// Nobody else changes entries of `range` in either space but by the reverse map. Takes the locks of two
+    /// tables at a time.
     pub fn copy_entries(
         &self,
         range: Range<u64>,
@@ -163,8 +166,8 @@ enum Leaf {
 }
 
 impl<P: Platform> Copier<'_, P> {
-    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One pass, for each entry costs
-    /// a visit to its frame's record.
+    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One
+    /// pass, for each entry costs a visit to its frame's record.
     fn copy_table(
         &mut self,
         source: &mut PteGuard<'_, P::Format, P>,
@@ -215,7 +218,8 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
-    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every page.
+    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every
+    /// page.
     #[inline(always)]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
@@ -258,8 +262,9 @@ fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Gives `child` copies of the pages in `range` that this space has pinned: now, among anonymous pages, those that are
-    /// exclusive still. No processor can store to them. The page at an address is known at `home` by what `index` says.
+    /// Gives `child` copies of the pages in `range` that this space has pinned: now, among anonymous pages,
+    /// those that are exclusive still. No processor can store to them. The page at an address is known at
+    /// `home` by what `index` says.
     ///
     /// # Errors
     ///
@@ -318,7 +323,8 @@ impl<P: Platform> VmSpace<P> {
         let table = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
         let copy = self.memory().alloc_anon(false, home, index)?;
         self.platform().copy_frame(copy, pfn);
-        // If it is not mapped, the page was shared, and replaced in the parent since, as happens where a breakpoint goes.
+        // If it is not mapped, the page was shared, and replaced in the parent since, as happens where a
+        // breakpoint goes.
         child.map_anon(table, address, copy, flags - (PteFlags::ACCESSED | PteFlags::WRITE));
         Ok(())
     }

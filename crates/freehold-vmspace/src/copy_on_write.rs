@@ -1,4 +1,5 @@
-//! A store to a page that is mapped without the right to write: the entry gets it, or a copy takes the page's place.
+//! A store to a page that is mapped without the right to write: the entry gets it, or a copy takes the page's
+//! place.
 
 use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};
@@ -39,8 +40,8 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The store goes to the page of a file: the entry gets `rights`. Never says [`Store::Copy`]. No flush: a TLB that
-    /// remembers the old rights faults once more at most.
+    /// The store goes to the page of a file: the entry gets `rights`. Never says [`Store::Copy`]. No flush: a
+    /// TLB that remembers the old rights faults once more at most.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -79,15 +80,18 @@ impl<P: Platform> VmSpace<P> {
         found
     }
 
-    /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's lock.
+    /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's
+    /// lock.
     #[inline]
     pub fn is_own(&self, pfn: Pfn) -> bool {
         let frame = self.platform().frame(pfn);
-        // One reference is this entry's: nobody else has the frame, and nobody can come to have it but through this table.
+        // One reference is this entry's: nobody else has the frame, and nobody can come to have it but
+        // through this table.
         frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1)
     }
 
-    /// Puts `new`, of a page of anonymous memory, in place of the entry for `old`; false: that is not there any more.
+    /// Puts `new`, of a page of anonymous memory, in place of the entry for `old`; false: that is not there
+    /// any more.
     pub fn replace_by_copy(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -95,11 +99,13 @@ impl<P: Platform> VmSpace<P> {
         old: ReadOnly,
         new: Pte<P::Format>,
     ) -> bool {
-        // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the new entry.
+        // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the
+        // new entry.
         let mut gather = self.exclusive_gather::<1>();
         let mut guard = table.lock();
-        // The reference keeps the frame from becoming another page, so the same number is the same page. Anything else than
-        // the old entry, writable or not, is somebody else's work, to be looked at again.
+        // The reference keeps the frame from becoming another page, so the same number is the same page.
+        // Anything else than the old entry, writable or not, is somebody else's work, to be looked at
+        // again.
         let same = |now: ReadOnly| now.pfn == old.pfn && now.special == old.special;
         if !matches!(find::<P>(&guard, address), Store::Copy(now) if same(now)) {
             drop(guard);

@@ -1,4 +1,5 @@
-//! One entry, found by the reverse map: whether it maps this very frame is known under its table's lock alone.
+//! One entry, found by the reverse map: whether it maps this very frame is known under its table's lock
+//! alone.
 
 use crate::{
     Pfn, VirtAddr, VmGather, VmSpace,
@@ -11,8 +12,8 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a small one is split,
-    /// but for one of a pool.
+    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a
+    /// small one is split, but for one of a pool.
     ///
     /// The caller keeps the table from being unlinked, by a lock of the reverse map.
     pub fn with_entry<R>(
@@ -38,9 +39,9 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of which the caller has a
-    /// reference; returns whether it did. No processor uses the old entry any more then, and a store through it is known to
-    /// the frame.
+    /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of
+    /// which the caller has a reference; returns whether it did. No processor uses the old entry any more
+    /// then, and a store through it is known to the frame.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let taken = self.with_entry(address, level, pfn, |leaf| {
@@ -65,7 +66,8 @@ impl<P: Platform> VmSpace<P> {
         taken.is_some()
     }
 
-    /// Makes the next store through the entry at `address` fault, if that maps `pfn`; returns whether anything was changed.
+    /// Makes the next store through the entry at `address` fault, if that maps `pfn`; returns whether
+    /// anything was changed.
     pub fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
@@ -107,7 +109,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Whether `marker` stands at `address` for a page whose memory failed; it goes if the page is not `lost`.
+    /// Whether `marker` stands at `address` for a page whose memory failed; it goes if the page is not
+    /// `lost`.
     pub fn settle_poison(&self, address: VirtAddr, level: Level, marker: Pte<P::Format>, lost: bool) -> bool {
         let Some(mut leaf) = self.lock_leaf(address, level) else { return false };
         let found = leaf.pte() == marker;

@@ -19,8 +19,9 @@ fn guard<F: Format>() -> Pte<F> {
 impl<P: Platform> VmSpace<P> {
     /// Puts a guard in place of every page of `range`; the pages go. `shared`: stores reach a file.
     ///
-    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page or the guard, and
-    /// nothing has to be done twice (Linux tries three times, and then makes the call start over).
+    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page
+    /// or the guard, and nothing has to be done twice (Linux tries three times, and then makes the call
+    /// start over).
     ///
     /// # Errors
     ///
@@ -31,8 +32,9 @@ impl<P: Platform> VmSpace<P> {
             Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
         let walked = self.walk(VaRange::of(range.start, range.end), &mut installer);
         self.count_rss(&installer.rss);
-        // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who has not flushed yet
-        // (hazard C-4), and an access through what a TLB still holds would pass the guard.
+        // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who
+        // has not flushed yet (hazard C-4), and an access through what a TLB still holds would pass
+        // the guard.
         gather.finish();
         let walked = walked?;
         debug_assert_eq!(walked, Walked::All, "large leaves are split");

@@ -1,4 +1,5 @@
-//! Huge pages of anonymous memory: 2 MiB behind one entry, and a table kept with the table above for the split.
+//! Huge pages of anonymous memory: 2 MiB behind one entry, and a table kept with the table above for the
+//! split.
 
 use crate::{Memory, Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable};
@@ -85,7 +86,8 @@ pub struct HugePage<'e, P: Platform> {
 }
 
 impl<'e, P: Platform> HugePage<'e, P> {
-    /// One of zeroes, its frames counted as mapped once, known at `home` from `index` on. `None`: no memory, or not in one piece.
+    /// One of zeroes, its frames counted as mapped once, known at `home` from `index` on. `None`: no memory,
+    /// or not in one piece.
     pub fn new(memory: &'e Memory<P>, home: usize, index: u64) -> Option<Self> {
         let first = memory.platform().alloc_huge()?;
         for n in 0..FRAMES {

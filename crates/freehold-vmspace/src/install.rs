@@ -6,15 +6,17 @@ use freehold_pagetable::{Pte, PteFlags, PteTable};
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Maps the frame of zeroes at `address`, if nothing is there.
-    #[inline]
+    #[inline(always)]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
-        // If the slot is not empty any more, somebody else was faster, and the access will show what is there.
+        // If the slot is not empty any more, somebody else was faster, and the access will show what is
+        // there.
         let _ = table.lock().install(address, zero);
     }
 
-    /// Maps `frame`, fresh from [`alloc_anon`](crate::Memory::alloc_anon); it goes back if something is there: false.
-    #[inline]
+    /// Maps `frame`, fresh from [`alloc_anon`](crate::Memory::alloc_anon); it goes back if something is
+    /// there: false.
+    #[inline(always)]
     pub fn map_anon(
         &self,
         table: PteTable<'_, P::Format, P>,

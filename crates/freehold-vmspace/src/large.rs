@@ -39,8 +39,8 @@ impl<P: Platform> VmSpace<P> {
             .try_for_each(|address| self.large_table(VirtAddr::new(to + (address.get() - from.start)), level))
     }
 
-    /// Moves the entries of `from` to the same places of the range that starts at `to`. The caller keeps faults, and walkers of
-    /// the reverse map, out of both until `gather` has flushed.
+    /// Moves the entries of `from` to the same places of the range that starts at `to`. The caller keeps
+    /// faults, and walkers of the reverse map, out of both until `gather` has flushed.
     pub fn move_large(&self, level: Level, from: Range<u64>, to: u64, gather: &mut ForkGather<'_, P>) {
         for address in pages(from.clone(), level) {
             if self.large_entry(address, level).is_some() {
@@ -58,8 +58,9 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `range` to `child`, at the same addresses: both may write a page only after copying it. The copy
-    /// of a page that is pinned is known as `known` says, and its entry allows `rights`.
+    /// Copies what is mapped in `range` to `child`, at the same addresses: both may write a page only after
+    /// copying it. The copy of a page that is pinned is known as `known` says, and its entry allows
+    /// `rights`.
     ///
     /// The caller keeps faults out, and nobody knows the child.
     ///
@@ -79,7 +80,8 @@ impl<P: Platform> VmSpace<P> {
             child.large_table(address, level)?;
             let copy = self.child_entry(address, level, &known, rights, gather)?;
             let Some(copy) = copy else { continue };
-            // A walk from the page comes here after the parent's entry: what it does to that is then known here.
+            // A walk from the page comes here after the parent's entry: what it does to that is then known
+            // here.
             if let Some(mut leaf) = child.lock_leaf(address, level) {
                 let installed = leaf.install(copy);
                 assert!(installed.is_ok(), "a child had something where its parent has a huge page");
@@ -126,8 +128,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// A child's entry for a copy of a page that its parent keeps, since somebody has pinned it. The copy is of one moment: no
-    /// processor of the parent can store to the page meanwhile, nor fault here.
+    /// A child's entry for a copy of a page that its parent keeps, since somebody has pinned it. The copy is
+    /// of one moment: no processor of the parent can store to the page meanwhile, nor fault here.
     ///
     /// # Errors
     ///

@@ -2,13 +2,14 @@
 #![deny(unsafe_code)]
 //! The half of an address space that the hardware sees.
 //!
-//! A [`VmSpace`] is a page table, the processors that use it, and how many pages are resident; [`Memory`] is a platform's
-//! frames, which spaces share. What is here installs, protects, zaps, copies, moves and looks at entries. It knows no mapped
-//! area, no file, no process, and no lock above those of tables and frames.
+//! A [`VmSpace`] is a page table, the processors that use it, and how many pages are resident; [`Memory`] is
+//! a platform's frames, which spaces share. What is here installs, protects, zaps, copies, moves and looks at
+//! entries. It knows no mapped area, no file, no process, and no lock above those of tables and frames.
 //!
-//! The crate `freehold` builds address spaces with the behaviour of Linux on it, and hides nothing here but what would be
-//! unsound without its rules: functions that count references and entries, or that trust their caller to keep tables from
-//! going away. A space is also of use [by itself](VmSpace::map), to whoever has it alone: `examples/second_stage.rs` gives a guest its memory.
+//! The crate `freehold` builds address spaces with the behaviour of Linux on it, and hides nothing here but
+//! what would be unsound without its rules: functions that count references and entries, or that trust their
+//! caller to keep tables from going away. A space is also of use [by itself](VmSpace::map), to whoever has it
+//! alone: `examples/second_stage.rs` gives a guest its memory.
 //!
 //! # Where is what
 //!

@@ -72,7 +72,8 @@ pub struct Usage {
 // The walks here make no table and split no leaf, so they cannot run out of memory.
 
 impl<P: Platform> VmSpace<P> {
-    /// The frame of the page at `address`, if one is mapped there at this moment, with its record: none of a driver's.
+    /// The frame of the page at `address`, if one is mapped there at this moment, with its record: none of a
+    /// driver's.
     pub fn frame_at(&self, address: VirtAddr) -> Option<Pfn> {
         let (pte, level) = self.peek(address);
         match pte.kind(level) {
@@ -83,15 +84,16 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table. Returns where to go
-    /// on: after the range, or at the first page that there was no room for.
+    /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table.
+    /// Returns where to go on: after the range, or at the first page that there was no room for.
     pub fn present<const RUNS: usize>(&self, range: Range<u64>, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
         let mut scan = Scan { memory: self.memory(), runs, next: range.end };
         let _ = self.walk(VaRange::of(range.start, range.end), &mut scan);
         scan.next
     }
 
-    /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no file.
+    /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no
+    /// file.
     pub fn mark_present(&self, range: Range<u64>, out: &mut [u8]) {
         let mut marker = Marker { start: range.start, out };
         let _ = self.walk(VaRange::of(range.start, range.end), &mut marker);
@@ -107,7 +109,8 @@ impl<P: Platform> VmSpace<P> {
         usage
     }
 
-    /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody changes them.
+    /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody
+    /// changes them.
     pub fn recount(&self) -> Rss {
         let mut count = Count { platform: self.platform(), rss: Rss::default() };
         let _ = self.walk(VaRange::of(0, P::Format::USER_END), &mut count);

@@ -1,17 +1,18 @@
 //! Moving page-table entries from one place of an address space to another.
 //!
-//! Two passes: [`prepare_entries`](VmSpace::prepare_entries) makes every table that will be needed and may fail;
-//! [`move_entries`](VmSpace::move_entries) cannot. Nobody may fault in either range meanwhile: the caller has the
-//! mmap lock for writing and the source's VMA locked for writing, and nothing is mapped at the target yet, or it is
-//! locked for writing as well.
+//! Two passes: [`prepare_entries`](VmSpace::prepare_entries) makes every table that will be needed and may
+//! fail; [`move_entries`](VmSpace::move_entries) cannot. Nobody may fault in either range meanwhile: the
+//! caller has the mmap lock for writing and the source's VMA locked for writing, and nothing is mapped at the
+//! target yet, or it is locked for writing as well.
 //!
-//! For each pair of tables both locks are taken, in the order of addresses; every entry leaves the source by an exchange,
-//! so that no accessed or dirty bit is lost, and enters the target; and the source's old translations are flushed before
-//! the locks are let go (hazard C-39): from then on somebody else may find the entry at its new place, take it away, and
-//! give the frame to others.
+//! For each pair of tables both locks are taken, in the order of addresses; every entry leaves the source by
+//! an exchange, so that no accessed or dirty bit is lost, and enters the target; and the source's old
+//! translations are flushed before the locks are let go (hazard C-39): from then on somebody else may find
+//! the entry at its new place, take it away, and give the frame to others.
 //!
-//! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of the tables
-//! above, and with walkers of the reverse map kept out: one could hold a table that it found at the old place (hazard C-40).
+//! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of
+//! the tables above, and with walkers of the reverse map kept out: one could hold a table that it found at
+//! the old place (hazard C-40).
 
 use crate::{NoMemory, PAGE_SIZE, VmGather, VmSpace, platform::Platform};
 use core::ops::Range;
@@ -47,8 +48,8 @@ pub type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, Range<u64>);
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The first table of the lowest level under `range`. Large leaves on the way are split; spans without tables cost one
-    /// look each, however large they are.
+    /// The first table of the lowest level under `range`. Large leaves on the way are split; spans without
+    /// tables cost one look each, however large they are.
     ///
     /// # Errors
     ///
@@ -135,9 +136,9 @@ impl<P: Platform> VmSpace<P> {
 
     /// Moves every entry of `from`, of whatever kind, to the same place of the range that starts at `to`.
     ///
-    /// `exclude` is called around each pair of tables, and whether they move themselves, to keep walkers of the reverse map out where
-    /// they could come to the target before the source and so miss an entry at both, or be in a table that moves
-    /// (linux-locking A.6); what it returns is held meanwhile.
+    /// `exclude` is called around each pair of tables, and whether they move themselves, to keep walkers of
+    /// the reverse map out where they could come to the target before the source and so miss an entry at
+    /// both, or be in a table that moves (linux-locking A.6); what it returns is held meanwhile.
     pub fn move_entries<L>(
         &self,
         from: Range<u64>,
@@ -163,7 +164,8 @@ impl<P: Platform> VmSpace<P> {
             part.end = part.end.min(part.start + reach);
             at = part.end;
             let Some(target) = self.pte_table(address) else {
-                // The source's table was made after the targets were, by a fault on a neighbour that shares it.
+                // The source's table was made after the targets were, by a fault on a neighbour that shares
+                // it.
                 debug_assert!(
                     self.is_unmapped(VaRange::of(part.start, part.end)),
                     "entries without a target"
@@ -176,8 +178,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it stopped: at once
-    /// if there is something at the target.
+    /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it
+    /// stopped: at once if there is something at the target.
     fn move_tables(&self, from: Range<u64>, to: u64, gather: &mut MoveGather<'_, P>) -> u64 {
         let above = |address| self.pmd_table(VirtAddr::new(address));
         let (Some(source), Some(target)) = (above(from.start), above(to)) else { return from.start };
@@ -232,8 +234,8 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// What an entry becomes at its new address: a page counts as written there, for who watches by soft-dirty bits; a
-/// marker stays what it is.
+/// What an entry becomes at its new address: a page counts as written there, for who watches by soft-dirty
+/// bits; a marker stays what it is.
 fn moved<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
     match pte.kind(Level::Pte) {
         Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags | PteFlags::SOFT_DIRTY),

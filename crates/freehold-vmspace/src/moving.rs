@@ -11,7 +11,8 @@ pub struct Moving {
     pub pfn: Pfn,
     /// Stores went to the frame.
     pub write: bool,
-    /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork changes it here.
+    /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork
+    /// changes it here.
     pub exclusive: bool,
     /// A userfaultfd has it write-protected.
     pub uffd_wp: bool,
@@ -63,8 +64,8 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    /// An entry of the frame `to` takes the place of a marker for `pfn`. Under the table's lock `rights` says what it allows,
-    /// and whether it may allow stores.
+    /// An entry of the frame `to` takes the place of a marker for `pfn`. Under the table's lock `rights` says
+    /// what it allows, and whether it may allow stores.
     pub fn end_marker(
         &self,
         rights: impl FnOnce() -> (PteFlags, bool),

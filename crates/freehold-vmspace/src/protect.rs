@@ -11,8 +11,8 @@ use freehold_pagetable::{
 pub struct Protect {
     /// All rights but the right to write.
     pub rights: PteFlags,
-    /// Stores are allowed. An entry gets the right where it has it, and where the store may go straight to the frame; in all
-    /// other cases the first store faults and decides.
+    /// Stores are allowed. An entry gets the right where it has it, and where the store may go straight to
+    /// the frame; in all other cases the first store faults and decides.
     pub write: bool,
     /// Stores reach a file, which wants to hear of the first.
     pub shared: bool,
@@ -20,11 +20,14 @@ pub struct Protect {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Changes every entry of `range` in place, and allocates nothing: huge pages are split at the edges already.
+    /// Changes every entry of `range` in place, and allocates nothing: huge pages are split at the edges
+    /// already.
     ///
-    /// Without a gather rights are only given: what a TLB still holds allows less than it might, which costs a fault at most.
+    /// Without a gather rights are only given: what a TLB still holds allows less than it might, which costs
+    /// a fault at most.
     pub fn protect(&self, range: Range<u64>, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
         let (platform, range) = (self.platform(), VaRange::of(range.start, range.end));
+        let change = Protect { rights: change.rights & RIGHTS - PteFlags::WRITE, ..change };
         let walked = match gather {
             Some(stale) => self.walk(range, &mut Changer { platform, change, stale }),
             None => self.walk(range, &mut Changer { platform, change, stale: &mut NotCached }),
@@ -55,7 +58,7 @@ fn with_rights<P: Platform>(
     pte: Pte<P::Format>,
 ) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags: old } = pte.kind(level) else { return pte };
-    let mut new = (old - RIGHTS) | (change.rights & RIGHTS);
+    let mut new = (old - RIGHTS) | change.rights;
     let write = change.write
         && (old.contains(PteFlags::WRITE)
             || records(platform, pfn, level).all(|pfn| is_own(platform, change, pfn, old)));
@@ -69,8 +72,8 @@ fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<I
     (0..counted).map(move |n| pfn.add(n))
 }
 
-/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to hear of the
-/// write. In all other cases the first write faults and decides.
+/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to
+/// hear of the write. In all other cases the first write faults and decides.
 fn is_own<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
     if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
         return false;
@@ -86,7 +89,7 @@ impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
     #[inline(never)]
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, change) = (self.platform, self.change);
-        table.change_each(range, self.stale, |_, pte| with_rights(platform, change, Level::Pte, pte));
+        table.change_each(range, self.stale, move |_, pte| with_rights(platform, change, Level::Pte, pte));
         ControlFlow::Continue(())
     }
 

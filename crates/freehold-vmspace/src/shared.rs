@@ -14,14 +14,16 @@ fn spans(range: &Range<u64>) -> impl Iterator<Item = VirtAddr> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the tables over `range` out that others use as well; see [`PageTable::unshare`](freehold_pagetable::PageTable::unshare).
+    /// Takes the tables over `range` out that others use as well; see
+    /// [`PageTable::unshare`](freehold_pagetable::PageTable::unshare).
     pub fn unshare_tables<const N: usize>(&self, range: &Range<u64>, gather: &mut VmGather<'_, P, N>) {
         spans(range).for_each(|at| {
             self.unshare(at, gather);
         });
     }
 
-    /// Whether a table over `range` is used by others as well. It stays as it is while nobody shares or unshares.
+    /// Whether a table over `range` is used by others as well. It stays as it is while nobody shares or
+    /// unshares.
     pub fn has_shared_tables(&self, range: &Range<u64>) -> bool {
         spans(range).any(|at| self.pmd_table(at).is_some_and(|table| table.is_shared()))
     }

@@ -70,19 +70,19 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Whose frames it maps.
-    #[inline]
+    #[inline(always)]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.tlb.memory
     }
 
     /// The machine below.
-    #[inline]
+    #[inline(always)]
     pub fn platform(&self) -> &P {
         self.tlb.memory.platform()
     }
 
     /// The platform's record of this space.
-    #[inline]
+    #[inline(always)]
     pub fn mmu(&self) -> &P::Mmu {
         &self.tlb.mmu
     }
@@ -92,8 +92,8 @@ impl<P: Platform> VmSpace<P> {
         self.rss.sum()
     }
 
-    /// Whether nothing is mapped in `span`, and no table at an end of it lies inside `free`, so that it must go with the range. Errs
-    /// towards `false` for ranges that have page tables, unless they are `small`.
+    /// Whether nothing is mapped in `span`, and no table at an end of it lies inside `free`, so that it must
+    /// go with the range. Errs towards `false` for ranges that have page tables, unless they are `small`.
     ///
     /// # Locks
     ///
@@ -135,85 +135,85 @@ impl<P: Platform> VmSpace<P> {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// A gather beside which others may run.
-    #[inline]
+    #[inline(always)]
     pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::new(&self.tlb, &self.gathers)
     }
 
     /// A gather for a range that no other can touch, now or before it is finished.
-    #[inline]
+    #[inline(always)]
     pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::exclusive(&self.tlb)
     }
 
     /// Whether something that was changed may be unflushed; see [`GatherState::is_pending`].
-    #[inline]
+    #[inline(always)]
     pub fn owes_flush(&self) -> bool {
         self.gathers.is_pending()
     }
 
     /// Resident pages came or went.
-    #[inline]
+    #[inline(always)]
     pub fn count_rss(&self, rss: &Rss) {
         self.rss.count(rss);
     }
 
     /// As [`count_rss`](Self::count_rss) for one kind.
-    #[inline]
+    #[inline(always)]
     pub fn count_page(&self, kind: RssKind, pages: i64) {
         self.rss.count_page(kind, pages);
     }
 
     /// See [`PageTable::peek`].
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self, at: VirtAddr) -> (Pte<P::Format>, Level) {
         self.table.peek(self.platform(), at)
     }
 
     /// See [`PageTable::pte_table`].
-    #[inline]
+    #[inline(always)]
     pub fn pte_table(&self, at: VirtAddr) -> Option<PteTable<'_, P::Format, P>> {
         self.table.pte_table(self.platform(), at)
     }
 
     /// See [`PageTable::pmd_table`].
-    #[inline]
+    #[inline(always)]
     pub fn pmd_table(&self, at: VirtAddr) -> Option<PmdTable<'_, P::Format, P>> {
         self.table.pmd_table(self.platform(), at)
     }
 
     /// See [`PageTable::pud_table`].
-    #[inline]
+    #[inline(always)]
     pub fn pud_table(&self, at: VirtAddr) -> Option<PudTable<'_, P::Format, P>> {
         self.table.pud_table(self.platform(), at)
     }
 
     /// See [`PageTable::pte_table_alloc`].
-    #[inline]
+    #[inline(always)]
     pub fn pte_table_alloc(&self, at: VirtAddr) -> Result<PteTable<'_, P::Format, P>, TableError> {
         self.table.pte_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::pmd_table_alloc`].
-    #[inline]
+    #[inline(always)]
     pub fn pmd_table_alloc(&self, at: VirtAddr) -> Result<PmdTable<'_, P::Format, P>, TableError> {
         self.table.pmd_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::pud_table_alloc`].
-    #[inline]
+    #[inline(always)]
     pub fn pud_table_alloc(&self, at: VirtAddr) -> Result<PudTable<'_, P::Format, P>, TableError> {
         self.table.pud_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::lock_leaf`].
-    #[inline]
+    #[inline(always)]
     pub fn lock_leaf(&self, at: VirtAddr, level: Level) -> Option<LeafGuard<'_, P::Format, P>> {
         self.table.lock_leaf(self.platform(), at, level)
     }
 
     /// See [`PageTable::walk`].
-    #[inline]
+    #[inline(always)]
     pub fn walk<V: Visitor<P::Format, P>>(
         &self,
         range: VaRange,
@@ -266,7 +266,8 @@ impl<P: Platform> Drop for VmSpace<P> {
         platform.space_ending(&self.tlb.mmu, self.table.root());
         // SAFETY: `self` is going away: nothing uses the field again.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed just now.
+        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed
+        // just now.
         unsafe { table.destroy(platform) };
     }
 }

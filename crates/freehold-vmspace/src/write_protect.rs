@@ -12,8 +12,8 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the right to write from the pages of `range`, so that the next store to each faults; with `mark` also what is not
-    /// there is marked. When this returns nobody stores.
+    /// Takes the right to write from the pages of `range`, so that the next store to each faults; with `mark`
+    /// also what is not there is marked. When this returns nobody stores.
     ///
     /// # Errors
     ///
@@ -30,7 +30,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(walked.map(|_| ())?)
     }
 
-    /// The pages of `range` are write-protected no more. The next store to one finds out whether it may be written.
+    /// The pages of `range` are write-protected no more. The next store to one finds out whether it may be
+    /// written.
     pub fn write_unprotect(&self, range: Range<u64>) {
         let walked = self.walk(VaRange::of(range.start, range.end), &mut Unprotecting);
         debug_assert!(walked.is_ok(), "taking marks away allocates nothing");

@@ -121,7 +121,8 @@ verb_error! {
     MmapError {
         /// Neither anonymous nor with a file.
         BadDescriptor => EBADF,
-        /// Length zero, unaligned fixed address, unknown kind of sharing, or flags that contradict each other.
+        /// Length zero, unaligned fixed address, unknown kind of sharing, or flags that contradict each
+        /// other.
         Invalid => EINVAL,
         /// Offset and length do not fit the file's largest size.
         OffsetOverflow => EOVERFLOW,
@@ -137,7 +138,8 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// MAP_FIXED_NOREPLACE over something.
         Occupied => EEXIST,
-        /// MAP_LOCKED without the right, a fixed address below the minimum without privilege, a sealed VMA in the way, or a
+        /// MAP_LOCKED without the right, a fixed address below the minimum without privilege, a sealed VMA in
+        /// the way, or a
         /// file that is sealed against writing.
         NotPermitted => EPERM,
         /// More locked memory than RLIMIT_MEMLOCK.
@@ -180,7 +182,8 @@ verb_error! {
 verb_error! {
     /// Why a mapping could not be resized or moved.
     MremapError {
-        /// Unknown flags, unaligned addresses, a length of zero or beyond user space, ranges that overlap, a flag that needs
+        /// Unknown flags, unaligned addresses, a length of zero or beyond user space, ranges that overlap, a
+        /// flag that needs
         /// another, a private mapping to be duplicated, or a VMA that must not be split.
         Invalid => EINVAL,
         /// Nothing is mapped at the address, or the range leaves its VMA.
@@ -219,7 +222,8 @@ verb_error! {
 verb_error! {
     /// Why access rights could not be changed.
     MprotectError {
-        /// Unaligned start, unknown rights, both directions of growth, or growth where nothing grows that way.
+        /// Unaligned start, unknown rights, both directions of growth, or growth where nothing grows that
+        /// way.
         Invalid => EINVAL,
         /// A hole in the range, or a range beyond the last address.
         NotMapped => ENOMEM,
@@ -241,7 +245,8 @@ verb_error! {
 verb_error! {
     /// Why an advice was not followed.
     MadviseError {
-        /// Unknown advice, unaligned start, a range beyond the last address, or an advice that this kind of mapping cannot take.
+        /// Unknown advice, unaligned start, a range beyond the last address, or an advice that this kind of
+        /// mapping cannot take.
         Invalid => EINVAL,
         /// A hole in the range; everything else was dealt with, except where pages were to be populated.
         NotMapped => ENOMEM,
@@ -251,15 +256,18 @@ verb_error! {
         InUse => EAGAIN,
         /// No memory for pages or tables.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA that cannot be written cannot be emptied either, and a file may be sealed against holes.
+        /// A sealed VMA that cannot be written cannot be emptied either, and a file may be sealed against
+        /// holes.
         Sealed => EPERM,
         /// A hole cannot be punched through a private or read-only mapping.
         AccessDenied => EACCES,
-        /// A page to populate, or whose memory is to fail, cannot be accessed; or one of several ranges lies beyond user space.
+        /// A page to populate, or whose memory is to fail, cannot be accessed; or one of several ranges lies
+        /// beyond user space.
         BadAccess => EFAULT,
         /// The memory of a page to populate failed.
         MemoryFailed => EHWPOISON,
-        /// A page whose memory is to fail is in use in a way that forbids it; or one that was to become part of a huge page is missing, and a
+        /// A page whose memory is to fail is in use in a way that forbids it; or one that was to become part
+        /// of a huge page is missing, and a
         /// userfaultfd's pager supplies it.
         Busy => EBUSY,
         /// Memory is to fail, and no privilege.
@@ -413,7 +421,8 @@ impl core::error::Error for SealError {}
 verb_error! {
     /// Why other pages of a file could not be mapped in place of those there.
     RemapFilePagesError {
-        /// An empty range or one that overflows, rights, a hole in the range, or something else there than one shared file; or a
+        /// An empty range or one that overflows, rights, a hole in the range, or something else there than
+        /// one shared file; or a
         /// removed segment, which went with what was there.
         Invalid => EINVAL,
         /// Offset and length do not fit the file's largest size.
@@ -424,7 +433,8 @@ verb_error! {
         Limit => ENOMEM,
         /// No memory for the engine's own records.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA in the way, a file that is sealed against writing, or locked memory without the right.
+        /// A sealed VMA in the way, a file that is sealed against writing, or locked memory without the
+        /// right.
         NotPermitted => EPERM,
         /// More locked memory than RLIMIT_MEMLOCK.
         LockLimit => EAGAIN,
@@ -438,7 +448,8 @@ verb_error! {
 verb_error! {
     /// Why System V shared memory could not be attached.
     ShmatError {
-        /// Unaligned address, REMAP without an address, or an address where something is or that does not fit.
+        /// Unaligned address, REMAP without an address, or an address where something is or that does not
+        /// fit.
         Invalid => EINVAL,
         /// The segment is destroyed.
         Removed => EIDRM,

@@ -1,14 +1,14 @@
 //! Address spaces with the behaviour of Linux, built so that little is ever waited for.
 //!
-//! An [`AddressSpace`](space::AddressSpace) is what a kernel keeps for each process: the set of its mapped areas (VMAs),
-//! its page tables, and the rules by which calls and page faults change both. The engine knows nothing of the kernel
-//! around it: frames, the direct map, TLBs, processors, waiting and grace periods come in through one trait,
-//! [`platform::Platform`].
+//! An [`AddressSpace`](space::AddressSpace) is what a kernel keeps for each process: the set of its mapped
+//! areas (VMAs), its page tables, and the rules by which calls and page faults change both. The engine knows
+//! nothing of the kernel around it: frames, the direct map, TLBs, processors, waiting and grace periods come
+//! in through one trait, [`platform::Platform`].
 //!
 //! # An embedding
 //!
-//! A kernel makes one [`Engine`](engine::Engine) when it boots and one address space per process, passes on system calls
-//! and page faults, and turns errors into numbers and signals:
+//! A kernel makes one [`Engine`](engine::Engine) when it boots and one address space per process, passes on
+//! system calls and page faults, and turns errors into numbers and signals:
 //!
 //! ```
 //! use freehold::counted::Counted;
@@ -59,8 +59,8 @@
 //!
 //! # Where is what
 //!
-//! Reading order: [`space`] (the address space and who guards each field), `space/unmap.rs` (the model of a change),
-//! [`fault`] (the model of a fault), then whatever you came for.
+//! Reading order: [`space`] (the address space and who guards each field), `space/unmap.rs` (the model of a
+//! change), [`fault`] (the model of a fault), then whatever you came for.
 //!
 //! | module | what it has |
 //! | --- | --- |
@@ -79,10 +79,12 @@
 //! | [`error`] | one error per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
 //!
-//! What the hardware sees of an address space, frames, tables, TLBs, is the crate [`freehold_vmspace`]; [`platform`] is its seam.
+//! What the hardware sees of an address space, frames, tables, TLBs, is the crate [`freehold_vmspace`];
+//! [`platform`] is its seam.
 //!
-//! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so. Which locks
-//! there are and who may change what under which: `docs/locking.md`, and the documents that it names.
+//! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so.
+//! Which locks there are and who may change what under which: `docs/locking.md`, and the documents that it
+//! names.
 #![no_std]
 #![deny(unsafe_code)]
 

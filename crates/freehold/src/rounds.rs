@@ -6,8 +6,8 @@ use freehold_sync::{Killed, check_killed};
 /// Rounds from one look for a signal to the next.
 const PERIOD: u32 = 64;
 
-/// Counts the rounds of a loop that begins again whenever others change what it looks at, or that goes over as many pages or VMAs
-/// as its caller likes. The list of such loops is `docs/bounds.md`.
+/// Counts the rounds of a loop that begins again whenever others change what it looks at, or that goes over
+/// as many pages or VMAs as its caller likes. The list of such loops is `docs/bounds.md`.
 pub(crate) struct Rounds(u32);
 
 impl Rounds {

@@ -18,7 +18,8 @@ fn install(process: &Process, at: u64, pages: u64) -> Result<(), MadviseError> {
     process.madvise(at, pages * PAGE, Advice::GuardInstall)
 }
 
-/// Guards take the place of whatever is there: nothing, zeroes, a page, a page of a file, written or not, guards.
+/// Guards take the place of whatever is there: nothing, zeroes, a page, a page of a file, written or not,
+/// guards.
 #[test]
 fn a_guard_takes_any_place() {
     everywhere(|world, process, cpu| {

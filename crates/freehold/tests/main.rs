@@ -1,5 +1,5 @@
-//! The engine's tests, one program: each that is added would be linked with all of the engine once more. A module for each
-//! operation; a table in `CONTRIBUTING.md` says which has the tests of what.
+//! The engine's tests, one program: each that is added would be linked with all of the engine once more. A
+//! module for each operation; a table in `CONTRIBUTING.md` says which has the tests of what.
 
 mod access;
 mod every_call;

@@ -122,7 +122,8 @@ fn a_register_denies_what_its_key_has() {
     });
 }
 
-/// Taking a key away or giving one takes effect at once, in TLBs too, also where no right but the key's changes.
+/// Taking a key away or giving one takes effect at once, in TLBs too, also where no right but the key's
+/// changes.
 #[test]
 fn a_new_key_counts_at_once() {
     keyed(|world, process, cpu| {

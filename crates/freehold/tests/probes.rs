@@ -1,5 +1,6 @@
-//! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly once, and nowhere
-//! else. On the machine with TLBs that remember: every scenario under every design of the locks.
+//! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly
+//! once, and nowhere else. On the machine with TLBs that remember: every scenario under every design of the
+//! locks.
 
 use crate::support::{
     failure::{Failure, at_every_allocation},
@@ -579,7 +580,8 @@ fn random_lives_with_probes() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        // Where a process maps the program, page by page: which page of it, and one byte that a debugger wrote.
+        // Where a process maps the program, page by page: which page of it, and one byte that a debugger
+        // wrote.
         type Known = BTreeMap<u64, (u64, Option<u8>)>;
         let first = world.process(locking);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;

@@ -1,5 +1,5 @@
-//! Secret memory (memfd_secret): how it is mapped, who comes to it, and what it refuses. As Linux 6.18 answers;
-//! `recordings/causes/secret-memory` has the same from there.
+//! Secret memory (memfd_secret): how it is mapped, who comes to it, and what it refuses. As Linux 6.18
+//! answers; `recordings/causes/secret-memory` has the same from there.
 
 use crate::support::{
     Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,

@@ -113,7 +113,8 @@ fn shmdt_takes_what_is_left_of_one_attach() {
         process.shmat(segment, BASE, NONE).unwrap();
         assert_eq!(shmdt(BASE + 5), Err(ShmdtError::Invalid), "unaligned");
         assert_eq!(shmdt(BASE + PAGE), Err(ShmdtError::Invalid), "no attach begins there");
-        // Holes, other memory in them, another attach of the same segment at an offset of its own, and one behind.
+        // Holes, other memory in them, another attach of the same segment at an offset of its own, and one
+        // behind.
         process.munmap(BASE, PAGE).unwrap();
         process.munmap(BASE + 2 * PAGE, 3 * PAGE).unwrap();
         anon(process, BASE + 2 * PAGE, 1);
@@ -167,7 +168,8 @@ fn c71_removed_when_the_last_one_detaches() {
     });
 }
 
-/// C-71: every allocation on the way fails once, with the segment marked: the failed attempt is then the last to count.
+/// C-71: every allocation on the way fails once, with the segment marked: the failed attempt is then the last
+/// to count.
 #[test]
 fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
     let mut failures = 0;
@@ -175,7 +177,8 @@ fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
         let world = World::new();
         let process = world.process(Locking::default());
         let (first, marked) = (segment(&world), segment(&world));
-        // The address space has a neighbour already, and another attach holds the mark back until the call is under way.
+        // The address space has a neighbour already, and another attach holds the mark back until the call is
+        // under way.
         process.shmat(&first, BASE, NONE).unwrap();
         let there = process.shmat(&marked, BASE + 100 * PAGE, NONE).unwrap();
         let attached = point.fail(|| process.shmat(&marked, BASE + 8 * PAGE, NONE));
@@ -212,7 +215,8 @@ fn limits_and_locks_are_those_of_mmap() {
     });
 }
 
-/// C-71 on threads: attaches, detaches and forks beside the removal. Whoever is last ends it, once; who comes later is refused.
+/// C-71 on threads: attaches, detaches and forks beside the removal. Whoever is last ends it, once; who comes
+/// later is refused.
 #[test]
 fn c71_attach_detach_and_fork_beside_removal() {
     for locking in Locking::ALL {
@@ -263,7 +267,8 @@ fn parts_of_a_segment_move_one_at_a_time() {
     });
 }
 
-/// remap_file_pages takes what is there away before it maps it anew: what of a removed segment is attached nowhere else is gone by then.
+/// remap_file_pages takes what is there away before it maps it anew: what of a removed segment is attached
+/// nowhere else is gone by then.
 #[test]
 fn c71_a_removed_segment_is_not_mapped_anew() {
     with_segment(|_, process, cpu, segment| {

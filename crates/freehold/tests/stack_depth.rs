@@ -1,8 +1,10 @@
-//! How much stack the entries of the engine need: a kernel gives them 16 KiB, and wants some of that for itself.
+//! How much stack the entries of the engine need: a kernel gives them 16 KiB, and wants some of that for
+//! itself.
 //!
-//! Measured from the caller's frame to the deepest call of the platform, with what the engine has on the stack there. Below that come the
-//! platform's own functions, which are not counted: those of this machine look after stale translations and deferred functions,
-//! and are no kernel's. What the engine itself calls without another call of the platform are leaves.
+//! Measured from the caller's frame to the deepest call of the platform, with what the engine has on the
+//! stack there. Below that come the platform's own functions, which are not counted: those of this machine
+//! look after stale translations and deferred functions, and are no kernel's. What the engine itself calls
+//! without another call of the platform are leaves.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! What Freehold asks of a kernel, on threads: each thread that comes by is a processor. Grace periods and flushes are
-//! those of `freehold-kit`; memory, waiting and the processors themselves are supplied in the simplest way that is right.
+//! What Freehold asks of a kernel, on threads: each thread that comes by is a processor. Grace periods and
+//! flushes are those of `freehold-kit`; memory, waiting and the processors themselves are supplied in the
+//! simplest way that is right.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use freehold::PAGE_SIZE;
@@ -21,7 +22,8 @@ const CPUS: usize = 64;
 
 static RCU: Qsbr<CPUS> = Qsbr::new([const { QsbrCpu::new() }; CPUS]);
 static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS]);
-/// Held by whoever has a processor: its thread while a program's instruction runs, and who interrupts it in between.
+/// Held by whoever has a processor: its thread while a program's instruction runs, and who interrupts it in
+/// between.
 static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
 /// Bit per processor: some thread is it.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -64,8 +66,8 @@ impl Drop for Cpu {
     }
 }
 
-/// An instruction of a program in this space: `f` may use translations. A flush that finds the processor in the space waits for
-/// its end, and a walk that begins later finds the tables as they were changed.
+/// An instruction of a program in this space: `f` may use translations. A flush that finds the processor in
+/// the space waits for its end, and a walk that begins later finds the tables as they were changed.
 pub fn run<R>(space: &SpaceCpus, f: impl FnOnce() -> R) -> R {
     let cpu = Cpu::number();
     let _busy = lock(&BUSY[cpu]);
@@ -85,7 +87,8 @@ struct Threads;
 
 impl Processors for Threads {
     fn interrupt(&self, cpu: usize) {
-        // Between two instructions, by the thread that interrupts in the place of the one that is interrupted.
+        // Between two instructions, by the thread that interrupts in the place of the one that is
+        // interrupted.
         let _busy = lock(&BUSY[cpu]);
         TLBS.answer(cpu, self);
     }
@@ -113,7 +116,8 @@ impl Drop for Reading {
     }
 }
 
-/// Memory and its records. Frame `n` is `memory[n]`: the direct map is an index. Page tables come out of the same frames.
+/// Memory and its records. Frame `n` is `memory[n]`: the direct map is an index. Page tables come out of the
+/// same frames.
 pub struct Board {
     memory: Box<[Table]>,
     frames: Box<[Frame]>,
@@ -154,14 +158,16 @@ impl Drop for Board {
     }
 }
 
-// SAFETY: a thread has a number of its own as long as it lives; `freehold-kit` says why what is deferred waits for sections.
+// SAFETY: a thread has a number of its own as long as it lives; `freehold-kit` says why what is deferred
+// waits for sections.
 unsafe impl Host for Board {
     const MAX_CPUS: usize = CPUS;
     type RcuGuard = Reading;
 
     fn wait(word: &AtomicU32, expected: u32) {
         let awake = lock(&SLEEP.0);
-        // SeqCst: whoever changes the word wakes afterwards, and cannot before this sleeps: it needs the mutex.
+        // SeqCst: whoever changes the word wakes afterwards, and cannot before this sleeps: it needs the
+        // mutex.
         if word.load(Ordering::SeqCst) == expected {
             drop(SLEEP.1.wait(awake));
         }
@@ -219,7 +225,8 @@ unsafe impl Host for Board {
     }
 }
 
-// SAFETY: a frame leaves the free list for one owner; records and memory do not move while the board lives; other numbers panic.
+// SAFETY: a frame leaves the free list for one owner; records and memory do not move while the board lives;
+// other numbers panic.
 unsafe impl TableMemory for Board {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = lock(&self.free).pop().ok_or(OutOfTables)?;

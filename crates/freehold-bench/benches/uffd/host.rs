@@ -16,7 +16,8 @@ const API: u64 = 0xaa;
 
 static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 
-/// Areas of private anonymous memory: of two threads to be filled, then of two to be moved from, then one for faults.
+/// Areas of private anonymous memory: of two threads to be filled, then of two to be moved from, then one for
+/// faults.
 pub struct Host {
     uffd: OwnedFd,
     target: u64,
@@ -62,7 +63,8 @@ impl Host {
     }
 
     fn ioctl<const N: usize>(&self, request: libc::Ioctl, words: &mut [u64; N]) -> Result<(), Error> {
-        // SAFETY: the record is of the size that the request's number says; what it points to are areas of our own, and constants.
+        // SAFETY: the record is of the size that the request's number says; what it points to are areas of
+        // our own, and constants.
         match unsafe { libc::ioctl(self.uffd.as_raw_fd(), request, words.as_mut_ptr()) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),

@@ -1,8 +1,9 @@
-//! userfaultfd: what a pager's calls cost, per page, beside the same calls to the host's kernel in the same run.
+//! userfaultfd: what a pager's calls cost, per page, beside the same calls to the host's kernel in the same
+//! run.
 //!
-//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY copies; its TLBs are those of the machine,
-//! and nothing enters a kernel: where the host pays for a system call, the engine pays for none. Each figure is the median of rounds in
-//! which both sides take turns.
+//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY copies; its
+//! TLBs are those of the machine, and nothing enters a kernel: where the host pays for a system call, the
+//! engine pays for none. Each figure is the median of rounds in which both sides take turns.
 
 mod engine;
 mod host;
@@ -28,7 +29,8 @@ enum Call {
     Move,
 }
 
-/// A pager and its memory: for each thread a registered area of [`PAGES`], empty, and a full one to move pages from.
+/// A pager and its memory: for each thread a registered area of [`PAGES`], empty, and a full one to move
+/// pages from.
 trait Side: Sync {
     const NAME: &'static str;
     /// Makes a call for some pages of a thread's area.

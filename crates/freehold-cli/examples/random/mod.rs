@@ -8,8 +8,9 @@
 //!
 //! Options:
 //! - `--seed N`, `--calls N`, `--per-run N`: after so many calls a new process begins afresh
-//! - `--mix model`: the calls that the model compares, in processes of which all memory but an arena is filled (the default);
-//!   `--mix outsider`: calls such as somebody would try who does not know this project, in a process as any other
+//! - `--mix model`: the calls that the model compares, in processes of which all memory but an arena is
+//!   filled (the default); `--mix outsider`: calls such as somebody would try who does not know this project,
+//!   in a process as any other
 //! - `--no-mseal`: without the calls that old versions of strace do not print
 
 mod outsider;

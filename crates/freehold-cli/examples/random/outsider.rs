@@ -1,4 +1,5 @@
-//! Calls as somebody would try them who does not know this project: every call about memory, sensible arguments and absurd ones.
+//! Calls as somebody would try them who does not know this project: every call about memory, sensible
+//! arguments and absurd ones.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;
@@ -17,7 +18,8 @@ const WINDOW: u64 = 32;
 const KNOWN: usize = 16;
 /// Most bytes that may be locked or touched as a whole.
 const MOST: u64 = 8 << 20;
-/// Advice; without what declares memory broken, and without MADV_COLLAPSE, whose answer depends on what memory is free.
+/// Advice; without what declares memory broken, and without MADV_COLLAPSE, whose answer depends on what
+/// memory is free.
 const ADVICE: [u64; 27] =
     [0, 1, 2, 3, 4, 4, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 102, 103, 77];
 

@@ -21,8 +21,8 @@ pub fn call(number: i64, a: [u64; 6]) -> i64 {
 /// A clone whose child does nothing but exit; the parent's answer.
 pub fn clone_and_exit(flags: u64) -> i64 {
     let value: i64;
-    // SAFETY: the child, which may share the parent's memory and stack, runs no code but the exit; with CLONE_VM the flags hold
-    // CLONE_VFORK, too.
+    // SAFETY: the child, which may share the parent's memory and stack, runs no code but the exit; with
+    // CLONE_VM the flags hold CLONE_VFORK, too.
     unsafe {
         asm!("syscall", "test rax, rax", "jnz 2f", "mov eax, 60", "xor edi, edi", "syscall", "ud2", "2:",
             inlateout("rax") libc::SYS_clone => value, inlateout("rdi") flags => _, in("rsi") 0, in("rdx") 0, in("r10") 0,
@@ -70,7 +70,8 @@ impl Own {
         own
     }
 
-    /// Whether a call about `len` bytes at `addr`, in whole pages and counted as the kernel counts, may reach it.
+    /// Whether a call about `len` bytes at `addr`, in whole pages and counted as the kernel counts, may reach
+    /// it.
     pub fn meets(&self, addr: u64, len: u64) -> bool {
         let start = addr & !(PAGE - 1);
         let len = len.wrapping_add(addr - start).wrapping_add(PAGE - 1) & !(PAGE - 1);

@@ -1,4 +1,5 @@
-//! `freehold completions` and `freehold man`: what the definition of the command line says, for shells and for man(1).
+//! `freehold completions` and `freehold man`: what the definition of the command line says, for shells and
+//! for man(1).
 
 use super::{cannot_write, say};
 use crate::cli::{Cli, CompletionsArgs, ManArgs};

@@ -22,7 +22,8 @@ const MOST_CPUS: usize = 64;
 ///
 /// # Errors
 ///
-/// What keeps it from going on: an output that cannot be written, a single recording that cannot be looked into.
+/// What keeps it from going on: an output that cannot be written, a single recording that cannot be looked
+/// into.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     if let Some(time) = args.maps_at {
         return print_maps(args, time);
@@ -109,8 +110,8 @@ struct All<'a> {
 }
 
 impl All<'_> {
-    /// Replays a recording, and prints what was found; the recording. None: it cannot be replayed, which does not keep others
-    /// from it.
+    /// Replays a recording, and prints what was found; the recording. None: it cannot be replayed, which does
+    /// not keep others from it.
     fn recording(&mut self, path: &Path) -> anyhow::Result<Option<Source>> {
         let replayed = source(self.args, path)
             .and_then(|source| self.designs(&source).map(|outcomes| (source, outcomes)));

@@ -52,8 +52,8 @@ impl Kind {
         }
     }
 
-    /// After the palette of Okabe and Ito, which people see apart who see few colours; made lighter, so that faults
-    /// stand out, each with a lightness of its own, so that they differ in grey too.
+    /// After the palette of Okabe and Ito, which people see apart who see few colours; made lighter, so that
+    /// faults stand out, each with a lightness of its own, so that they differ in grey too.
     pub fn colour(self) -> &'static str {
         match self {
             Kind::Heap => "#e09a1a",

@@ -15,7 +15,8 @@ const STACK_REACH: u64 = 8 << 20;
 /// Above this lies what the kernel shows of itself.
 const USER_END: u64 = 1 << 47;
 
-/// All that the picture shows. Times are nanoseconds since the first event, without the time the program was frozen.
+/// All that the picture shows. Times are nanoseconds since the first event, without the time the program was
+/// frozen.
 #[derive(Debug, Default)]
 pub struct Life {
     pub(super) spaces: Vec<Space>,

@@ -1,4 +1,5 @@
-//! Heights of addresses: ascending, what was never mapped squeezed out, what is large or busy given more room.
+//! Heights of addresses: ascending, what was never mapped squeezed out, what is large or busy given more
+//! room.
 
 use super::coverage::Block;
 use super::kind::Kind;
@@ -129,7 +130,8 @@ impl Group {
         self.atoms.push(atom);
     }
 
-    /// How much room it gets: more when larger or busier, but not in proportion, or the largest would hide the rest.
+    /// How much room it gets: more when larger or busier, but not in proportion, or the largest would hide
+    /// the rest.
     fn weight(&self) -> f64 {
         (self.bytes() as f64 / 4096.0).powf(0.22) + 1.5 * (self.touched() as f64).powf(0.45)
     }

@@ -43,7 +43,8 @@ fn file() -> What {
     What::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// Of another ioctl only the end is reported, and of a registration that could not be read only that there was one.
+/// Of another ioctl only the end is reported, and of a registration that could not be read only that there
+/// was one.
 #[test]
 fn ioctls_end_as_the_kernel_says() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
@@ -64,8 +65,8 @@ fn ioctls_end_as_the_kernel_says() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
-/// Two clocks tell when a call begins: the report of its ranges may come before that of its beginning, but not before the end of
-/// the call before.
+/// Two clocks tell when a call begins: the report of its ranges may come before that of its beginning, but
+/// not before the end of the call before.
 #[test]
 fn ranges_are_those_of_the_call_that_ends_next() {
     let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);

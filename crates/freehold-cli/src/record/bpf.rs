@@ -184,13 +184,15 @@ impl Map {
         let map = self.descriptor.as_raw_fd() as u64;
         let mut attributes =
             [map, key.expose_provenance() as u64, value.as_mut_ptr().expose_provenance() as u64, 0];
-        // SAFETY: the kernel reads a key of the map's size, where one is given, and writes a value of the map's size.
+        // SAFETY: the kernel reads a key of the map's size, where one is given, and writes a value of the
+        // map's size.
         unsafe { bpf(command, &mut attributes) }?;
         Ok(value)
     }
 }
 
-/// Has the kernel check a program for tracepoints; it is there as long as its descriptor, or what it is attached to.
+/// Has the kernel check a program for tracepoints; it is there as long as its descriptor, or what it is
+/// attached to.
 ///
 /// # Errors
 ///

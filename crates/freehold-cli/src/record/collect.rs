@@ -58,7 +58,8 @@ struct Work {
 }
 
 impl Collector {
-    /// For `process` and what it forks, with so much buffer for each processor; what is taken away lies in `folder`.
+    /// For `process` and what it forks, with so much buffer for each processor; what is taken away lies in
+    /// `folder`.
     ///
     /// # Errors
     ///

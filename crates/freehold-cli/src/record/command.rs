@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The exit status that a shell shows where there is no such command, and where there is one that cannot be run.
+/// The exit status that a shell shows where there is no such command, and where there is one that cannot be
+/// run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 /// Where commands are looked for, if nothing is said.
@@ -41,7 +42,8 @@ fn may_run(path: PathBuf) -> io::Result<PathBuf> {
     if path.is_dir() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(path) }
 }
 
-/// Whether the command's file gives who runs it other credentials, which it does not under a tracer without privileges.
+/// Whether the command's file gives who runs it other credentials, which it does not under a tracer without
+/// privileges.
 pub fn gains_privileges(command: &OsStr) -> bool {
     const SET_USER_OR_GROUP: u32 = 0o6000;
     let file = find(command).and_then(|path| path.metadata());

@@ -1,7 +1,7 @@
 //! Follows the command and all it forks, and takes snapshots while a process stands still.
 //!
-//! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child finds it as soon as
-//! it is gone, and not later, when the recorder has waited for it.
+//! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child
+//! finds it as soon as it is gone, and not later, when the recorder has waited for it.
 
 use super::perf::Again;
 use super::proc;
@@ -76,7 +76,8 @@ struct Follower {
     found: Followed,
 }
 
-/// Follows `root`, which was seized, to the end of everything it forked. `again`: for a program that changes its credentials.
+/// Follows `root`, which was seized, to the end of everything it forked. `again`: for a program that changes
+/// its credentials.
 ///
 /// # Errors
 ///
@@ -128,7 +129,8 @@ impl Follower {
         self.threads.entry(thread).or_insert_with(new);
     }
 
-    /// Waits until something happens, or for so long. Who asks for the end has the command told; who asks again, has all killed.
+    /// Waits until something happens, or for so long. Who asks for the end has the command told; who asks
+    /// again, has all killed.
     fn pause(&mut self, most: Duration) {
         let Some(signal) = tracee::pause(most) else { return };
         match self.ending {
@@ -233,8 +235,8 @@ impl Follower {
         self.found.failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
     }
 
-    /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when somebody does not
-    /// stop soon: who waits in the kernel for its vfork child, say.
+    /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when
+    /// somebody does not stop soon: who waits in the kernel for its vfork child, say.
     fn freeze(&mut self) {
         let from = now();
         self.threads.values_mut().for_each(|thread| thread.standing = false);

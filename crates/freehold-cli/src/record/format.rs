@@ -1,4 +1,5 @@
-//! What the events of the kernel's tracing look like, as the kernel itself describes them, and what they mean.
+//! What the events of the kernel's tracing look like, as the kernel itself describes them, and what they
+//! mean.
 
 use super::raw::{LockStep, What};
 use anyhow::{Context, ensure};
@@ -36,8 +37,8 @@ struct Field {
 }
 
 impl Layout {
-    /// The number by which the buffer names events of this kind, and how they lie in it. `event` is its name without its
-    /// group, `text` what its file `format` says.
+    /// The number by which the buffer names events of this kind, and how they lie in it. `event` is its name
+    /// without its group, `text` what its file `format` says.
     ///
     /// # Errors
     ///

@@ -1,10 +1,11 @@
 //! `freehold record`: runs a command and makes a recording of it.
 //!
-//! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of faults and
-//! names of files in rings of perf events (`perf`), and what is registered with userfaultfds and which limits are set through
-//! programs that it runs for us (`pointed`, `credentials`, `bpf`). `follow` stops processes with ptrace where they exec and exit, and takes snapshots
-//! (`proc`). `assemble` puts all of it together by time. Where the kernel gives no leave, the program strace records
-//! the calls alone (`strace`).
+//! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of
+//! faults and names of files in rings of perf events (`perf`), and what is registered with userfaultfds and
+//! which limits are set through programs that it runs for us (`pointed`, `credentials`, `bpf`). `follow`
+//! stops processes with ptrace where they exec and exit, and takes snapshots (`proc`). `assemble` puts all of
+//! it together by time. Where the kernel gives no leave, the program strace records the calls alone
+//! (`strace`).
 
 mod assemble;
 mod bpf;

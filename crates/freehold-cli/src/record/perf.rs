@@ -7,7 +7,8 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes in the ring of each event and processor, at least, and as a part of the buffer of the kernel's tracing.
+/// Bytes in the ring of each event and processor, at least, and as a part of the buffer of the kernel's
+/// tracing.
 const RING_BYTES: usize = 2 << 20;
 const PART_OF_BUFFER: usize = 8;
 /// Kinds of record in a ring.
@@ -41,7 +42,8 @@ struct Ring {
 }
 
 impl Perf {
-    /// Begins now, with rings that suit a buffer of so many kilobytes, on these processors; and how to begin again.
+    /// Begins now, with rings that suit a buffer of so many kilobytes, on these processors; and how to begin
+    /// again.
     ///
     /// # Errors
     ///

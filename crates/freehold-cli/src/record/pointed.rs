@@ -1,13 +1,13 @@
-//! What arguments of calls point to: words in the caller's memory, which no event of the kernel shows. They are
-//! registrations with userfaultfds, new resource limits and capabilities, and the ranges of process_madvise. What is
-//! left of capabilities behind calls that change credentials is told with them.
+//! What arguments of calls point to: words in the caller's memory, which no event of the kernel shows. They
+//! are registrations with userfaultfds, new resource limits and capabilities, and the ranges of
+//! process_madvise. What is left of capabilities behind calls that change credentials is told with them.
 //!
-//! A small program runs in the kernel where such a call begins, in whatever process. It reads what the argument
-//! points to and puts it into a queue. The caller has just written it, so its page is nearly always there. Where
-//! it is not, as that of a constant which nobody has touched, a program where the call ends reads it: the kernel
-//! has brought it in by then. That is told as of the beginning. Where the call writes to the same place, or the
-//! page is not there even then, it is told that nothing could be read. How calls end, the kernel's own events
-//! tell, of recorded processes alone. So others pay for the two programs only.
+//! A small program runs in the kernel where such a call begins, in whatever process. It reads what the
+//! argument points to and puts it into a queue. The caller has just written it, so its page is nearly always
+//! there. Where it is not, as that of a constant which nobody has touched, a program where the call ends
+//! reads it: the kernel has brought it in by then. That is told as of the beginning. Where the call writes to
+//! the same place, or the page is not there even then, it is told that nothing could be read. How calls end,
+//! the kernel's own events tell, of recorded processes alone. So others pay for the two programs only.
 //!
 //! They pay from the beginning of the recording. When a process is seen to have made a userfaultfd, it is too
 //! late: events are read milliseconds after they happened, and memory is registered at once.
@@ -50,8 +50,8 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
     These(i32),
-    /// As many as the argument says by which the call was chosen, an ioctl's, and no more than there are words. Of
-    /// one without a structure the argument in its place is told.
+    /// As many as the argument says by which the call was chosen, an ioctl's, and no more than there are
+    /// words. Of one without a structure the argument in its place is told.
     Chosen,
 }
 
@@ -67,7 +67,8 @@ enum Writes {
 }
 
 impl Watched {
-    /// With a structure of so many bytes, to which this argument points, and to which the call does not write.
+    /// With a structure of so many bytes, to which this argument points, and to which the call does not
+    /// write.
     const fn new(
         call: CallName,
         chosen: Option<(usize, &'static [u64])>,
@@ -79,8 +80,8 @@ impl Watched {
 }
 
 const WATCHED: [Watched; 4] = [
-    // Start and length, and for UFFDIO_REGISTER the mode, behind which it writes; UFFDIO_API's number and features.
-    // That one writes to all of it.
+    // Start and length, and for UFFDIO_REGISTER the mode, behind which it writes; UFFDIO_API's number and
+    // features. That one writes to all of it.
     Watched {
         bytes: Bytes::Chosen,
         writes: Writes::If(uffdio::API),
@@ -104,8 +105,8 @@ pub fn is_watched(call: CallName) -> bool {
     WATCHED.iter().any(|watched| watched.call == call)
 }
 
-/// Words that are told of each call: when it began, processor, thread, whether its memory could not be read, which it
-/// is, and what is read of it.
+/// Words that are told of each call: when it began, processor, thread, whether its memory could not be read,
+/// which it is, and what is read of it.
 const UNREAD: usize = 3;
 const WHICH: usize = 4;
 const READ: usize = 5;
@@ -121,8 +122,8 @@ const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 /// Of changed credentials: the effective set, and how many user namespaces it lies in.
 const OF_CREDENTIALS: usize = READ + 2;
 
-/// Ranges of a process_madvise that are told. Of one that has more, nothing is: they would not fit on a program's
-/// stack.
+/// Ranges of a process_madvise that are told. Of one that has more, nothing is: they would not fit on a
+/// program's stack.
 const RANGES: usize = 16;
 
 /// What else is kept of a call whose memory is read at its end: where, and how many bytes.
@@ -151,7 +152,8 @@ pub struct Pointed {
 }
 
 impl Pointed {
-    /// From now on, on all processors, of which `cpu` is one, with queues that suit a buffer of so many kilobytes.
+    /// From now on, on all processors, of which `cpu` is one, with queues that suit a buffer of so many
+    /// kilobytes.
     ///
     /// # Errors
     ///
@@ -186,7 +188,8 @@ impl Pointed {
             )?);
         }
         let credentials = Queue::new(kilobytes)?;
-        // Without, capabilities that calls take away are taken to be there, as where nothing is known of credentials.
+        // Without, capabilities that calls take away are taken to be there, as where nothing is known of
+        // credentials.
         if let Ok(layout) = Layout::new() {
             let at = at::<OF_CREDENTIALS>;
             for call in credentials::CALLS {
@@ -265,9 +268,10 @@ impl<const WORDS: usize> Queue<WORDS> {
         Ok(Queue { told, room, waiting, lost, lost_before: 0, looked: now() })
     }
 
-    /// The program where a call begins. `read` puts what is read into the words from [`READ`] on, and whether that
-    /// failed into register 0; or ends. It leaves the bytes to read in register 7, and in register 8 where they are,
-    /// or nothing if they cannot be read when the call ends. Register 6 has what the event says.
+    /// The program where a call begins. `read` puts what is read into the words from [`READ`] on, and whether
+    /// that failed into register 0; or ends. It leaves the bytes to read in register 7, and in register 8
+    /// where they are, or nothing if they cannot be read when the call ends. Register 6 has what the
+    /// event says.
     fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
         let mut all = vec![copy(R[6], R[1])];
@@ -318,8 +322,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Puts the words at register 2 into the queue, or counts that there was no room. The last word of the stack is
-    /// lost.
+    /// Puts the words at register 2 into the queue, or counts that there was no room. The last word of the
+    /// stack is lost.
     fn push(&self) -> Vec<Instruction> {
         const FIRST: i16 = -8;
         let mut all = vec![set(R[3], 0)];

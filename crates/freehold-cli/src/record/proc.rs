@@ -22,8 +22,8 @@ const SIZES: [&str; 9] = [
     "Locked",
 ];
 
-/// Reads what the kernel says of `thread` of `process`, which must not run meanwhile. Number, times and the process's
-/// number in the recording are the caller's to fill in.
+/// Reads what the kernel says of `thread` of `process`, which must not run meanwhile. Number, times and the
+/// process's number in the recording are the caller's to fill in.
 ///
 /// # Errors
 ///
@@ -51,8 +51,8 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Whether the program that `process` has just begun runs with other credentials than its caller, or may not be read by it: the kernel
-/// ends perf events then.
+/// Whether the program that `process` has just begun runs with other credentials than its caller, or may not
+/// be read by it: the kernel ends perf events then.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {
@@ -242,8 +242,8 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
             category_anyof_mask: PRESENT_OR_SWAPPED,
             return_mask: CATEGORIES,
         };
-        // SAFETY: `scan` is what this request reads and writes, and the kernel writes at most `vec_len` regions to `vec`,
-        // which live longer than the call.
+        // SAFETY: `scan` is what this request reads and writes, and the kernel writes at most `vec_len`
+        // regions to `vec`, which live longer than the call.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let regions = &found[..count.min(found.len())];

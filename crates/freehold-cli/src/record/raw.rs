@@ -17,8 +17,8 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// `count` reports found no room, somewhere in `span`: what is known before it is not known behind it, and of a program that begins
-    /// within it nothing is known either.
+    /// `count` reports found no room, somewhere in `span`: what is known before it is not known behind it,
+    /// and of a program that begins within it nothing is known either.
     pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
         [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
             time,
@@ -48,12 +48,13 @@ pub enum What {
     },
     /// A system call begins.
     Enter(CallName, [u64; 6]),
-    /// The process_madvise is about these ranges: addresses and lengths. Reported before the call comes back, and after whatever the
-    /// thread called before.
+    /// The process_madvise is about these ranges: addresses and lengths. Reported before the call comes back,
+    /// and after whatever the thread called before.
     Ranges(Vec<(u64, u64)>),
     /// A system call begins that points to what could not be read.
     Unread(CallName),
-    /// A call has changed the thread's credentials: the lower half of the set of capabilities that it has now.
+    /// A call has changed the thread's credentials: the lower half of the set of capabilities that it has
+    /// now.
     Effective(u64),
     /// A system call comes back.
     Leave(CallName, i64),

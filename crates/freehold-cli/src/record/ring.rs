@@ -1,8 +1,8 @@
 //! The pages of the kernel's trace buffer: what stands in them.
 //!
-//! A page begins with the time of its first event and with how many bytes of it are used. Each event begins with a word of
-//! which the low five bits say its kind or length and the others how much later it was than the one before
-//! (`events/header_page` and `events/header_event` describe it).
+//! A page begins with the time of its first event and with how many bytes of it are used. Each event begins
+//! with a word of which the low five bits say its kind or length and the others how much later it was than
+//! the one before (`events/header_page` and `events/header_event` describe it).
 
 use super::format::Layouts;
 use super::raw::Raw;

@@ -30,7 +30,8 @@ pub fn command_line() -> String {
     format!("strace {}", OPTIONS.map(word).join(" "))
 }
 
-/// Runs the command under strace, packs what that writes to `text`, and says how it is replayed. The command's exit status.
+/// Runs the command under strace, packs what that writes to `text`, and says how it is replayed. The
+/// command's exit status.
 ///
 /// # Errors
 ///

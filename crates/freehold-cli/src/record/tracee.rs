@@ -30,7 +30,8 @@ impl Waiting {
         argv.push(std::ptr::null());
         let (mut wait, go) = io::pipe()?;
         let (failed, mut report) = io::pipe()?;
-        // SAFETY: the child has all memory as it was and is the only thread of its process, as this one is here: nobody holds a lock.
+        // SAFETY: the child has all memory as it was and is the only thread of its process, as this one is
+        // here: nobody holds a lock.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()).context("no fork"),
             0 => {
@@ -196,8 +197,8 @@ fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
     }
 }
 
-/// From now on SIGCHLD waits for [`pause`], and so does what is to end the recording; what the terminal sends to stop the command does not
-/// stop the recording.
+/// From now on SIGCHLD waits for [`pause`], and so does what is to end the recording; what the terminal sends
+/// to stop the command does not stop the recording.
 pub fn prepare_signals() {
     // SAFETY: sets how signals are treated, with values made by the calls for it.
     unsafe {
@@ -219,8 +220,9 @@ fn awaited() -> libc::sigset_t {
     }
 }
 
-/// Waits until something happens to a thread that is followed, or for so long. A signal that somebody sent to end the recording: SIGTERM,
-/// or a SIGINT that does not come from the terminal, which has sent it to the command as well.
+/// Waits until something happens to a thread that is followed, or for so long. A signal that somebody sent to
+/// end the recording: SIGTERM, or a SIGINT that does not come from the terminal, which has sent it to the
+/// command as well.
 pub fn pause(most: Duration) -> Option<i32> {
     let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
     // SAFETY: reads a set of signals and a time, and writes what came.

@@ -85,7 +85,8 @@ pub struct Written {
     bytes: u64,
 }
 
-/// Puts everything together and writes it. `rename` holds beginnings of paths, and what stands in their place.
+/// Puts everything together and writes it. `rename` holds beginnings of paths, and what stands in their
+/// place.
 ///
 /// # Errors
 ///
@@ -229,7 +230,8 @@ fn snapshots_file(
     Ok(out.finish()?.finish()?)
 }
 
-/// Bytes of the pages of the file at `path`, if it lies in a file system of huge ones. Of one that is gone, its folder tells.
+/// Bytes of the pages of the file at `path`, if it lies in a file system of huge ones. Of one that is gone,
+/// its folder tells.
 fn huge_pages(path: &str) -> Option<u64> {
     const HUGETLBFS: i64 = 0x958458f6;
     let path = Path::new(path);

@@ -17,8 +17,8 @@ const PAGE: u64 = 4096;
 /// Pages that a mincore is asked about, at most.
 const MOST_PAGES: u64 = 1 << 22;
 
-/// Makes the call on `process`; `None` when the engine has no such call. What has no fixed place goes where Linux put it, or where the
-/// engine would put it, if that `chooses`.
+/// Makes the call on `process`; `None` when the engine has no such call. What has no fixed place goes where
+/// Linux put it, or where the engine would put it, if that `chooses`.
 pub(super) fn answer(
     world: &World,
     process: &Process,
@@ -167,7 +167,8 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
     let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
     let addr = place.unwrap_or(addr);
-    // As a hint, that would have to have room for alignment as well, and for the gap below memory that grows downwards, if only here.
+    // As a hint, that would have to have room for alignment as well, and for the gap below memory that grows
+    // downwards, if only here.
     let aligned = file.is_some_and(|file| file.mapping().aligns_to_huge_pages());
     let private = flags & MapFlags::SHARED_VALIDATE == MapFlags::PRIVATE;
     let flags = match place {

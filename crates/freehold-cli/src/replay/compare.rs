@@ -1,4 +1,5 @@
-//! Compares an address space with what the kernel said of it: VMA by VMA, and page by page where pages are private.
+//! Compares an address space with what the kernel said of it: VMA by VMA, and page by page where pages are
+//! private.
 
 use super::contents;
 use super::found::Found;
@@ -195,7 +196,8 @@ fn is_unnamed(line: &MapLine<Machine>) -> bool {
     line.name.as_str().starts_with(UNNAMED)
 }
 
-/// Whether the recording tells how the file was opened that is mapped at `at`. Only of shared mappings does that matter.
+/// Whether the recording tells how the file was opened that is mapped at `at`. Only of shared mappings does
+/// that matter.
 fn tells_opening(world: &World, process: &Process, at: u64) -> bool {
     let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::MAYSHARE));
     let file = vma.as_ref().and_then(|vma| vma.object().open_file());
@@ -207,14 +209,14 @@ fn show_prot(prot: u8, shared: bool) -> String {
     [letter(1, 'r'), letter(2, 'w'), letter(4, 'x'), if shared { 's' } else { 'p' }].iter().collect()
 }
 
-/// Whether a flag says how the file behind a mapping was opened, which is not recorded, and nothing more: of a shared
-/// mapping that does not write.
+/// Whether a flag says how the file behind a mapping was opened, which is not recorded, and nothing more: of
+/// a shared mapping that does not write.
 fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
     shared && prot & 2 == 0 && matches!(code, b"mw" | b"sh")
 }
 
-/// A name that is compared: of a file, a special mapping, the heap. Which part of a stack that was cut Linux calls so depends
-/// on an address that no recording holds.
+/// A name that is compared: of a file, a special mapping, the heap. Which part of a stack that was cut Linux
+/// calls so depends on an address that no recording holds.
 fn shown_name(name: &str) -> &str {
     match plain_name(name) {
         "-" | "[stack]" => "",
@@ -282,7 +284,8 @@ fn compare_pages(
         return PrivatePages::default();
     }
     let (mut ours, mut theirs) = (Runs::default(), Runs::default());
-    // Anonymous pages of droppable memory; on Linux those that have been dropped may be there again, as zeroes.
+    // Anonymous pages of droppable memory; on Linux those that have been dropped may be there again, as
+    // zeroes.
     let (mut may_go, mut kept) = (Runs::default(), Runs::default());
     let mut runs = snapshot.pages.iter().peekable();
     for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
@@ -318,7 +321,8 @@ fn compare_pages(
         });
     }
     let may_lack = image.touched.may_lack_pages();
-    // Of a file of unknown length, a call that was to bring pages brings those up to its end; that a page is there only a store tells.
+    // Of a file of unknown length, a call that was to bring pages brings those up to its end; that a page is
+    // there only a store tells.
     let cut = |page: &u64| {
         image.touched.may_be_cut(*page)
             || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)
@@ -353,8 +357,9 @@ fn compare_pages(
     }
 }
 
-/// The resident set, as far as it depends on what is recorded: not on what files happened to be in memory, nor on private pages of
-/// which one side has others for a known reason. Of those that nothing recorded has touched, any may be the page of zeroes.
+/// The resident set, as far as it depends on what is recorded: not on what files happened to be in memory,
+/// nor on private pages of which one side has others for a known reason. Of those that nothing recorded has
+/// touched, any may be the page of zeroes.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
     let least =

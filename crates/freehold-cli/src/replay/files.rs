@@ -1,9 +1,9 @@
 //! Pages of files: what is taken to be in the page cache, and what recorded faults say of what is mapped.
 //!
-//! A read fault on a file maps, with its page, those around it that are in the page cache. No recording tells what was there:
-//! taken is that everything was, up to the file's end, but of shared memory, of which only that is there what somebody
-//! touched. So the engine has what Linux had or more. What Linux had at least is known, too, the page of each recorded fault;
-//! and what at most: what is around them.
+//! A read fault on a file maps, with its page, those around it that are in the page cache. No recording tells
+//! what was there: taken is that everything was, up to the file's end, but of shared memory, of which only
+//! that is there what somebody touched. So the engine has what Linux had or more. What Linux had at least is
+//! known, too, the page of each recorded fault; and what at most: what is around them.
 
 use super::world::World;
 use freehold::engine::SharedBlocks;
@@ -21,7 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PAGE: u64 = 4096;
 /// Bytes that a read fault maps at most.
 pub(super) const AROUND: u64 = 16 * PAGE;
-/// Advice that takes pages or brings them: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE, DONTNEED_LOCKED, GUARD_INSTALL.
+/// Advice that takes pages or brings them: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE,
+/// DONTNEED_LOCKED, GUARD_INSTALL.
 const TAKES_OR_BRINGS: [u64; 7] = [4, 9, 21, 22, 23, 24, 102];
 /// One that takes them if it can.
 const PAGEOUT: u64 = 21;
@@ -38,7 +39,8 @@ pub(super) struct Around {
     pub(super) blocks: Range<u64>,
 }
 
-/// Brings what is around `at` into the page cache, if that is a file. Before the fault, so that its time is the engine's.
+/// Brings what is around `at` into the page cache, if that is a file. Before the fault, so that its time is
+/// the engine's.
 pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Access) -> Option<Around> {
     let page = at & !(PAGE - 1);
     let vma = process.find_vma(page)?;
@@ -80,9 +82,9 @@ impl Around {
         self.window.clone()
     }
 
-    /// The page of a recorded read fault at `at` was there: an earlier fault here had mapped it with its own, where Linux did
-    /// not find it in the page cache. What this fault maps around it comes by a fault on the next page that is missing.
-    /// Whether there was one.
+    /// The page of a recorded read fault at `at` was there: an earlier fault here had mapped it with its own,
+    /// where Linux did not find it in the page cache. What this fault maps around it comes by a fault on
+    /// the next page that is missing. Whether there was one.
     pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
         // Beyond that a fault would have another window.
         let block = at & !(AROUND - 1);
@@ -106,8 +108,8 @@ pub(super) enum How {
     Along,
 }
 
-/// The pages of files that an address space may have mapped, by their numbers: what recorded faults explain, until something
-/// takes the page. The plan keeps calls and the faults around them in order.
+/// The pages of files that an address space may have mapped, by their numbers: what recorded faults explain,
+/// until something takes the page. The plan keeps calls and the faults around them in order.
 #[derive(Default)]
 pub(super) struct Reached(Mutex<BTreeMap<u64, How>>);
 

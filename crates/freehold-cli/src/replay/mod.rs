@@ -63,8 +63,8 @@ pub struct Options {
     pub oracles: bool,
     /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
     pub segment: usize,
-    /// Compare where things go that have no fixed place. For this, calls that change which addresses are free keep their order; else
-    /// Linux's places are taken over.
+    /// Compare where things go that have no fixed place. For this, calls that change which addresses are
+    /// free keep their order; else Linux's places are taken over.
     pub places: bool,
     /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
     pub turn: u32,
@@ -182,7 +182,8 @@ impl Replay {
 ///
 /// # Errors
 ///
-/// The recording cannot be read, or there is no machine to replay it on. That something came out differently is no error.
+/// The recording cannot be read, or there is no machine to replay it on. That something came out differently
+/// is no error.
 pub fn replay(
     source: impl Into<Source>,
     options: &Options,
@@ -205,8 +206,8 @@ enum Attempt {
     Wants(Options),
 }
 
-/// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only where memory holds it,
-/// and keys are given only where there are some.
+/// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only
+/// where memory holds it, and keys are given only where there are some.
 fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
     let planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut planner = planner.keeping_layout(options.places);
@@ -240,8 +241,8 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
     Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
 }
 
-/// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it. Without a task,
-/// that of the first one alive.
+/// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it.
+/// Without a task, that of the first one alive.
 ///
 /// # Errors
 ///

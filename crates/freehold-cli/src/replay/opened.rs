@@ -24,7 +24,8 @@ const MFD_NOEXEC_SEAL: u64 = 8;
 pub(super) struct Opened {
     pub(super) mapping: Counted<Mapping<Machine>>,
     pub(super) name: String,
-    /// What is sealed, if it is a memfd. Lengths are kept here: that a program has made it longer by writing is no call of the replay.
+    /// What is sealed, if it is a memfd. Lengths are kept here: that a program has made it longer by writing
+    /// is no call of the replay.
     seals: Option<Mutex<u64>>,
     /// As it is taken to be where nobody knows: for reading and writing.
     guess: OnceLock<Counted<File<Machine>>>,
@@ -48,7 +49,8 @@ impl Opened {
         flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) != 0
     }
 
-    /// The open file behind a mapping; `access` is how it was opened, where that is recorded. None without memory.
+    /// The open file behind a mapping; `access` is how it was opened, where that is recorded. None without
+    /// memory.
     pub(super) fn file(&self, access: Option<Access>) -> Option<Counted<File<Machine>>> {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {
@@ -195,7 +197,8 @@ impl World {
         });
     }
 
-    /// Something that is not recorded may have taken pages of a file: wherever it is mapped, they may be there or not.
+    /// Something that is not recorded may have taken pages of a file: wherever it is mapped, they may be
+    /// there or not.
     pub(super) fn doubt(&self, file: u32) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
         self.each_mapping(&opened.mapping, |image, range| {

@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct Outcome {
     /// The recording's name.
     pub name: String,
-    /// The recording is a text by strace: it has no faults and no snapshots, and the program ran at strace's pace.
+    /// The recording is a text by strace: it has no faults and no snapshots, and the program ran at strace's
+    /// pace.
     pub calls_only: bool,
     /// The design that ran.
     pub design: Design,
@@ -24,8 +25,9 @@ pub struct Outcome {
     pub faults: Tally,
     /// Snapshots of address spaces.
     pub snapshots: Tally,
-    /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same pages. The others had
-    /// what recorded faults prove, and no more than they explain, or there is a difference.
+    /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same
+    /// pages. The others had what recorded faults prove, and no more than they explain, or there is a
+    /// difference.
     pub file_vmas: Tally,
     /// Times at which the kernel chose a place, and the engine in the same state its own.
     pub placed: Tally,

@@ -1,7 +1,9 @@
-//! userfaultfds: what is registered is registered in the engine, and the replay stands in for the program that serves the faults.
+//! userfaultfds: what is registered is registered in the engine, and the replay stands in for the program
+//! that serves the faults.
 //!
-//! What that did (UFFDIO_COPY and others) is not recorded. So nobody waits: the engine's userfaultfds say SIGBUS, and where Linux had a
-//! page in the end, a page of zeroes is supplied before the fault is taken again, or before the call that wants it is made.
+//! What that did (UFFDIO_COPY and others) is not recorded. So nobody waits: the engine's userfaultfds say
+//! SIGBUS, and where Linux had a page in the end, a page of zeroes is supplied before the fault is taken
+//! again, or before the call that wants it is made.
 
 use super::calls::returned;
 use super::image::lines_in;
@@ -197,7 +199,8 @@ fn is_served(process: &Process, range: &Range<u64>) -> bool {
     })
 }
 
-/// The VMAs of a snapshot without registrations that the engine cannot make, and how many had some. What these alone keep apart is one.
+/// The VMAs of a snapshot without registrations that the engine cannot make, and how many had some. What
+/// these alone keep apart is one.
 pub(super) fn without_elsewhere<'a>(process: &Process, areas: &'a [Area]) -> (Cow<'a, [Area]>, u64) {
     const REGISTERED: [[u8; 2]; 3] = [*b"um", *b"uw", *b"ui"];
     let is_elsewhere = |area: &&Area| {

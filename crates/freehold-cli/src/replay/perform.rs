@@ -236,7 +236,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         }
     }
 
-    /// Whether a call came out otherwise than on Linux, where it did not get all pages that a userfaultfd was to serve.
+    /// Whether a call came out otherwise than on Linux, where it did not get all pages that a userfaultfd was
+    /// to serve.
     fn lacks_pages(&self, image: &Image, planned: &PlannedCall, answer: Option<&Moved>) -> bool {
         let call = &planned.call;
         if answer.is_none_or(|moved| moved.returned == call.returned) {

@@ -1,7 +1,9 @@
-//! Where things go that have no fixed place: the engine chooses in the same state as Linux did, and has to choose the same.
+//! Where things go that have no fixed place: the engine chooses in the same state as Linux did, and has to
+//! choose the same.
 //!
-//! That state is known from an exec on of which a snapshot shows the VMAs. What is left is where Linux begins to look, which is drawn at
-//! random: it puts the program's loader there, or else the vdso, whose end the snapshot shows.
+//! That state is known from an exec on of which a snapshot shows the VMAs. What is left is where Linux begins
+//! to look, which is drawn at random: it puts the program's loader there, or else the vdso, whose end the
+//! snapshot shows.
 
 use super::calls;
 use super::image::Image;
@@ -79,8 +81,9 @@ impl Chosen {
         }
     }
 
-    /// A file of 2 MiB or more is aligned if its file system can have it mapped by huge pages, and which can, no recording tells: the
-    /// place where it goes in the other case, if that is Linux's. Then that is how it is from now on.
+    /// A file of 2 MiB or more is aligned if its file system can have it mapped by huge pages, and which can,
+    /// no recording tells: the place where it goes in the other case, if that is Linux's. Then that is
+    /// how it is from now on.
     fn aligned_otherwise(
         self,
         world: &World,

@@ -28,8 +28,8 @@ impl Inherited {
         }
     }
 
-    /// Gives it to the new one, whose image is mapped as `start` says. What is mapped stays as it is, but that equal pages of it may
-    /// become one.
+    /// Gives it to the new one, whose image is mapped as `start` says. What is mapped stays as it is, but
+    /// that equal pages of it may become one.
     ///
     /// # Errors
     /// The engine refused.

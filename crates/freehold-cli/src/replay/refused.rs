@@ -1,8 +1,8 @@
-//! Calls that Linux refused for a reason of which recordings say nothing: limits, credentials, how much memory was promised to
-//! others, how a file was opened and whether it can be mapped.
+//! Calls that Linux refused for a reason of which recordings say nothing: limits, credentials, how much
+//! memory was promised to others, how a file was opened and whether it can be mapped.
 //!
-//! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference; but it is undone, so
-//! that what comes later is compared with the same state.
+//! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference;
+//! but it is undone, so that what comes later is compared with the same state.
 
 use super::image::{Image, lines_in};
 use super::runs::Runs;
@@ -112,8 +112,8 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if told {
         return None;
     }
-    // Some page could not be had, perhaps behind the end of a file: then all of it is locked, and nothing comes
-    // behind that page.
+    // Some page could not be had, perhaps behind the end of a file: then all of it is locked, and nothing
+    // comes behind that page.
     let is_of_file =
         |line: &&MapLine<Machine>| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous());
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
@@ -154,7 +154,8 @@ fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     }
 }
 
-/// Whether everything is known for which Linux may have refused to let the memory grow that begins at `start`.
+/// Whether everything is known for which Linux may have refused to let the memory grow that begins at
+/// `start`.
 pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     let process = image.process();
     let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
@@ -178,7 +179,8 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
     Some(Refused::Undo(Before::populating(process, first.start.max(range.start)..range.end), LENGTHS))
 }
 
-/// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages there are for it.
+/// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages
+/// there are for it.
 pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address);
     let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
@@ -204,15 +206,16 @@ pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
     lines.any(|line| is_of_unknown_length(process, line.start))
 }
 
-/// Whether it is known that the caller's memory can take the call's answer: a page of a file may lie behind its end.
+/// Whether it is known that the caller's memory can take the call's answer: a page of a file may lie behind
+/// its end.
 pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     let answer = call.args[2]..call.args[2].saturating_add(call.args[1].div_ceil(PAGE));
     let refused = call.name == CallName::Mincore && call.returned == Returned::Error(EFAULT);
     !refused || !rests_on_length(process, answer)
 }
 
-/// An mremap of more than one VMA on Linux, perhaps, and of one here: without page faults, no anonymous memory has pages that keep
-/// it from being one with its neighbour.
+/// An mremap of more than one VMA on Linux, perhaps, and of one here: without page faults, no anonymous
+/// memory has pages that keep it from being one with its neighbour.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;

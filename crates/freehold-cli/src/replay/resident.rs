@@ -1,7 +1,7 @@
 //! The resident pages of files, VMA by VMA.
 //!
-//! Which pages a fault on a file maps beside its own depends on the page cache, which is not recorded. What a VMA must hold on
-//! Linux, and what it may, is known all the same:
+//! Which pages a fault on a file maps beside its own depends on the page cache, which is not recorded. What a
+//! VMA must hold on Linux, and what it may, is known all the same:
 //!
 //! | page | on Linux |
 //! | --- | --- |
@@ -10,8 +10,8 @@
 //! | the engine has it, and nothing that was recorded brings it | present; else a difference |
 //! | the engine does not have it | absent; or it came with a [large folio](Judge::came_with_a_folio), or [others](Judge::came_from_elsewhere) wrote it; else a difference |
 //!
-//! So pages are compared one by one where the snapshot lists them, and the resident size with the least and the most that
-//! this allows.
+//! So pages are compared one by one where the snapshot lists them, and the resident size with the least and
+//! the most that this allows.
 
 use super::compare::{FILE_PAGE, Finding, KERNEL};
 use super::files::{AROUND, How};
@@ -299,9 +299,10 @@ impl Judge<'_> {
         self.came_with_a_folio(page, list) || self.came_from_elsewhere(page)
     }
 
-    /// Since 6.18 a fault maps the whole of a large folio, as far as VMA and page table go; before, what of it lies in the
-    /// window. A folio has a power of two of pages and lies at a multiple of that in its file. So `page` is in such a block of
-    /// which a fault mapped a part, and then all of it that lies in the VMA and the file is there.
+    /// Since 6.18 a fault maps the whole of a large folio, as far as VMA and page table go; before, what of
+    /// it lies in the window. A folio has a power of two of pages and lies at a multiple of that in its
+    /// file. So `page` is in such a block of which a fault mapped a part, and then all of it that lies in
+    /// the VMA and the file is there.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         // Behind the end of a file the engine has nothing, and Linux the rest of a block.
@@ -319,8 +320,9 @@ impl Judge<'_> {
         })
     }
 
-    /// Shared memory has pages that write calls, unrecorded faults of the kernel or other address spaces brought in, among which
-    /// no order is kept; a file may have been longer than it was after the run. Such a page comes with a fault near it.
+    /// Shared memory has pages that write calls, unrecorded faults of the kernel or other address spaces
+    /// brought in, among which no order is kept; a file may have been longer than it was after the run.
+    /// Such a page comes with a fault near it.
     fn came_from_elsewhere(&self, page: u64) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         let around = AROUND / PAGE - 1;

@@ -1,16 +1,17 @@
-//! Runs a segment of a plan: tasks side by side on virtual CPUs, each step as soon as what it must wait for is done.
+//! Runs a segment of a plan: tasks side by side on virtual CPUs, each step as soon as what it must wait for
+//! is done.
 //!
-//! A task is data: its next step and its address space. A worker, which is a thread with a virtual CPU, takes a ready task,
-//! takes some of its steps, and puts it back; how many, and which task comes next, is drawn from the seed. A step that must
-//! wait parks its task with the task waited for.
+//! A task is data: its next step and its address space. A worker, which is a thread with a virtual CPU, takes
+//! a ready task, takes some of its steps, and puts it back; how many, and which task comes next, is drawn
+//! from the seed. A step that must wait parks its task with the task waited for.
 //!
 //! | word | states | who changes it |
 //! | --- | --- | --- |
 //! | `Slot::done` | number of steps the task has done | the worker that runs the task |
 //! | `Slot::wanted` | the lowest such number that somebody parked waits for; `u32::MAX`: nobody | under `Slot::parked` |
 //!
-//! Parking stores `wanted` and then reads `done`; finishing a step stores `done` and then reads `wanted`; both sides are
-//! sequentially consistent, so that at least one of them sees the other.
+//! Parking stores `wanted` and then reads `done`; finishing a step stores `done` and then reads `wanted`;
+//! both sides are sequentially consistent, so that at least one of them sees the other.
 
 use super::found::Found;
 use super::image::{Image, Task};

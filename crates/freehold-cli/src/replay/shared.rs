@@ -62,8 +62,8 @@ impl Recorded {
 }
 
 impl World {
-    /// Whether what is in shared memory together can be told: the sizes are known, and if there are any, nobody else has brought pages of it
-    /// in an order that is not recorded.
+    /// Whether what is in shared memory together can be told: the sizes are known, and if there are any,
+    /// nobody else has brought pages of it in an order that is not recorded.
     pub(super) fn tells_blocks(&self) -> bool {
         let Recorded { blocks, is_known } = self.shared;
         let none = blocks
@@ -78,8 +78,8 @@ impl World {
         images.values().map(Weak::as_ptr).collect::<HashSet<_>>().len()
     }
 
-    /// A call was made. Where it has cut a block of 2 MiB that lies behind one entry on Linux, all of that is gone there, until it is touched
-    /// again: the engine maps it by small pages.
+    /// A call was made. Where it has cut a block of 2 MiB that lies behind one entry on Linux, all of that is
+    /// gone there, until it is touched again: the engine maps it by small pages.
     pub(super) fn cut_huge(&self, image: &Image, call: &Call) {
         if !matches!(call.name, Munmap | Mprotect | Madvise | Mlock | Mlock2 | Munlock | Mmap | Mremap)
             || self.shared.blocks == SharedBlocks::default()
@@ -104,7 +104,8 @@ fn has_shared(process: &Process, edge: u64) -> bool {
     })
 }
 
-/// Pages of shared memory that were brought into a file without being touched: blocks do not come around them.
+/// Pages of shared memory that were brought into a file without being touched: blocks do not come around
+/// them.
 pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     let blocks = mapping.engine().shared_blocks();
     let small = matches!(blocks.all, SharedHuge::Never | SharedHuge::Advise | SharedHuge::Deny);

@@ -67,13 +67,14 @@ fn has(area: &Area, code: &[u8; 2]) -> bool {
     area.flags.as_ref().is_some_and(|flags| flags.contains(code))
 }
 
-/// Whether an image has inherited that equal pages may become one: no call of its own has marked anything yet.
+/// Whether an image has inherited that equal pages may become one: no call of its own has marked anything
+/// yet.
 pub(super) fn shows_merging(start: &Start) -> bool {
     matches!(start, Start::Shown(snapshot) if snapshot.areas.iter().any(|area| has(area, b"mg")))
 }
 
-/// Equal pages of `process`, which is a new image, may become one, but for what its snapshot shows otherwise: the stack is made before
-/// that is inherited.
+/// Equal pages of `process`, which is a new image, may become one, but for what its snapshot shows otherwise:
+/// the stack is made before that is inherited.
 ///
 /// # Errors
 /// The engine refused.

@@ -1,7 +1,9 @@
-//! Pages that recorded faults and calls have touched, in an address space or in that which it was forked from.
+//! Pages that recorded faults and calls have touched, in an address space or in that which it was forked
+//! from.
 //!
-//! The kernel also takes faults itself, on behalf of O_DIRECT, futexes, vmsplice or /proc/PID/mem, which are not recorded. So a page
-//! that Linux has and the engine has not is a difference only if something recorded has touched it:
+//! The kernel also takes faults itself, on behalf of O_DIRECT, futexes, vmsplice or /proc/PID/mem, which are
+//! not recorded. So a page that Linux has and the engine has not is a difference only if something recorded
+//! has touched it:
 //!
 //! | a page | a difference if |
 //! | --- | --- |
@@ -10,9 +12,9 @@
 //! | of a file | a fault has touched it or may have brought it along, here: a fork leaves them behind |
 //! | any | a call was to bring it in |
 //!
-//! What a call unmaps has been touched no more, and what it moves goes along. What it discards stays touched: Linux had to discard it, too.
-//! And where a process_madvise has taken pages, of which the recording does not say where, any may be gone; where a file of which it does
-//! not say which has become shorter, any of a file.
+//! What a call unmaps has been touched no more, and what it moves goes along. What it discards stays touched:
+//! Linux had to discard it, too. And where a process_madvise has taken pages, of which the recording does not
+//! say where, any may be gone; where a file of which it does not say which has become shorter, any of a file.
 
 use super::image::lines_in;
 use freehold::space::TASK_SIZE;
@@ -95,8 +97,8 @@ impl Touched {
         }
     }
 
-    /// A call was made: what it was to bring in counts as touched. `locked` says what of some addresses is locked
-    /// now, and not just as pages come.
+    /// A call was made: what it was to bring in counts as touched. `locked` says what of some addresses is
+    /// locked now, and not just as pages come.
     pub(super) fn called(&self, call: &Call, locked: impl FnOnce(Range<u64>) -> Vec<Range<u64>>) {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
@@ -182,7 +184,8 @@ impl Touched {
         Touched(Mutex::new(Both { here: Pages::default(), before }))
     }
 
-    /// Whether something recorded has touched `page`, by its number, in a way that it should be there as what is asked.
+    /// Whether something recorded has touched `page`, by its number, in a way that it should be there as what
+    /// is asked.
     pub(super) fn contains(&self, page: u64, of: Of) -> bool {
         let both = self.lock();
         both.here.contains(page, of) || of != Of::File && both.before.contains(page, of)

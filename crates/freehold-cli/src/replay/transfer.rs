@@ -1,4 +1,5 @@
-//! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording shows.
+//! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording
+//! shows.
 
 use super::calls::{may_use, returned};
 use super::refused::rests_on_length;
@@ -19,8 +20,8 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Moved {
     pub(super) returned: Returned,
-    /// The first byte that is another than the recording shows, where a recorded call wrote it: its address, Linux's byte,
-    /// ours.
+    /// The first byte that is another than the recording shows, where a recorded call wrote it: its address,
+    /// Linux's byte, ours.
     pub(super) other: Option<(u64, u8, u8)>,
     /// Some bytes are others than shown, and may be the program's own.
     pub(super) strange: bool,
@@ -74,7 +75,8 @@ pub(super) fn transfer(
     Some(moved)
 }
 
-/// Whether the kernel could begin to read, or fill, the caller's own memory. The recording tells where that is when it could not.
+/// Whether the kernel could begin to read, or fill, the caller's own memory. The recording tells where that
+/// is when it could not.
 fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
     let fills = planned.call.name == CallName::ProcessVmReadv;
     let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };
@@ -83,8 +85,8 @@ fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
 }
 
 impl Moved {
-    /// Linux moved less, or nothing: whether the caller's own memory, in `process`, may be why. `None`: the recording does not show
-    /// where that is.
+    /// Linux moved less, or nothing: whether the caller's own memory, in `process`, may be why. `None`: the
+    /// recording does not show where that is.
     pub(super) fn falls_short(&mut self, planned: &PlannedCall, process: &Process) -> Option<()> {
         let moves = matches!(planned.call.name, CallName::ProcessVmReadv | CallName::ProcessVmWritev);
         let Some(transfer) = planned.call.transfer.as_ref().filter(|_| moves) else { return Some(()) };
@@ -111,8 +113,8 @@ impl Moved {
     }
 }
 
-/// How many bytes of the pieces, one after the other, the kernel can get at for the program; what was mapped before a recording began
-/// does not count.
+/// How many bytes of the pieces, one after the other, the kernel can get at for the program; what was mapped
+/// before a recording began does not count.
 fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64 {
     let mut sum = 0;
     for &(at, len) in pieces {
@@ -147,8 +149,8 @@ fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 impl Moved {
-    /// A byte that is not zero here came from a recorded call, and one at an address in `written` should have. Others the
-    /// program may have stored.
+    /// A byte that is not zero here came from a recorded call, and one at an address in `written` should
+    /// have. Others the program may have stored.
     fn compare(&mut self, transfer: &Transfer, written: &[Range<u64>], bytes: &[u8]) {
         for (from, text) in shown(transfer) {
             for (place, (linux, ours)) in (from..).zip(text.iter().zip(&bytes[from.min(bytes.len())..])) {

@@ -120,7 +120,8 @@ impl World {
         })
     }
 
-    /// The machine gets the settings of the recorded one, as far as they are known; `shown`: what snapshots show of huge pages.
+    /// The machine gets the settings of the recorded one, as far as they are known; `shown`: what snapshots
+    /// show of huge pages.
     pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
         self.promises = match recording.machine("overcommit") {
@@ -242,7 +243,8 @@ impl World {
         let shmem = [MOUNT, "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
         let mapping = Mapping::new(&self.engine, Zeroes, bytes, shmem)?;
-        // A file that has a name when it is mapped has what the mount says, which is in no recording, and nothing at first.
+        // A file that has a name when it is mapped has what the mount says, which is in no recording, and
+        // nothing at first.
         if file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path {
             mapping.set_mount_huge(Some(SharedHuge::Never));
         }
@@ -278,7 +280,8 @@ impl World {
         matches!(self.mapped(id), Some(Mapped::File(file)) if file.name.starts_with(UNNAMED))
     }
 
-    /// The pages of a file: now, where that is recorded, else as it was found after the run; none where the recording does not tell.
+    /// The pages of a file: now, where that is recorded, else as it was found after the run; none where the
+    /// recording does not tell.
     pub(super) fn length(&self, file: &File<Machine>) -> Option<u64> {
         let now = file.mapping().size();
         if now == UNKNOWN_SIZE { self.lengths.get(file.name()).copied() } else { Some(now.div_ceil(PAGE)) }
@@ -335,7 +338,8 @@ fn key(name: &str) -> u32 {
     digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// Memory with contents, in bytes: no more than half of what the host has left, since a recording may fill it.
+/// Memory with contents, in bytes: no more than half of what the host has left, since a recording may fill
+/// it.
 fn contents() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

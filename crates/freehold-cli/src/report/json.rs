@@ -14,7 +14,8 @@ pub struct Unusable {
     pub reason: String,
 }
 
-/// Counts the shapes that this document has had. One more when a key goes or changes its meaning; keys may come at any time.
+/// Counts the shapes that this document has had. One more when a key goes or changes its meaning; keys may
+/// come at any time.
 const SCHEMA: u32 = 2;
 
 /// All replays, in the order in which they ran, as one JSON document that ends in a line feed.

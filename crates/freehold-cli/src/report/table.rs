@@ -25,8 +25,8 @@ impl Layout {
         WIDTH.saturating_sub(self.indent + others).max(LEAST_NAME)
     }
 
-    /// A table that is too wide for a terminal as several, each with the first column; the first row has the headings. A heading that
-    /// `belongs` to the one before stays with it, as long as that fits.
+    /// A table that is too wide for a terminal as several, each with the first column; the first row has the
+    /// headings. A heading that `belongs` to the one before stays with it, as long as that fits.
     pub fn parts(&self, rows: Vec<Vec<String>>, belongs: impl Fn(&str) -> bool) -> Vec<Vec<Vec<String>>> {
         let wide = |column: &usize| usize::from(self.gap) + width(&rows, *column);
         let all = WIDTH.saturating_sub(self.indent + width(&rows, 0));

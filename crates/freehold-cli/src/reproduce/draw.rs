@@ -1,5 +1,5 @@
-//! Plots as drawings (SVG). Lines differ in dashes and marks, not only in colour; the shade around one is from the smallest to the largest of
-//! its turns.
+//! Plots as drawings (SVG). Lines differ in dashes and marks, not only in colour; the shade around one is
+//! from the smallest to the largest of its turns.
 
 use super::findings::{Axis, Line, Plot, Point};
 use super::span::Span;
@@ -8,7 +8,8 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
 
-/// For which window a plot is drawn. Letters are of a size in each, so that one is not the other made smaller.
+/// For which window a plot is drawn. Letters are of a size in each, so that one is not the other made
+/// smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A large one: the legend stands beside the plot.
@@ -57,7 +58,8 @@ const MARK: i32 = 4;
 const GREY: RGBColor = RGBColor(90, 90, 90);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
 
-/// How lines look, in order: colours that differ for everyone, also in brightness; dash and gap, none for a whole line; marks.
+/// How lines look, in order: colours that differ for everyone, also in brightness; dash and gap, none for a
+/// whole line; marks.
 const LOOKS: [Look; 7] = [
     Look { colour: RGBColor(0, 0, 0), dash: None, mark: Mark::Disc },
     Look { colour: RGBColor(213, 94, 0), dash: Some((10, 5)), mark: Mark::Square },

@@ -1,5 +1,5 @@
-//! What an experiment has found: tables and plots, as data. How they look is for [`text`](super::text), [`page`](super::page) and
-//! [`draw`](super::draw) to say.
+//! What an experiment has found: tables and plots, as data. How they look is for [`text`](super::text),
+//! [`page`](super::page) and [`draw`](super::draw) to say.
 
 use super::measure::Figure;
 use super::unit::Unit;
@@ -38,7 +38,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without the columns that have nothing in any row: what the host was not asked for, or a publication does not say.
+    /// Without the columns that have nothing in any row: what the host was not asked for, or a publication
+    /// does not say.
     pub fn shown(&self) -> Table {
         let some = |column: usize| {
             column == 0 || self.rows.iter().any(|row| !matches!(row.cells[column - 1], Cell::Nothing))
@@ -57,7 +58,8 @@ impl Table {
 }
 
 impl Table {
-    /// What stands in a row under these headings: `WHAT: Exclusive 861 ms, Released 6.1 us.` Nothing where there is no such row, or nothing in it.
+    /// What stands in a row under these headings: `WHAT: Exclusive 861 ms, Released 6.1 us.` Nothing where
+    /// there is no such row, or nothing in it.
     pub fn row_says(&self, what: &str, row: &str, columns: &[&str]) -> Option<String> {
         let row = self.rows.iter().find(|found| found.name == row)?;
         let place = |name: &str| self.columns[1..].iter().position(|column| column == name);

@@ -17,7 +17,8 @@ pub struct Area {
 }
 
 impl Area {
-    /// Maps so many bytes that can be read and written, wherever the kernel likes: it may make one VMA of it and a neighbour.
+    /// Maps so many bytes that can be read and written, wherever the kernel likes: it may make one VMA of it
+    /// and a neighbour.
     ///
     /// # Errors
     ///
@@ -28,7 +29,8 @@ impl Area {
         Ok(Area { at, bytes, apart: false })
     }
 
-    /// Maps so many bytes as a VMA of their own, for pages of 4 KiB: what is compared with them has no others.
+    /// Maps so many bytes as a VMA of their own, for pages of 4 KiB: what is compared with them has no
+    /// others.
     ///
     /// # Errors
     ///
@@ -89,7 +91,8 @@ impl Area {
         let offset = page as usize * PAGE;
         assert!(offset < self.bytes, "page {page} of an area of {} bytes", self.bytes);
         for prot in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-            // SAFETY: within the area; nobody writes to it in between, since `&self` methods of one area are called by one thread.
+            // SAFETY: within the area; nobody writes to it in between, since `&self` methods of one area are
+            // called by one thread.
             unsafe { libc::mprotect(self.pointer().byte_add(offset), PAGE, prot) };
         }
     }

@@ -8,8 +8,8 @@ use std::thread;
 /// What ends a run in order. Whoever started us ignoring one of them wants it ignored.
 const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 
-/// From now on has `tell` called, by a thread of its own, with the first signal that is to end the process. Threads that are started later
-/// are not interrupted by it; until [`stop`], neither is the process.
+/// From now on has `tell` called, by a thread of its own, with the first signal that is to end the process.
+/// Threads that are started later are not interrupted by it; until [`stop`], neither is the process.
 pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     let awaited = awaited();
     // SAFETY: changes the mask of the calling thread; the set lives as long as the call.
@@ -46,7 +46,8 @@ fn awaited() -> libc::sigset_t {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: changes nothing, and writes how the signal is treated to what is ours; all zeroes is a value of it.
+    // SAFETY: changes nothing, and writes how the signal is treated to what is ours; all zeroes is a value of
+    // it.
     let action = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         libc::sigaction(signal, ptr::null(), &mut action);

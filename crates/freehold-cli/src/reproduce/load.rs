@@ -49,7 +49,8 @@ impl World {
         Ok(Process::new(&self.engine, &SpaceConfig { locking, ..SpaceConfig::default() })?)
     }
 
-    /// The same with statistics of its mmap lock: two looks at the clock for each hold, which is much for a short one.
+    /// The same with statistics of its mmap lock: two looks at the clock for each hold, which is much for a
+    /// short one.
     pub fn watched(&self, locking: Locking) -> anyhow::Result<Process> {
         let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
         Ok(Process::new(&self.engine, &config)?)
@@ -86,8 +87,8 @@ pub enum Side {
 /// What the host is called in tables.
 pub const HOST: &str = "Linux (host)";
 
-/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each returned, and the time
-/// until the last was done.
+/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each
+/// returned, and the time until the last was done.
 pub fn for_a_while<R: Send>(
     threads: usize,
     turn: Duration,

@@ -1,4 +1,5 @@
-//! From turns to figures: every side of a comparison does its work once in each turn, and a figure says what its turns have in common.
+//! From turns to figures: every side of a comparison does its work once in each turn, and a figure says what
+//! its turns have in common.
 
 use serde::Serialize;
 
@@ -35,8 +36,8 @@ impl Figure {
         Figure { median, low, high, turns }
     }
 
-    /// By how much `self` is more than `before`, as a part of it, turn by turn: what both have in common, the machine's mood above
-    /// all, drops out. Nothing where `before` is nothing.
+    /// By how much `self` is more than `before`, as a part of it, turn by turn: what both have in common, the
+    /// machine's mood above all, drops out. Nothing where `before` is nothing.
     pub fn change(&self, before: &Figure) -> Option<Figure> {
         self.by_turn(before, |after, before| after / before - 1.0)
     }
@@ -58,8 +59,8 @@ impl Figure {
     }
 }
 
-/// Lets every side work once in each of `turns`; what they found, by side. Each turn begins with another side and every other one goes
-/// backwards, so that none is always first, or always after the same one.
+/// Lets every side work once in each of `turns`; what they found, by side. Each turn begins with another side
+/// and every other one goes backwards, so that none is always first, or always after the same one.
 ///
 /// # Errors
 ///

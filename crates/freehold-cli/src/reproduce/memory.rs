@@ -3,14 +3,15 @@
 use crate::units;
 use std::fs;
 
-/// Bytes that can be had without taking anybody else's: what the kernel says, and what the control group that this process is in may
-/// have. Nothing where neither can be read.
+/// Bytes that can be had without taking anybody else's: what the kernel says, and what the control group that
+/// this process is in may have. Nothing where neither can be read.
 pub fn available() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     [info, of_group()].into_iter().flatten().min()
 }
 
-/// What the control group leaves, if it has a limit. What files have in the page cache goes when it is needed.
+/// What the control group leaves, if it has a limit. What files have in the page cache goes when it is
+/// needed.
 fn of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -28,10 +29,11 @@ fn of_meminfo(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What phantom memory of so many bytes takes of the host when all of it is mapped by pages of 4 KiB: records of frames, page tables, and the
-/// lists of free ones.
+/// What phantom memory of so many bytes takes of the host when all of it is mapped by pages of 4 KiB: records
+/// of frames, page tables, and the lists of free ones.
 pub fn of_phantom(bytes: u64) -> u64 {
-    // 32 bytes of a record and 8 of an entry for each page of 4096 bytes; the rest is for what is around them.
+    // 32 bytes of a record and 8 of an entry for each page of 4096 bytes; the rest is for what is around
+    // them.
     bytes / 4096 * 48 + (64 << 20)
 }
 

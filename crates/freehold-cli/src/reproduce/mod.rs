@@ -1,7 +1,9 @@
-//! `freehold reproduce`: what was published with Linux's steps, measured here, every design of a step side by side in one run.
+//! `freehold reproduce`: what was published with Linux's steps, measured here, every design of a step side by
+//! side in one run.
 //!
-//! An experiment ([`experiments`]) does its work in turns ([`measure`]): each turn every side once, so that whatever mood the machine is in meets
-//! all of them. What it has found is data ([`findings`]), which [`text`] writes for terminals and documents, [`page`] for browsers.
+//! An experiment ([`experiments`]) does its work in turns ([`measure`]): each turn every side once, so that
+//! whatever mood the machine is in meets all of them. What it has found is data ([`findings`]), which
+//! [`text`] writes for terminals and documents, [`page`] for browsers.
 
 pub mod draw;
 pub mod experiments;
@@ -106,8 +108,9 @@ pub fn plan(args: &ReproduceArgs) -> (Vec<&'static dyn Experiment>, Scale) {
     (ALL.into_iter().filter(wanted).collect(), scale)
 }
 
-/// Does the experiments one after the other, and shows `each` what one has found as soon as it is done. One that cannot be done does not keep
-/// the others from it. A signal that is to end the process ends the run: the report is of what was done until then.
+/// Does the experiments one after the other, and shows `each` what one has found as soon as it is done. One
+/// that cannot be done does not keep the others from it. A signal that is to end the process ends the run:
+/// the report is of what was done until then.
 ///
 /// # Errors
 ///

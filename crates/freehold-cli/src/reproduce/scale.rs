@@ -67,7 +67,8 @@ impl Scale {
         threads
     }
 
-    /// Whether the host is to be asked for a mapping of so many bytes: not for more than half of what it has free.
+    /// Whether the host is to be asked for a mapping of so many bytes: not for more than half of what it has
+    /// free.
     pub fn fits_host(&self, bytes: u64) -> bool {
         self.host && memory::available().is_none_or(|available| bytes <= available / 2)
     }

@@ -1,4 +1,5 @@
-//! How far the experiments have come: a line that is drawn again and again on a terminal, elsewhere a line for each beginning and end.
+//! How far the experiments have come: a line that is drawn again and again on a terminal, elsewhere a line
+//! for each beginning and end.
 
 use super::experiments::Experiment;
 use super::scale::Scale;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 /// Thousandths of a second: what the bar counts in.
 const SCALE: f64 = 1000.0;
 
-/// On standard error. All is written by the thread that coordinates the experiments, between two steps, while nothing is measured.
+/// On standard error. All is written by the thread that coordinates the experiments, between two steps, while
+/// nothing is measured.
 pub struct Steps {
     /// Goes away at the end; hidden where there is no terminal.
     bar: ProgressBar,
@@ -27,7 +29,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// For these experiments, which take about as many seconds as they say; shows nothing when it is to be `quiet`.
+    /// For these experiments, which take about as many seconds as they say; shows nothing when it is to be
+    /// `quiet`.
     pub fn new(chosen: &[&dyn Experiment], scale: &Scale, quiet: bool) -> Steps {
         let seconds: f64 = chosen.iter().map(|experiment| experiment.seconds(scale)).sum();
         let terminal = stderr().is_terminal();
@@ -89,8 +92,8 @@ impl Steps {
         result
     }
 
-    /// The time that the rest takes if it is as much slower or faster than expected as what is done was; before much is done, that counts
-    /// for little.
+    /// The time that the rest takes if it is as much slower or faster than expected as what is done was;
+    /// before much is done, that counts for little.
     fn left(&self) -> Duration {
         const TRUST: f64 = 10.0;
         let pace = (self.begun.elapsed().as_secs_f64() + TRUST) / (self.done.get() + TRUST);

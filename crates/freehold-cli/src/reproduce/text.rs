@@ -7,7 +7,8 @@ use super::unit::Unit;
 use crate::report::{Layout, wrapped};
 use crate::units;
 
-/// What a cell says: the median, and half of what lies between the turns' extremes; of a change, and where they lie far apart, both extremes.
+/// What a cell says: the median, and half of what lies between the turns' extremes; of a change, and where
+/// they lie far apart, both extremes.
 pub fn cell(cell: &Cell) -> String {
     match parts(cell) {
         (value, None) => value,

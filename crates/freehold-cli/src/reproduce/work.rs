@@ -1,5 +1,5 @@
-//! The thread that does the experiments, and what it says to the one that has begun it. That one has nothing else to do than to listen, so
-//! that it can end the run at any moment: what was found lies with it.
+//! The thread that does the experiments, and what it says to the one that has begun it. That one has nothing
+//! else to do than to listen, so that it can end the run at any moment: what was found lies with it.
 
 use super::experiments::Experiment;
 use super::findings::Findings;
@@ -17,7 +17,8 @@ const STACK: usize = 8 << 20;
 
 /// What there is to be said.
 enum News {
-    /// What an experiment found, or why it could not be done. The work goes on when somebody has sent an answer.
+    /// What an experiment found, or why it could not be done. The work goes on when somebody has sent an
+    /// answer.
     Done(Result<Findings, String>, Sender<()>),
     /// There is nothing more to do, or the thread has panicked.
     End,
@@ -62,7 +63,8 @@ impl Work {
         Ok(Work { news, worker: worker.context("no thread for the experiments")?, line })
     }
 
-    /// Waits for the end, and hands out what is found as it is found, with the line of progress out of the way.
+    /// Waits for the end, and hands out what is found as it is found, with the line of progress out of the
+    /// way.
     ///
     /// # Panics
     ///

@@ -1,5 +1,6 @@
 //! The kit under loom: every schedule, and every order of accesses that the memory model allows.
-//! What is freed after a grace period or a flush is a cell that loom watches: a use that is not over by then is a race, which it reports.
+//! What is freed after a grace period or a flush is a cell that loom watches: a use that is not over by then
+//! is a race, which it reports.
 #![cfg(loom)]
 
 mod qsbr;

@@ -33,7 +33,8 @@ fn world() -> Arc<World> {
     })
 }
 
-/// A processor: whether its TLB has the translation. Interrupts are taken where it looks for them, between two instructions.
+/// A processor: whether its TLB has the translation. Interrupts are taken where it looks for them, between
+/// two instructions.
 #[derive(Default)]
 struct Cpu {
     translation: Cell<bool>,
@@ -146,7 +147,8 @@ fn crosswise() {
     });
 }
 
-/// A lazy processor comes back, beside a flush: with what it remembers if it was not told to go, else with nothing.
+/// A lazy processor comes back, beside a flush: with what it remembers if it was not told to go, else with
+/// nothing.
 #[test]
 fn a_lazy_processor() {
     model(|| {

@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release --example snapshot_pager`
 //!
-//! One process fills its memory, which is compressed page by page. Another gets the same addresses, registered with a userfaultfd, and
-//! nothing in them; four of its threads check what they find, in an order of their own, while it discards some of it, moves some of it, and
-//! forks. The machine's oracles are on: had anybody seen a page too early, too late or twice, the run would end with a panic.
+//! One process fills its memory, which is compressed page by page. Another gets the same addresses,
+//! registered with a userfaultfd, and nothing in them; four of its threads check what they find, in an order
+//! of their own, while it discards some of it, moves some of it, and forks. The machine's oracles are on: had
+//! anybody seen a page too early, too late or twice, the run would end with a panic.
 
 mod pager;
 

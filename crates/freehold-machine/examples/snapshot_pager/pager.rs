@@ -1,4 +1,5 @@
-//! A pager: serves the faults of a process from a compressed snapshot of its memory, and follows what the process does to it.
+//! A pager: serves the faults of a process from a compressed snapshot of its memory, and follows what the
+//! process does to it.
 
 use freehold::PAGE_SIZE;
 use freehold::access::AccessMode;
@@ -59,7 +60,8 @@ pub struct Pager<'s> {
     work: &'s Work,
     /// Which page of the snapshot belongs to an address. What is not here reads as zeroes.
     pages: BTreeMap<u64, usize>,
-    /// Faults that could not be served, for something was changing: there is a message about it to be read first.
+    /// Faults that could not be served, for something was changing: there is a message about it to be read
+    /// first.
     later: Vec<u64>,
 }
 
@@ -71,7 +73,8 @@ impl<'s> Pager<'s> {
         Pager { snapshot, work, pages, later: Vec::new() }
     }
 
-    /// Serves until the context is closed. Children get pagers of their own, with what is known of the memory at that moment.
+    /// Serves until the context is closed. Children get pagers of their own, with what is known of the memory
+    /// at that moment.
     pub fn serve<'scope>(mut self, uffd: &Uffd, scope: &'scope Scope<'scope, '_>)
     where
         's: 'scope,

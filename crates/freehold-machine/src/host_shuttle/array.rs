@@ -5,7 +5,8 @@ use std::array;
 use std::io;
 use std::sync::OnceLock;
 
-/// Values that get their places together: an array is made and dropped in every schedule, and most of it is never used.
+/// Values that get their places together: an array is made and dropped in every schedule, and most of it is
+/// never used.
 const TOGETHER: usize = 64;
 
 type Places<T> = Box<[OnceLock<Box<T>>; TOGETHER]>;

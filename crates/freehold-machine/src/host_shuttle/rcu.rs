@@ -81,8 +81,8 @@ pub(crate) fn rcu_barrier() {
     let last = state().next;
     run_ripe(state());
     while !state().has_run_before(last) {
-        // Only who has to wait gives way: a checker that takes this for a sign to let others run first would never try what
-        // happens while they stand still.
+        // Only who has to wait gives way: a checker that takes this for a sign to let others run first would
+        // never try what happens while they stand still.
         shuttle::thread::yield_now();
         run_ripe(state());
     }

@@ -7,8 +7,8 @@
 //! Mechanism: what is deferred is linked into batches, a few of them beside each other so that threads do
 //! not meet, and a full batch becomes one deferred function of crossbeam's, pushed at once to where every
 //! thread finds it. Batches run in any order. So each place counts what it still owes in two generations: a
-//! barrier has the next one begin, pushes the batches begun, and drives the epochs until nothing is owed of the
-//! generation before. Barriers take turns, so the other generation owes nothing when it begins.
+//! barrier has the next one begin, pushes the batches begun, and drives the epochs until nothing is owed of
+//! the generation before. Barriers take turns, so the other generation owes nothing when it begins.
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
@@ -76,7 +76,8 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
         unsafe { RcuHead::set(head, list.first, f) };
         list.first = Some(head);
         list.len += 1;
-        // Relaxed: a barrier that has to wait for it has taken the list's lock since; counted before it can run.
+        // Relaxed: a barrier that has to wait for it has taken the list's lock since; counted before it can
+        // run.
         PENDING[at].owed[list.generation].fetch_add(1, Ordering::Relaxed);
         (list.len >= FULL).then(|| list.take())
     };

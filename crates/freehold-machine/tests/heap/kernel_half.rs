@@ -1,5 +1,6 @@
-//! Root tables whose upper half is the kernel's own: it is there in every address space, grows while they run, is never touched by
-//! the engine, and the root goes back empty. The machine looks at each root when its space ends, and at each table when it is freed.
+//! Root tables whose upper half is the kernel's own: it is there in every address space, grows while they
+//! run, is never touched by the engine, and the root goes back empty. The machine looks at each root when its
+//! space ends, and at each table when it is freed.
 
 use freehold::{
     PAGE_SIZE,
@@ -107,7 +108,8 @@ fn a_space_that_memory_does_not_suffice_for() {
     machine.accounting().assert_clean();
 }
 
-/// Tables come out all zero, so the roots among them went back so; and their records, which are the platform's memory.
+/// Tables come out all zero, so the roots among them went back so; and their records, which are the
+/// platform's memory.
 #[test]
 fn what_comes_back_is_empty() {
     let (machine, engine) = machine::<X86_4>();

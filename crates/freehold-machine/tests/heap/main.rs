@@ -1,5 +1,5 @@
-//! What needs the heap that fails on demand. With it the machine also sees what uses the heap where it must not, as the tests of
-//! other programs do on purpose.
+//! What needs the heap that fails on demand. With it the machine also sees what uses the heap where it must
+//! not, as the tests of other programs do on purpose.
 
 #[cfg(not(shuttle))]
 mod failures;

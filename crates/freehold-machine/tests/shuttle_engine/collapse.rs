@@ -1,4 +1,5 @@
-//! MADV_COLLAPSE beside whatever comes to the small pages meanwhile: stores, walkers of the reverse map, pins.
+//! MADV_COLLAPSE beside whatever comes to the small pages meanwhile: stores, walkers of the reverse map,
+//! pins.
 
 use crate::{
     explore::{explore, thread},
@@ -78,8 +79,9 @@ fn moves_beside_it() {
     });
 }
 
-/// Walks of the reverse map that begin when entries are closed already, and not all pages copied: a page that has a marker for its
-/// entry just when its turn to be copied comes would be taken for none, and zeroes would come in its place.
+/// Walks of the reverse map that begin when entries are closed already, and not all pages copied: a page that
+/// has a marker for its entry just when its turn to be copied comes would be taken for none, and zeroes would
+/// come in its place.
 #[test]
 fn walks_in_the_midst_of_it() {
     explore("walks to pages that are just being copied into a huge one", 20, |locking| {

@@ -10,7 +10,8 @@ pub use {checker::explore, shuttle::thread};
 /// Whether a checker chooses the schedules.
 pub const CHECKED: bool = cfg!(shuttle);
 
-/// Runs `scenario` with every design of the locks. `share` is how many of the usual schedules it is worth, in percent.
+/// Runs `scenario` with every design of the locks. `share` is how many of the usual schedules it is worth, in
+/// percent.
 #[cfg(not(shuttle))]
 pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
     Locking::ALL.into_iter().for_each(scenario);
@@ -31,8 +32,8 @@ mod checker {
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
-    /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half of the time at
-    /// few places: what one thread does has to fit into a narrow gap of another's.
+    /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half
+    /// of the time at few places: what one thread does has to fit into a narrow gap of another's.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         let scenario = Arc::new(scenario);
         let [quick, full, long] = SCHEDULES;

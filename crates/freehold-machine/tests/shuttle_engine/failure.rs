@@ -1,5 +1,6 @@
-//! Memory that fails, and what is done to all entries of a page, beside what programs do: nobody keeps a way to a frame out of use,
-//! a store is there, written back, or reported lost, and a page out of its file's cache is mapped nowhere (C-27).
+//! Memory that fails, and what is done to all entries of a page, beside what programs do: nobody keeps a way
+//! to a frame out of use, a store is there, written back, or reported lost, and a page out of its file's
+//! cache is mapped nowhere (C-27).
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -133,8 +134,8 @@ fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
             (failure.join().unwrap(), fork.join().unwrap(), store.join().unwrap())
         });
         let mut cpu = scene.machine.cpu(2);
-        // A copy made in time is another page; what has the old one, the one who stored to it when he was its last user too, has
-        // lost it.
+        // A copy made in time is another page; what has the old one, the one who stored to it when he was its
+        // last user too, has lost it.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);
@@ -165,7 +166,8 @@ fn a_page_fails_where_it_moves_to() {
                 Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
                 Err(error) => panic!("{error}"),
             });
-            // Wherever it is by now: a move comes to the parent first, and may not have come to the child yet.
+            // Wherever it is by now: a move comes to the parent first, and may not have come to the child
+            // yet.
             scope.spawn(|| {
                 if let Some(pfn) = scene.process.frame_at(page(0)) {
                     fail(&scene.engine, pfn);

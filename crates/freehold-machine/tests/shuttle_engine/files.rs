@@ -1,5 +1,5 @@
-//! A file mapped by two processes: truncation beside faults and munmaps (C-26). An access finds data or is a bus error; no page
-//! is lost, and none outlives its place in the file.
+//! A file mapped by two processes: truncation beside faults and munmaps (C-26). An access finds data or is a
+//! bus error; no page is lost, and none outlives its place in the file.
 
 use crate::{
     explore::{explore, thread},
@@ -76,8 +76,8 @@ fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
     });
 }
 
-/// A truncation beside who takes the range away, by munmap or by another mapping: when it is over nobody reaches the page, whatever
-/// of it is still to be zapped or flushed.
+/// A truncation beside who takes the range away, by munmap or by another mapping: when it is over nobody
+/// reaches the page, whatever of it is still to be zapped or flushed.
 #[test]
 fn c26_truncation_beside_whoever_takes_the_range() {
     explore("truncation beside munmap and mmap over the range", 60, |locking| {

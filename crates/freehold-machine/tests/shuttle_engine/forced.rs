@@ -1,5 +1,5 @@
-//! A debugger's store to read-only memory beside DONTNEED of it (C-2): it saw a page to be copied, and when its fault comes
-//! there is none. What the fault then makes, the program must not be able to write.
+//! A debugger's store to read-only memory beside DONTNEED of it (C-2): it saw a page to be copied, and when
+//! its fault comes there is none. What the fault then makes, the program must not be able to write.
 
 use crate::{
     explore::{explore, thread},
@@ -13,7 +13,8 @@ use freehold::{
 };
 use std::ops::Range;
 
-/// The pages are read-only, and page 0 is not known to be its own; it holds `before` if it is not taken away, and `after` if so.
+/// The pages are read-only, and page 0 is not known to be its own; it holds `before` if it is not taken away,
+/// and `after` if so.
 fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
     let len = (pages.end - pages.start) * PAGE;
     thread::scope(|scope| {

@@ -1,6 +1,8 @@
-//! Huge pages of pools, in two and three processes: who faults, shares tables, leaves them, and takes pages away.
+//! Huge pages of pools, in two and three processes: who faults, shares tables, leaves them, and takes pages
+//! away.
 //!
-//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page and no reservation is lost.
+//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page
+//! and no reservation is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -59,7 +61,8 @@ fn at(page: u64) -> u64 {
     BASE + page * HUGE
 }
 
-/// A file, and two processes with one table for it, page n with n + 1 in it; a processor that remembers what the first has.
+/// A file, and two processes with one table for it, page n with n + 1 in it; a processor that remembers what
+/// the first has.
 fn sharing(scene: &Scene, pages: u64) -> (Open, Process, Vcpu) {
     let (file, other) = (open(scene), scene.another());
     let mut cpu = scene.machine.cpu(OLD);
@@ -84,7 +87,8 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
-/// The only one who has a table unmaps, while two others look for a table to share, and find it, or each other's, or make one.
+/// The only one who has a table unmaps, while two others look for a table to share, and find it, or each
+/// other's, or make one.
 #[test]
 fn share_beside_munmap() {
     explore_both("huge pages: a table is looked for while its only user unmaps", 16, 1, |scene| {
@@ -152,7 +156,8 @@ fn fault_beside_a_hole() {
     });
 }
 
-/// A part of one process' span goes while the other faults: neither ends up with a part of a shared table (C-12).
+/// A part of one process' span goes while the other faults: neither ends up with a part of a shared table
+/// (C-12).
 #[test]
 fn split_beside_faults() {
     explore_both("huge pages: a split beside faults elsewhere", 8, 3, |scene| {
@@ -176,7 +181,8 @@ fn split_beside_faults() {
     });
 }
 
-/// All who have a table leave it at once, while one more comes: who is last frees it, and nobody walks it then (C-13, C-15).
+/// All who have a table leave it at once, while one more comes: who is last frees it, and nobody walks it
+/// then (C-13, C-15).
 #[test]
 fn all_leave() {
     explore_both("huge pages: all leave a table", 8, 1, |scene| {
@@ -195,7 +201,8 @@ fn all_leave() {
     });
 }
 
-/// A child's VMA can be found when it has a lock of its own (C-18), and its tables are left like all others (C-16).
+/// A child's VMA can be found when it has a lock of its own (C-18), and its tables are left like all others
+/// (C-16).
 #[test]
 fn fork_beside_a_hole() {
     explore_both("huge pages: fork beside a hole", 8, 2, |scene| {
@@ -218,7 +225,8 @@ fn fork_beside_a_hole() {
     });
 }
 
-/// Rights go from one process while another, that has the same, and a third, that may only read, look for tables.
+/// Rights go from one process while another, that has the same, and a third, that may only read, look for
+/// tables.
 #[test]
 fn rights_beside_sharing() {
     explore_both("huge pages: rights beside sharing", 8, 1, |scene| {
@@ -252,7 +260,8 @@ fn rights_beside_sharing() {
     });
 }
 
-/// A table is found for the first time by another process while its owner takes rights, and pages, away: it must not be shared then.
+/// A table is found for the first time by another process while its owner takes rights, and pages, away: it
+/// must not be shared then.
 #[test]
 fn first_share_beside_changes() {
     explore_both("huge pages: a table found while it changes", 8, 2, |scene| {
@@ -288,7 +297,8 @@ fn first_share_beside_changes() {
     });
 }
 
-/// A fault has a table in hand that a hole takes out of its space, and that the last one to have it then frees.
+/// A fault has a table in hand that a hole takes out of its space, and that the last one to have it then
+/// frees.
 #[test]
 fn a_table_in_hand() {
     explore_both("huge pages: a fault, a hole, and who frees the table", 8, 3, |scene| {
@@ -350,7 +360,8 @@ fn migration() {
     });
 }
 
-/// A reservation is good whatever another thread gives back meanwhile, with no page to spare: the lock of private mappings.
+/// A reservation is good whatever another thread gives back meanwhile, with no page to spare: the lock of
+/// private mappings.
 #[test]
 fn reservations_beside_dontneed() {
     explore_both("huge pages: a fault beside DONTNEED of the only page", 8, 1, |scene| {
@@ -383,7 +394,8 @@ fn the_last_page() {
     });
 }
 
-/// Fork, and both write, with a page for one of them: the owner gets it, the child its own or a bus error (C-28).
+/// Fork, and both write, with a page for one of them: the owner gets it, the child its own or a bus error
+/// (C-28).
 #[test]
 fn copies_of_the_owner() {
     explore_both("huge pages: copies with too few pages", 8, 2, |scene| {

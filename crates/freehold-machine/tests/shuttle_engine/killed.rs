@@ -1,4 +1,5 @@
-//! A fatal signal at every wait that may be interrupted (C-72): the call says so, holds no lock, and has changed nothing.
+//! A fatal signal at every wait that may be interrupted (C-72): the call says so, holds no lock, and has
+//! changed nothing.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -15,12 +16,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Calls of one scenario that ended early, over all its schedules: a scenario in which none does shows nothing.
+/// Calls of one scenario that ended early, over all its schedules: a scenario in which none does shows
+/// nothing.
 type Ended = Arc<AtomicU64>;
 
-/// Explores `attempt` with a fatal signal at the first wait of the thread that makes it, then at the second. Two other threads
-/// keep it waiting: one maps and unmaps elsewhere, one faults in the VMA of the pages 0 to 4, of which the first three are there,
-/// and stay unless `attempt` takes them. `attempt` says whether it was killed.
+/// Explores `attempt` with a fatal signal at the first wait of the thread that makes it, then at the second.
+/// Two other threads keep it waiting: one maps and unmaps elsewhere, one faults in the VMA of the pages 0 to
+/// 4, of which the first three are there, and stay unless `attempt` takes them. `attempt` says whether it was
+/// killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();
     let attempt = Arc::new(attempt);

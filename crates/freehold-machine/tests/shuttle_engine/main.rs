@@ -1,12 +1,12 @@
-//! The engine under every schedule tried, for every design of its locks. One group of scenarios a file; each bears the number
-//! of the hazard it was written against.
+//! The engine under every schedule tried, for every design of its locks. One group of scenarios a file; each
+//! bears the number of the hazard it was written against.
 //!
-//! What is looked for, besides the assertions of the scenarios: the machine's oracles (translations that outlive their frame
-//! or table, writes to freed memory, double frees), the checker's deadlocks, ranks of locks, and at the end of every run the
-//! engine's own `check` and the machine's accounts.
+//! What is looked for, besides the assertions of the scenarios: the machine's oracles (translations that
+//! outlive their frame or table, writes to freed memory, double frees), the checker's deadlocks, ranks of
+//! locks, and at the end of every run the engine's own `check` and the machine's accounts.
 //!
-//! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_EFFORT=long` means many times the
-//! schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
+//! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_EFFORT=long` means
+//! many times the schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
 
 mod collapse;
 mod direct;

@@ -1,5 +1,5 @@
-//! mprotect beside faults (C-22): an access meets the old rights or the new ones, and never the old ones after mprotect has
-//! returned.
+//! mprotect beside faults (C-22): an access meets the old rights or the new ones, and never the old ones
+//! after mprotect has returned.
 
 use crate::{
     explore::{explore, thread},

@@ -1,4 +1,5 @@
-//! mremap beside faults (C-39, C-40): a page is at its old place or at its new one, with everything that was stored to it.
+//! mremap beside faults (C-39, C-40): a page is at its old place or at its new one, with everything that was
+//! stored to it.
 
 use crate::{
     explore::{explore, thread},

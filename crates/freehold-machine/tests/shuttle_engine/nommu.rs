@@ -1,6 +1,6 @@
-//! Without an MMU: a file's pages mapped in place beside a truncation, text that one maps while the last who had it lets go of
-//! it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody else's. The designs of an address
-//! space's locks make no difference here: each is a turn.
+//! Without an MMU: a file's pages mapped in place beside a truncation, text that one maps while the last who
+//! had it lets go of it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody
+//! else's. The designs of an address space's locks make no difference here: each is a turn.
 
 use crate::{
     explore::{explore, thread},

@@ -1,9 +1,10 @@
-//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside whoever wants the VMA without
-//! readers.
+//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside whoever wants the
+//! VMA without readers.
 //!
-//! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine around the lock (C-19, C-22); a lock
-//! that overlooks a reader in a slot is found by loom (`freehold-sync/tests/loom_vma`), for a schedule in which readers meet and a
-//! whole system call then fits into one of their faults is too rare here.
+//! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine
+//! around the lock (C-19, C-22); a lock that overlooks a reader in a slot is found by loom
+//! (`freehold-sync/tests/loom_vma`), for a schedule in which readers meet and a whole system call then fits
+//! into one of their faults is too rare here.
 
 use crate::{
     explore::{explore, thread},
@@ -28,7 +29,8 @@ fn first_stores(
     }
 }
 
-/// Maps the pages and has threads meet there, so that in most schedules the VMA has per-CPU readers afterwards. One page is there then.
+/// Maps the pages and has threads meet there, so that in most schedules the VMA has per-CPU readers
+/// afterwards. One page is there then.
 fn meet(scene: &Scene) {
     map(&scene.process, 0..PAGES, ANON);
     scene.process.space().handle_fault(page(PAGES - 1), Access::WRITE).unwrap();

@@ -1,5 +1,5 @@
-//! A page that somebody besides the page tables has (C-56): a store makes a copy unless the page is exclusive, so that a reader of
-//! one side never sees what the other side stored after the fork.
+//! A page that somebody besides the page tables has (C-56): a store makes a copy unless the page is
+//! exclusive, so that a reader of one side never sees what the other side stored after the fork.
 
 use crate::{
     explore::{explore, thread},

@@ -1,5 +1,6 @@
-//! Pages pinned without a lock, beside everything that takes pages away, shares them or moves them (C-56, C-57). A program and who
-//! has pinned its page see one memory, as long as the page is mapped; and a pin keeps its frame, whatever becomes of the mapping.
+//! Pages pinned without a lock, beside everything that takes pages away, shares them or moves them (C-56,
+//! C-57). A program and who has pinned its page see one memory, as long as the page is mapped; and a pin
+//! keeps its frame, whatever becomes of the mapping.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -103,7 +104,8 @@ fn c57_a_pin_beside_fork_and_migration() {
     });
 }
 
-/// The last other side of a shared page stores or ends while the page is pinned to be read: it is either copied or ours alone.
+/// The last other side of a shared page stores or ends while the page is pinned to be read: it is either
+/// copied or ours alone.
 #[test]
 fn c56_a_pin_of_a_shared_page() {
     explore("a pin of a shared page beside stores and an end", 60, |locking| {

@@ -1,5 +1,5 @@
-//! Probes that come and go beside everything that maps the text: when a probe has come, no process is without it; when it has
-//! gone, none has it; the file never has it, and no store is lost.
+//! Probes that come and go beside everything that maps the text: when a probe has come, no process is without
+//! it; when it has gone, none has it; the file never has it, and no store is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -142,7 +142,8 @@ fn c4_a_probe_comes_where_a_flush_is_owed() {
             scope.spawn(|| scene.process.madvise(page(1), PAGE, Advice::DontNeed).unwrap());
             scope.spawn(|| {
                 add(&file);
-                // The entry was gone, perhaps; what this CPU remembers of it may not be there any more either.
+                // The entry was gone, perhaps; what this CPU remembers of it may not be there any more
+                // either.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
         });

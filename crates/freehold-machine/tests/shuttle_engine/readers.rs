@@ -1,8 +1,8 @@
 //! As many readers of a VMA as can be counted (C-20).
 //!
-//! A look-up without locks gained a second way to fail, and its caller took what came back for a VMA. With the count at its
-//! limit everybody has to go by the lock of the address space, and no count may be lost on the way. The checkers' builds
-//! count up to two readers.
+//! A look-up without locks gained a second way to fail, and its caller took what came back for a VMA. With
+//! the count at its limit everybody has to go by the lock of the address space, and no count may be lost on
+//! the way. The checkers' builds count up to two readers.
 
 use crate::{
     explore::{CHECKED, explore, thread},

@@ -1,4 +1,5 @@
-//! VMAs that are reused by another address space while somebody looks for them in the one they left (C-19, C-22).
+//! VMAs that are reused by another address space while somebody looks for them in the one they left (C-19,
+//! C-22).
 
 use crate::{
     explore::{explore, thread},

@@ -182,7 +182,8 @@ fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, 
             });
             scope.spawn(|| {
                 let new = scene.engine.migrate(old).unwrap();
-                // An entry that moves on while the walk does may be met at both places, but at one of them it is.
+                // An entry that moves on while the walk does may be met at both places, but at one of them it
+                // is.
                 assert_ne!(scene.engine.entries_of(new), 0);
             });
             // Uses what its TLB knows; the machine notices if that has gone to others.

@@ -1,5 +1,5 @@
-//! What the scenarios play on: a small machine, one engine, one or two processes, and pages numbered from a border between
-//! page tables.
+//! What the scenarios play on: a small machine, one engine, one or two processes, and pages numbered from a
+//! border between page tables.
 
 use freehold::{
     PAGE_SIZE,

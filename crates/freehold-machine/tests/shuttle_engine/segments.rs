@@ -1,4 +1,5 @@
-//! System V segments at their end (C-71): beside the call that ends one, others attach it or are refused, but nobody attaches what goes.
+//! System V segments at their end (C-71): beside the call that ends one, others attach it or are refused, but
+//! nobody attaches what goes.
 
 use crate::{
     explore::{explore, thread},

@@ -1,5 +1,5 @@
-//! Mappings by an embedder's hooks: frames that are taken back beside who asks for them, hooks that fail beside siblings, and
-//! VMAs that are closed once however they end.
+//! Mappings by an embedder's hooks: frames that are taken back beside who asks for them, hooks that fail
+//! beside siblings, and VMAs that are closed once however they end.
 
 use crate::{
     explore::{explore, thread},
@@ -29,7 +29,8 @@ const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 /// What lies in frames that were taken back.
 const GONE: u64 = u64::MAX;
 
-/// A device of two banks of memory, of which one is in use. It waits for nothing, so the checker has no business with it.
+/// A device of two banks of memory, of which one is in use. It waits for nothing, so the checker has no
+/// business with it.
 struct Board {
     machine: Machine,
     frames: [Pfn; 2 * PAGES as usize],
@@ -282,7 +283,8 @@ fn c31_an_mmap_hook_fails_beside_a_sibling() {
     });
 }
 
-/// C-30, C-31: munmap of a part, fork, and a mapping over the rest: each VMA is closed once, and the board goes once.
+/// C-30, C-31: munmap of a part, fork, and a mapping over the rest: each VMA is closed once, and the board
+/// goes once.
 #[test]
 fn c30_each_vma_is_closed_once() {
     explore("munmap beside fork and a mapping over it", 60, |locking| {

@@ -1,5 +1,5 @@
-//! Looks at VMAs without a lock, or with one VMA's: each sees what was there at one moment (C-70), and who finds nothing finds
-//! what never was.
+//! Looks at VMAs without a lock, or with one VMA's: each sees what was there at one moment (C-70), and who
+//! finds nothing finds what never was.
 
 use crate::{
     explore::{explore, thread},

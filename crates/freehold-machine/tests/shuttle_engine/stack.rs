@@ -26,7 +26,8 @@ fn c03_growth_into_what_is_being_unmapped() {
             let (scene, mut old) = (&scene, old);
             scope.spawn(move || {
                 let mut cpu = scene.machine.cpu(3);
-                // Until the munmap is over the old page may be seen; a page of zeroes is the stack's, and stays.
+                // Until the munmap is over the old page may be seen; a page of zeroes is the stack's, and
+                // stays.
                 loop {
                     match scene.process.load(&mut cpu, page(6)) {
                         Ok(0u64) => break,
@@ -113,7 +114,8 @@ fn c01_growth_beside_the_end_of_the_stack() {
     });
 }
 
-/// exec moves a stack, over a part of itself, beside who moves its pages to other frames: each page is found by both, wherever it is.
+/// exec moves a stack, over a part of itself, beside who moves its pages to other frames: each page is found
+/// by both, wherever it is.
 #[test]
 fn c40_a_stack_that_moves_beside_its_pages() {
     explore("a stack moves beside moves of its pages", 120, |locking| {

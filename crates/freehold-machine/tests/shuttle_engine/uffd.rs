@@ -1,5 +1,6 @@
-//! userfaultfd: no wake-up is lost, nobody sleeps for what will not come, and what the pager does fits between everything else (C-25, C-48,
-//! C-50, C-53, C-54). A sleeper that nobody wakes is the checker's deadlock.
+//! userfaultfd: no wake-up is lost, nobody sleeps for what will not come, and what the pager does fits
+//! between everything else (C-25, C-48, C-50, C-53, C-54). A sleeper that nobody wakes is the checker's
+//! deadlock.
 
 use crate::{
     explore::{explore, thread},

@@ -1,5 +1,5 @@
-//! A file whose contents are long in coming: a fault that waits for them holds nothing that anybody needs, whatever happens to the
-//! mapping and the file meanwhile.
+//! A file whose contents are long in coming: a fault that waits for them holds nothing that anybody needs,
+//! whatever happens to the mapping and the file meanwhile.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -131,7 +131,8 @@ fn the_mapping_goes_meanwhile() {
     });
 }
 
-/// C-72: who waits for a truncation, which waits for a page that is being read, can be killed; the others go on.
+/// C-72: who waits for a truncation, which waits for a page that is being read, can be killed; the others go
+/// on.
 #[test]
 fn c72_killed_while_the_store_hangs() {
     // Not the checker's: it goes on from schedule to schedule.

@@ -1,8 +1,8 @@
 //! The engine as a subject: on a machine in this process, with real memory, virtual CPUs and every oracle on.
 //!
-//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped and the
-//! machine must have nothing in use. Calls are made, and memory is touched, by several virtual CPUs in turn, so that
-//! translations that should have been flushed are found out by the machine's TLBs.
+//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped and
+//! the machine must have nothing in use. Calls are made, and memory is touched, by several virtual CPUs in
+//! turn, so that translations that should have been flushed are found out by the machine's TLBs.
 //!
 //! The engine's address spaces are empty; what [`World`] says lies outside the arena is made by `outside`.
 //!
@@ -42,7 +42,8 @@ struct Run {
 pub struct Engine {
     world: World,
     locking: Locking,
-    /// Whether `mincore` reports pages of files as resident whatever the page cache holds, as the model does.
+    /// Whether `mincore` reports pages of files as resident whatever the page cache holds, as the model
+    /// does.
     file_pages_resident: bool,
     run: Option<Run>,
     cpus: Vec<Cpu<X86_4>>,
@@ -50,7 +51,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine in a world: that of [`world_for`](Self::world_for), or that of a kernel it is compared with.
+    /// The engine in a world: that of [`world_for`](Self::world_for), or that of a kernel it is compared
+    /// with.
     ///
     /// # Panics
     ///
@@ -64,7 +66,8 @@ impl Engine {
         engine
     }
 
-    /// Lets `mincore` report pages of files as the model does; for a comparison with something else than the model.
+    /// Lets `mincore` report pages of files as the model does; for a comparison with something else than the
+    /// model.
     #[must_use]
     pub fn with_file_pages_resident(mut self) -> Engine {
         self.file_pages_resident = true;

@@ -5,9 +5,9 @@
 //!    |---- nothing ----|--- arena ---|---- nothing ----|---- data ----|
 //! ```
 //!
-//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world in which the
-//! process has some outside the arena: RLIMIT_DATA has two rules, of which only one counts what is mapped. It maps an
-//! empty file, so that nothing can ever be brought into it.
+//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world in
+//! which the process has some outside the arena: RLIMIT_DATA has two rules, of which only one counts what is
+//! mapped. It maps an empty file, so that nothing can ever be brought into it.
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;

@@ -47,7 +47,8 @@ extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut lib
 /// One byte load; `Err` when a signal came.
 fn load(addr: u64) -> Result<u8, ()> {
     let (value, failed): (u64, u64);
-    // SAFETY: the address may be anything; a fault resumes at label 2. Nothing but the named registers changes.
+    // SAFETY: the address may be anything; a fault resumes at label 2. Nothing but the named registers
+    // changes.
     unsafe {
         asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "movzx {v:e}, byte ptr [{a}]",
             "jmp 3f", "2:", "mov {f:e}, 1", "3:",

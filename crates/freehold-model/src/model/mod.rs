@@ -299,7 +299,8 @@ impl Subject for Model {
 }
 
 impl Counters {
-    /// Counts `pages` of a mapping with these flags in (or, negative, out), `map_count` and `locked_vm` apart.
+    /// Counts `pages` of a mapping with these flags in (or, negative, out), `map_count` and `locked_vm`
+    /// apart.
     fn add(&mut self, flags: u32, pages: i64) {
         self.total_vm += pages;
         if flags & (vmflag::EXEC | vmflag::WRITE | vmflag::GROWSDOWN) == vmflag::EXEC {

@@ -27,8 +27,8 @@ impl Process {
         inside.map(|v| (v.end.min(end) - v.start.max(start)) / PAGE).sum()
     }
 
-    /// Splits so that no VMA straddles the range. Refused if a hole cut into one VMA makes two of it, which the limit may forbid,
-    /// and where something is sealed; what was split until then stays so.
+    /// Splits so that no VMA straddles the range. Refused if a hole cut into one VMA makes two of it, which
+    /// the limit may forbid, and where something is sealed; what was split until then stays so.
     pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
         let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(()) };
         if start > self.vmas[i].start {

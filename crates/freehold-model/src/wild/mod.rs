@@ -1,7 +1,9 @@
-//! Wild calls: every public call of the engine, with arguments that no sane program would pass. Nothing may panic, and `check` holds.
+//! Wild calls: every public call of the engine, with arguments that no sane program would pass. Nothing may
+//! panic, and `check` holds.
 //!
-//! What comes of a call is not looked at: whether the engine answers as Linux does is what [`compare`](crate::compare) is for. The
-//! calls come from bytes, so that a fuzzer and a seeded test share them; [`run`] plays one life on a machine of its own.
+//! What comes of a call is not looked at: whether the engine answers as Linux does is what
+//! [`compare`](crate::compare) is for. The calls come from bytes, so that a fuzzer and a seeded test share
+//! them; [`run`] plays one life on a machine of its own.
 //!
 //! ```text
 //! values.rs   numbers: edges of pages, tables and user space, signs, overflows; or something that is mapped

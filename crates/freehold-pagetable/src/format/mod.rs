@@ -18,7 +18,8 @@ bitflags! {
     /// What a leaf permits and remembers. Reading is implied by the leaf's being there, except under
     /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
     ///
-    /// The numbers are those of x86-64's bits, where it has them: entries are read and written for every page that is touched.
+    /// The numbers are those of x86-64's bits, where it has them: entries are read and written for every page
+    /// that is touched.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
         /// The frame stays attached, every access faults: `PROT_NONE`, and entries left to be faulted
@@ -132,9 +133,9 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
     /// The end of the addresses a process may use. An address at or above it has no table here.
     const USER_END: u64;
-    /// Entries of the root table by which addresses below [`USER_END`](Self::USER_END) are translated. The rest, from this index on,
-    /// are the embedding kernel's own: nothing walks or writes them but [`PageTable::destroy`](crate::PageTable::destroy), which
-    /// empties them.
+    /// Entries of the root table by which addresses below [`USER_END`](Self::USER_END) are translated. The
+    /// rest, from this index on, are the embedding kernel's own: nothing walks or writes them but
+    /// [`PageTable::destroy`](crate::PageTable::destroy), which empties them.
     const USER_ENTRIES: usize = VirtAddr::new(Self::USER_END - 1).index(Self::ROOT) + 1;
 
     /// A leaf of `level` that starts at `pfn`.

@@ -96,7 +96,8 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn kind(raw: u64, level: Level) -> Kind {
-        // A table first: every walk asks this at every level, and of what it finds there nearly all are tables.
+        // A table first: every walk asks this at every level, and of what it finds there nearly all are
+        // tables.
         if level != Level::Pte && raw & (P | PS) == P {
             Kind::Table { pfn: Self::pfn(raw) }
         } else if Self::is_leaf(raw, level) {

@@ -91,8 +91,8 @@ impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
     }
 }
 
-/// By start; the gap search walks down from the top, as it must without an augmented tree. It is given the same
-/// request, which its first hole does not satisfy unless the workload made one.
+/// By start; the gap search walks down from the top, as it must without an augmented tree. It is given the
+/// same request, which its first hole does not satisfy unless the workload made one.
 pub struct Std(BTreeMap<u64, Entry>);
 
 impl Subject for Std {
@@ -225,7 +225,8 @@ impl<S: Subject> Workload<S> {
         black_box(self.subject.gap(black_box(2 * PAGE)));
     }
 
-    /// The only gap that is large enough lies below everything: an unaugmented tree has to look at every entry.
+    /// The only gap that is large enough lies below everything: an unaugmented tree has to look at every
+    /// entry.
     #[inline]
     pub fn gap_far(&mut self) {
         black_box(self.subject.gap(black_box(8 * PAGE)));

@@ -1,13 +1,13 @@
 //! The balance of the interval tree: weak AVL.
 //!
-//! Every link has a rank. A missing child has rank -1, a leaf has rank 0, and a child's rank lies one or two below its
-//! parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it, and the tree is never deeper than twice
-//! the logarithm of its size, whatever is inserted and removed, where and in which order. Without removals it is an AVL
-//! tree.
+//! Every link has a rank. A missing child has rank -1, a leaf has rank 0, and a child's rank lies one or two
+//! below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it, and the tree is
+//! never deeper than twice the logarithm of its size, whatever is inserted and removed, where and in which
+//! order. Without removals it is an AVL tree.
 //!
-//! Of a rank only the parity is kept, in the parent's address: with the rules kept everywhere else, it tells a child one
-//! below its parent (parities differ) from one two below (equal), and after an insertion or a removal the one at the
-//! place of the change that is none below, or three.
+//! Of a rank only the parity is kept, in the parent's address: with the rules kept everywhere else, it tells
+//! a child one below its parent (parities differ) from one two below (equal), and after an insertion or a
+//! removal the one at the place of the change that is none below, or three.
 //!
 //! An insertion rotates twice at most, a removal too; on average both change a constant number of ranks.
 //!
@@ -25,7 +25,8 @@ fn is_odd(child: Option<Ptr>) -> bool {
 }
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// `at` was inserted as a leaf: until its rank lies below its parent's, the parent's rises, or a rotation ends it.
+    /// `at` was inserted as a leaf: until its rank lies below its parent's, the parent's rises, or a rotation
+    /// ends it.
     pub(super) fn rise(&mut self, mut at: Ptr) {
         while let Some(above) = get(at).parent() {
             let (link, parent) = (get(at), get(above));
@@ -60,8 +61,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// What hangs below `above` where `child` hangs has lost a rank. Until that is no more than two below its parent's,
-    /// the parent's falls, or a rotation ends it.
+    /// What hangs below `above` where `child` hangs has lost a rank. Until that is no more than two below its
+    /// parent's, the parent's falls, or a rotation ends it.
     pub(super) fn fall(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
         while let Some(at) = above {
             let parent = get(at);
@@ -91,7 +92,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// A child of `above` is three below it, the other, `sibling`, one; of whose children one at least is one below.
+    /// A child of `above` is three below it, the other, `sibling`, one; of whose children one at least is one
+    /// below.
     fn rotate_fallen(&mut self, above: Ptr, sibling: Ptr, inner: Option<Ptr>, outer: Option<Ptr>) {
         let (parent, link) = (get(above), get(sibling));
         match inner.filter(|_| is_odd(outer) == link.is_odd()) {

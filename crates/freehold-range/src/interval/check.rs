@@ -4,8 +4,8 @@ use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// Verifies the whole tree: order, largest ends, parents, ranks, and that it is no deeper than twice the logarithm of
-    /// its size.
+    /// Verifies the whole tree: order, largest ends, parents, ranks, and that it is no deeper than twice the
+    /// logarithm of its size.
     ///
     /// # Panics
     ///

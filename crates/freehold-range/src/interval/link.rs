@@ -8,7 +8,8 @@ pub(super) type Ptr = NonNull<IntervalLink>;
 
 /// What an object embeds to be held by an [`IntervalTree`](super::IntervalTree).
 pub struct IntervalLink {
-    /// The parent; in the lowest bit of its address whether the rank of this link is odd, see [`balance`](super::balance).
+    /// The parent; in the lowest bit of its address whether the rank of this link is odd, see
+    /// [`balance`](super::balance).
     parent: Cell<*mut IntervalLink>,
     pub(super) left: Cell<Option<Ptr>>,
     pub(super) right: Cell<Option<Ptr>>,
@@ -21,8 +22,8 @@ pub struct IntervalLink {
 
 const _: () = assert!(align_of::<IntervalLink>() > IntervalLink::ODD, "the lowest bit of an address is free");
 
-// SAFETY: the fields are accessed only by methods of the tree, under the lock that guards it, or by the object's owner
-// while the link is in no tree.
+// SAFETY: the fields are accessed only by methods of the tree, under the lock that guards it, or by the
+// object's owner while the link is in no tree.
 unsafe impl Send for IntervalLink {}
 // SAFETY: as above; `is_linked` documents the same demand.
 unsafe impl Sync for IntervalLink {}
@@ -111,7 +112,7 @@ impl IntervalLink {
 /// A link of a tree, or one about to be inserted.
 #[inline(always)]
 pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
-    // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were passed in
-    // by callers who promised the same. The reference is not kept beyond the call.
+    // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were
+    // passed in by callers who promised the same. The reference is not kept beyond the call.
     unsafe { link.as_ref() }
 }

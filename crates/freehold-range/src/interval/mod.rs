@@ -1,19 +1,21 @@
 //! An interval tree linked through the objects it holds: the reverse map of a file.
 //!
-//! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] says where. Intervals are `first..=last` (page
-//! offsets, say), may overlap and may be equal. The tree is ordered by `first`, and every link knows the largest `last`
-//! below it, which lets a search for overlaps skip what ends too early.
+//! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] says where. Intervals are `first..=last`
+//! (page offsets, say), may overlap and may be equal. The tree is ordered by `first`, and every link knows
+//! the largest `last` below it, which lets a search for overlaps skip what ends too early.
 //!
-//! A user chooses the keys, their order, and by trying often enough the addresses of the links. So the balance depends
-//! on none of these: the tree is a weak AVL tree, never deeper than twice the logarithm of its size. See [`balance`].
+//! A user chooses the keys, their order, and by trying often enough the addresses of the links. So the
+//! balance depends on none of these: the tree is a weak AVL tree, never deeper than twice the logarithm of
+//! its size. See [`balance`].
 //!
-//! Equal firsts stay in the order of their insertion, unless [`IntervalTree::insert_after`] says otherwise: fork puts
-//! the child behind its parent, so that a walk meets the parent before the child.
+//! Equal firsts stay in the order of their insertion, unless [`IntervalTree::insert_after`] says otherwise:
+//! fork puts the child behind its parent, so that a walk meets the parent before the child.
 //!
 //! # Who guards what
 //!
-//! All fields of a link belong to the lock that guards its tree: `&mut` methods need it exclusively, `&` methods
-//! shared. An unlinked link belongs to the owner of its object. Keys change only by removal and insertion.
+//! All fields of a link belong to the lock that guards its tree: `&mut` methods need it exclusively, `&`
+//! methods shared. An unlinked link belongs to the owner of its object. Keys change only by removal and
+//! insertion.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;
@@ -32,8 +34,8 @@ pub use self::search::Overlapping;
 ///
 /// # Safety
 ///
-/// The two functions are inverse to each other, and the link stays where it is as long as the object does. The link
-/// is accessed by nobody but trees of this adapter.
+/// The two functions are inverse to each other, and the link stays where it is as long as the object does.
+/// The link is accessed by nobody but trees of this adapter.
 pub unsafe trait IntervalAdapter {
     /// What the tree holds.
     type Object;
@@ -43,8 +45,8 @@ pub unsafe trait IntervalAdapter {
     fn object(link: NonNull<IntervalLink>) -> NonNull<Self::Object>;
 }
 
-/// Intervals `first..=last` over objects that embed an [`IntervalLink`]. Allocates nothing; dropping it touches no
-/// object.
+/// Intervals `first..=last` over objects that embed an [`IntervalLink`]. Allocates nothing; dropping it
+/// touches no object.
 ///
 /// # Invariants
 ///
@@ -54,7 +56,8 @@ pub struct IntervalTree<A: IntervalAdapter> {
     adapter: PhantomData<fn() -> A>,
 }
 
-// SAFETY: the tree owns no object; access to the links is governed by exclusive and shared borrows of the tree.
+// SAFETY: the tree owns no object; access to the links is governed by exclusive and shared borrows of the
+// tree.
 unsafe impl<A: IntervalAdapter> Send for IntervalTree<A> {}
 // SAFETY: as above.
 unsafe impl<A: IntervalAdapter> Sync for IntervalTree<A> {}
@@ -175,8 +178,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         link.empty();
     }
 
-    /// Takes the link behind `old`, which is at or below its right child, out of its place and puts it in that of `old`.
-    /// Returns where a link went missing, and the child that has come there.
+    /// Takes the link behind `old`, which is at or below its right child, out of its place and puts it in
+    /// that of `old`. Returns where a link went missing, and the child that has come there.
     fn put_next_in_place(&mut self, old: Ptr, right: Ptr) -> (Option<Ptr>, Option<Ptr>) {
         let mut next = right;
         while let Some(left) = get(next).left.get() {
@@ -210,8 +213,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// The objects whose intervals meet `first..=last`, in the tree's order. Costs the depth of the tree, and for each object
-    /// as much again at most.
+    /// The objects whose intervals meet `first..=last`, in the tree's order. Costs the depth of the tree, and
+    /// for each object as much again at most.
     pub fn overlapping(&self, first: u64, last: u64) -> Overlapping<'_, A> {
         Overlapping::new(self.root, first, last)
     }

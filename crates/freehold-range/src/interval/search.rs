@@ -32,11 +32,12 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
     }
 }
 
-/// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind `first`.
+/// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind
+/// `first`.
 fn leftmost(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     let reaches = |side: &Cell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
-    // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so does
-    // everything on its right.
+    // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so
+    // does everything on its right.
     loop {
         let link = get(at);
         if let Some(left) = reaches(&link.left) {

@@ -8,8 +8,8 @@ use super::spare;
 use super::write::{Writer, first_behind};
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
-    /// Removes the entries inside `[start, end)`, of which there is at least one, and returns their number. The gap in
-    /// front of the entry that follows is left to `refresh_gaps`.
+    /// Removes the entries inside `[start, end)`, of which there is at least one, and returns their number.
+    /// The gap in front of the entry that follows is left to `refresh_gaps`.
     pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64) -> usize
     where
         'a: 'n,
@@ -19,7 +19,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         lost
     }
 
-    /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are visited.
+    /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are
+    /// visited.
     fn cut_below<'n>(
         &self,
         held: &mut Held<'n, SLOTS>,
@@ -64,8 +65,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         let lost = (from..to).map(|at| self.entries(self.node_at(node, at))).sum();
         node.splice(from, to - from, &[]);
         for child in &children[from..to] {
-            // SAFETY: the slots in use linked these children, and link them no more. The node is held, and readers
-            // that stood below it before go on in what nobody changes.
+            // SAFETY: the slots in use linked these children, and link them no more. The node is held, and
+            // readers that stood below it before go on in what nobody changes.
             unsafe { spare::retire::<H, SLOTS>(*child) };
         }
         lost
@@ -154,7 +155,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             }
             root.set_count(child.count());
             root.set_level(child.level());
-            // SAFETY: the root's only slot linked it and was overwritten; what was below it hangs below the root.
+            // SAFETY: the root's only slot linked it and was overwritten; what was below it hangs below the
+            // root.
             unsafe { held.bury(link) };
         }
     }

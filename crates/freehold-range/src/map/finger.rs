@@ -1,11 +1,12 @@
 //! The writer's finger: the way to the leaf where it was last.
 //!
-//! A change of an address space asks about the same place several times: what lies there, what beside it, and then the change
-//! itself; and the next change is often beside it. While the finger points to the right leaf, no search goes down from the root.
+//! A change of an address space asks about the same place several times: what lies there, what beside it, and
+//! then the change itself; and the next change is often beside it. While the finger points to the right leaf,
+//! no search goes down from the root.
 //!
-//! The finger belongs to the writer alone, and lies in the map so that it outlives one writer. It is right as long as the nodes of
-//! the tree stay where they hang: a change inside one leaf keeps it, every other makes it [forget](Finger::forget). Ends and
-//! contents of nodes are read when they are asked for.
+//! The finger belongs to the writer alone, and lies in the map so that it outlives one writer. It is right as
+//! long as the nodes of the tree stay where they hang: a change inside one leaf keeps it, every other makes
+//! it [forget](Finger::forget). Ends and contents of nodes are read when they are asked for.
 #![expect(unsafe_code, reason = "points to a node that is known to be linked")]
 
 use core::ptr;
@@ -16,8 +17,8 @@ use super::MAX_LEVELS;
 use super::node::Node;
 use super::write::Step;
 
-/// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one writer follow
-/// another orders them.
+/// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one
+/// writer follow another orders them.
 pub(super) struct Finger<const SLOTS: usize> {
     /// The root when the last writer came; compared, and never followed.
     root: AtomicPtr<Node<SLOTS>>,
@@ -47,8 +48,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         self.steps[0].node.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Whether the finger points to the leaf that holds the first entry whose end lies above `key`. Beyond the last entry it never
-    /// does.
+    /// Whether the finger points to the leaf that holds the first entry whose end lies above `key`. Beyond
+    /// the last entry it never does.
     #[inline(always)]
     pub(super) fn points_to(&self, key: u64) -> bool {
         let leaf = self.steps[0].node.load(Ordering::Relaxed);
@@ -63,8 +64,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     ///
     /// # Safety
     ///
-    /// The finger was [set](Self::set) for all levels, of which this is one, and has not forgotten since. The caller has nodes for
-    /// `'n`.
+    /// The finger was [set](Self::set) for all levels, of which this is one, and has not forgotten since. The
+    /// caller has nodes for `'n`.
     #[inline(always)]
     pub(super) unsafe fn step<'n>(&self, level: usize) -> Step<'n, SLOTS> {
         let place = &self.steps[level];
@@ -73,8 +74,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
     }
 
-    /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so wrongly, the slot, and the
-    /// end of the entry before the node. For checks.
+    /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so
+    /// wrongly, the slot, and the end of the entry before the node. For checks.
     pub(super) fn place(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
         let place = &self.steps[level];
         let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
@@ -82,7 +83,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
     }
 
-    /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies in the map.
+    /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies
+    /// in the map.
     #[inline(always)]
     pub(super) fn start_at(&self, root: &Node<SLOTS>) {
         if !ptr::eq(self.root.load(Ordering::Relaxed), root) {

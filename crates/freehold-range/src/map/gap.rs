@@ -31,13 +31,13 @@ pub struct GapRequest {
 }
 
 impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
-    /// The highest (lowest) address `a`, a multiple of `align`, such that `[a, a + len)` lies inside `[low, high)` and
-    /// meets no entry, and ends at least `below(entry)` bytes below the start of the next entry (a stack's guard gap; 0
-    /// for nearly all). `None` if there is no such address.
+    /// The highest (lowest) address `a`, a multiple of `align`, such that `[a, a + len)` lies inside `[low,
+    /// high)` and meets no entry, and ends at least `below(entry)` bytes below the start of the next
+    /// entry (a stack's guard gap; 0 for nearly all). `None` if there is no such address.
     ///
-    /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `below` are tried and
-    /// passed over one by one; a caller that cannot have that asks for `len` plus what alignment can cost, with
-    /// `align` 1, and rounds the result itself.
+    /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `below` are
+    /// tried and passed over one by one; a caller that cannot have that asks for `len` plus what
+    /// alignment can cost, with `align` 1, and rounds the result itself.
     ///
     /// # Panics
     ///
@@ -66,8 +66,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         below: &impl Fn(&Entry) -> u64,
     ) -> Option<u64> {
         let word = node.word();
-        // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front of
-        // entries that end at or below `low` are out of bounds.
+        // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front
+        // of entries that end at or below `low` are out of bounds.
         let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
         let leaf = word.is_leaf();
         for at in (0..last + 1).rev() {

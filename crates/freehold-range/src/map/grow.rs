@@ -8,8 +8,8 @@ use super::write::{Path, Step, Writer, slots};
 use super::{Entry, MAX_LEVELS};
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
-    /// Inserts entries into the gap that holds them all. The gap in front of the entry that follows is right afterwards
-    /// unless they became the last of their leaf: that is left to `refresh_gaps`.
+    /// Inserts entries into the gap that holds them all. The gap in front of the entry that follows is right
+    /// afterwards unless they became the last of their leaf: that is left to `refresh_gaps`.
     pub(super) fn put<'n>(&self, held: &mut Held<'n, SLOTS>, with: &[Entry])
     where
         'a: 'n,
@@ -78,8 +78,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         path.set(path.top, Step { node: root, at: 0, lo: 0 });
     }
 
-    /// Splits a node that has no room for `items` in front of slot `at`, puts them in, and returns the right half, which
-    /// no slot links yet.
+    /// Splits a node that has no room for `items` in front of slot `at`, puts them in, and returns the right
+    /// half, which no slot links yet.
     fn split<'n>(
         &self,
         held: &mut Held<'n, SLOTS>,
@@ -116,9 +116,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
 
 /// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.
 ///
-/// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the new ones:
-/// the right half is not touched again by such a run, and is left as full as possible. Likewise, at the very end, in
-/// front of them.
+/// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
+/// new ones: the right half is not touched again by such a run, and is left as full as possible. Likewise, at
+/// the very end, in front of them.
 fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     let total = count + len;
     let quarter = SLOTS / 4;

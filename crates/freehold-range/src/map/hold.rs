@@ -8,8 +8,8 @@ use freehold_sync::Host;
 use super::node::{Node, Slot};
 use super::{MAX_LEVELS, spare};
 
-/// A change touches at most this many nodes of a level: the two at the edges of the range with a neighbour on each
-/// side, the one an insertion ends in, and the one the root takes over.
+/// A change touches at most this many nodes of a level: the two at the edges of the range with a neighbour on
+/// each side, the one an insertion ends in, and the one the root takes over.
 const PER_LEVEL: usize = 8;
 
 /// The nodes held by a change, and those that died in it.
@@ -43,12 +43,14 @@ impl<'n, const SLOTS: usize> Held<'n, SLOTS> {
     ///
     /// # Safety
     ///
-    /// `node` comes from the slot that linked it; the slot was cleared, and the node's children moved elsewhere.
+    /// `node` comes from the slot that linked it; the slot was cleared, and the node's children moved
+    /// elsewhere.
     pub(super) unsafe fn bury(&mut self, node: *mut Node<SLOTS>) {
         // SAFETY: unlinked just now, hence still allocated.
         let grave = unsafe { &*node };
         grave.kill();
-        // Readers that stand here read the chain as a child, and throw it away since the node is not unchanged.
+        // Readers that stand here read the chain as a child, and throw it away since the node is not
+        // unchanged.
         grave.set(0, Slot { link: self.dead, ..Slot::EMPTY });
         self.dead = node;
     }
@@ -56,7 +58,8 @@ impl<'n, const SLOTS: usize> Held<'n, SLOTS> {
     /// Lets readers in again and retires the dead.
     pub(super) fn finish<H: Host>(self) {
         for node in &self.nodes[..self.len] {
-            // SAFETY: the first `len` elements were written by `hold`. Dead ones are not retired before the end.
+            // SAFETY: the first `len` elements were written by `hold`. Dead ones are not retired before the
+            // end.
             let node = unsafe { node.assume_init() };
             if !node.word().is_dead() {
                 node.release();

@@ -2,19 +2,19 @@
 //!
 //! # Shape
 //!
-//! Every node has the same layout: a control word, `FAN` upper ends, and per slot a pair of words. In a leaf a slot
-//! is an entry: end, start, value. In an inner node a slot is a child: the end of the child's last entry, the child,
-//! and the largest gap in front of any entry of the child. The root is part of the map itself: it never moves and is
-//! never freed, and a map of up to `FAN` entries allocates nothing.
+//! Every node has the same layout: a control word, `FAN` upper ends, and per slot a pair of words. In a leaf
+//! a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's last
+//! entry, the child, and the largest gap in front of any entry of the child. The root is part of the map
+//! itself: it never moves and is never freed, and a map of up to `FAN` entries allocates nothing.
 //!
 //! Two rules make every search one descent:
 //!
-//! * the end stored for a child is *exactly* the end of its last entry, so "the first child whose end lies above the
-//!   key" holds the first entry whose end lies above the key;
+//! * the end stored for a child is *exactly* the end of its last entry, so "the first child whose end lies
+//!   above the key" holds the first entry whose end lies above the key;
 //! * the free space in front of an entry belongs to the leaf of that entry, so no gap spans two leaves.
 //!
-//! Slots that are not in use have the end `u64::MAX`. A search counts the ends not above the key, so it needs no
-//! length and has no branch that depends on the data.
+//! Slots that are not in use have the end `u64::MAX`. A search counts the ends not above the key, so it needs
+//! no length and has no branch that depends on the data.
 //!
 //! # The control word
 //!
@@ -24,53 +24,57 @@
 //! | busy | 1 | 0 | writer | writer | `release`, with the next version |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!
-//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 48 bits, so that a
-//! single load tells a reader all it needs about a node, and a single comparison tells it that nothing has changed.
+//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 48 bits, so
+//! that a single load tells a reader all it needs about a node, and a single comparison tells it that nothing
+//! has changed.
 //!
 //! # Who pairs with whom
 //!
-//! * A: `hold` stores BUSY (relaxed), then a release fence, then edits with relaxed stores. A reader loads slots
-//!   (relaxed), then an acquire fence, then the word (relaxed) in `unchanged`. A reader that saw any edit sees BUSY
-//!   or a later version, and starts again.
-//! * B: `release` stores the next version (release); a reader takes the word in `begin` (acquire). A reader that sees
-//!   the version sees all edits made before it, including the contents of new nodes that a slot now points to.
-//! * C: a reader that moves from a parent to a child takes the child's word by `begin` (acquire) and then asks again
-//!   whether the parent is `unchanged`. The writer holds *every* node that it is going to change before it releases
-//!   *any*. So a reader that saw the child's new version sees the parent BUSY or newer, and starts again.
+//! * A: `hold` stores BUSY (relaxed), then a release fence, then edits with relaxed stores. A reader loads
+//!   slots (relaxed), then an acquire fence, then the word (relaxed) in `unchanged`. A reader that saw any
+//!   edit sees BUSY or a later version, and starts again.
+//! * B: `release` stores the next version (release); a reader takes the word in `begin` (acquire). A reader
+//!   that sees the version sees all edits made before it, including the contents of new nodes that a slot now
+//!   points to.
+//! * C: a reader that moves from a parent to a child takes the child's word by `begin` (acquire) and then
+//!   asks again whether the parent is `unchanged`. The writer holds *every* node that it is going to change
+//!   before it releases *any*. So a reader that saw the child's new version sees the parent BUSY or newer,
+//!   and starts again.
 //!
 //! Nothing read from a node is used (least of all followed as a pointer) before the node was found unchanged.
 //!
 //! # Why a reader never misses an entry
 //!
-//! Let a reader step from a parent, seen at version `p`, to a child, seen at version `c`. The parent was unchanged
-//! after `c` was read; so there was an instant at which the parent was at `p` and the child at `c` (C). By induction
-//! from the root, which is always reachable, there was an instant at which the path led from the root to this leaf at
-//! version `c`, hence the leaf held the first entry above the key. The leaf's slots were those of version `c` (A).
-//! The lookup takes effect at that instant. An entry present throughout is in the leaf at that instant, and an entry
-//! absent throughout is not.
+//! Let a reader step from a parent, seen at version `p`, to a child, seen at version `c`. The parent was
+//! unchanged after `c` was read; so there was an instant at which the parent was at `p` and the child at `c`
+//! (C). By induction from the root, which is always reachable, there was an instant at which the path led
+//! from the root to this leaf at version `c`, hence the leaf held the first entry above the key. The leaf's
+//! slots were those of version `c` (A). The lookup takes effect at that instant. An entry present throughout
+//! is in the leaf at that instant, and an entry absent throughout is not.
 //!
-//! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where they
-//! hang, and nothing inside them is touched. A reader already inside sees them as they were: it has passed the edge
-//! before the cut, its instant lies before the cut, and below the edge nothing changes any more. A node that was
-//! *merged* into its sibling is different: its children live on and go on changing, so it is marked DEAD, and a
-//! reader that stands in it starts again.
+//! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where
+//! they hang, and nothing inside them is touched. A reader already inside sees them as they were: it has
+//! passed the edge before the cut, its instant lies before the cut, and below the edge nothing changes any
+//! more. A node that was *merged* into its sibling is different: its children live on and go on changing, so
+//! it is marked DEAD, and a reader that stands in it starts again.
 //!
-//! Unlinked nodes are handed to [`Host::rcu_defer`] after the stores that unlink them; a reader that starts after
-//! the grace period sees those stores, so it cannot reach the node. A cut subtree is handed over by its top node
-//! alone and freed below it by the callback.
+//! Unlinked nodes are handed to [`Host::rcu_defer`] after the stores that unlink them; a reader that starts
+//! after the grace period sees those stores, so it cannot reach the node. A cut subtree is handed over by its
+//! top node alone and freed below it by the callback.
 //!
 //! # Bounded
 //!
 //! A reader that met a busy or changed node starts again from the root, a fixed number of times; then it says
-//! [`Lookup::Contended`] and its caller takes the lock. A writer that is descheduled in the middle of a change
-//! therefore stalls no reader.
+//! [`Lookup::Contended`] and its caller takes the lock. A writer that is descheduled in the middle of a
+//! change therefore stalls no reader.
 //!
 //! # Sources
 //!
 //! Optimistic lock coupling: Leis, Haubenschild, Neumann, "Optimistic Lock Coupling: A Scalable and Efficient
-//! General-Purpose Synchronization Method" (2019). Sequence locks under the C11 model: Boehm, "Can Seqlocks Get
-//! Along With Programming Language Memory Models?" (2012). Merging late instead of keeping nodes half full: Johnson,
-//! Shasha, "B-Trees with Inserts and Deletes: Why Free-at-Empty Is Better Than Merge-at-Half" (1989).
+//! General-Purpose Synchronization Method" (2019). Sequence locks under the C11 model: Boehm, "Can Seqlocks
+//! Get Along With Programming Language Memory Models?" (2012). Merging late instead of keeping nodes half
+//! full: Johnson, Shasha, "B-Trees with Inserts and Deletes: Why Free-at-Empty Is Better Than Merge-at-Half"
+//! (1989).
 #![expect(unsafe_code, reason = "nodes are linked by pointers and freed after a grace period")]
 
 mod check;
@@ -123,23 +127,25 @@ pub enum Lookup {
     Found(Entry),
     /// At some instant during the call there was no such entry.
     Hole,
-    /// A writer was at work at this place for longer than a reader is prepared to wait: take the lock instead.
+    /// A writer was at work at this place for longer than a reader is prepared to wait: take the lock
+    /// instead.
     Contended,
 }
 
 /// Disjoint ranges of addresses with a value each: lock-free lookups beside a single writer.
 ///
-/// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is whoever has the
-/// right to call [`RangeMap::writer`], which in an address space is the holder of the mmap lock for writing.
+/// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is whoever has
+/// the right to call [`RangeMap::writer`], which in an address space is the holder of the mmap lock for
+/// writing.
 ///
-/// `SLOTS` is the fan-out of the tree. The default is the one that measures best; tests choose a small one, so that a
-/// handful of entries already splits and merges nodes.
+/// `SLOTS` is the fan-out of the tree. The default is the one that measures best; tests choose a small one,
+/// so that a handful of entries already splits and merges nodes.
 ///
 /// # Invariants
 ///
 /// * At most one [`Writer`] exists at a time, and no [`Reader`] beside it.
-/// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it was
-///   unlinked.
+/// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
+///   was unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     /// The root: read by everyone, written by the writer as the module documentation says.
     root: Node<SLOTS>,
@@ -152,8 +158,8 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     host: PhantomData<fn() -> H>,
 }
 
-// SAFETY: all fields are atomics, but for the grace-period heads inside nodes. A head is written only by the host,
-// once its node was handed to `rcu_defer`, when no thread reaches it through this map any more.
+// SAFETY: all fields are atomics, but for the grace-period heads inside nodes. A head is written only by the
+// host, once its node was handed to `rcu_defer`, when no thread reaches it through this map any more.
 unsafe impl<H: Host, const SLOTS: usize> Send for RangeMap<H, SLOTS> {}
 // SAFETY: as above.
 unsafe impl<H: Host, const SLOTS: usize> Sync for RangeMap<H, SLOTS> {}
@@ -165,8 +171,8 @@ impl<H: Host, const SLOTS: usize> Default for RangeMap<H, SLOTS> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Attempts of a lookup before it says [`Lookup::Contended`]; few where the fan-out says that a model checker or
-    /// a test is at work, so that giving up is tried too.
+    /// Attempts of a lookup before it says [`Lookup::Contended`]; few where the fan-out says that a model
+    /// checker or a test is at work, so that giving up is tried too.
     const ATTEMPTS: usize = if SLOTS < 8 { 2 } else { 32 };
 
     /// An empty map. Allocates nothing.
@@ -192,11 +198,11 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The first entry whose end lies above `key`: the one that contains it, or else the next one. Takes no lock,
-    /// writes nothing, never waits.
+    /// The first entry whose end lies above `key`: the one that contains it, or else the next one. Takes no
+    /// lock, writes nothing, never waits.
     ///
-    /// Beware of taking an entry that starts above `key` for one that contains it: that is what [`RangeMap::lookup`]
-    /// is for.
+    /// Beware of taking an entry that starts above `key` for one that contains it: that is what
+    /// [`RangeMap::lookup`] is for.
     #[inline(always)]
     pub fn next(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
@@ -226,7 +232,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         loop {
             let at = node.search(key);
             if at >= word.count() {
-                // Only the root can hold nothing above the key: everywhere else the parent's end says otherwise.
+                // Only the root can hold nothing above the key: everywhere else the parent's end says
+                // otherwise.
                 return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
             }
             if word.is_leaf() {
@@ -240,8 +247,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             if !node.unchanged(word) {
                 return Lookup::Contended;
             }
-            // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller's guard keeps
-            // it allocated even when it was unlinked since (pairing B: its contents are visible).
+            // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller's
+            // guard keeps it allocated even when it was unlinked since (pairing B: its contents
+            // are visible).
             let child = unsafe { &*child };
             let Some(below) = child.begin() else { return Lookup::Contended };
             if !node.unchanged(word) {
@@ -255,19 +263,20 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// # Safety
     ///
-    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and whoever creates
-    /// the next one must synchronise with the end of this one (as a lock does).
+    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and whoever
+    /// creates the next one must synchronise with the end of this one (as a lock does).
     #[inline]
     pub unsafe fn writer(&self) -> Writer<'_, H, SLOTS> {
         Writer::new(self)
     }
 
-    /// The right to read the map standing still: lookups that are never [`Lookup::Contended`], neighbours, iteration.
+    /// The right to read the map standing still: lookups that are never [`Lookup::Contended`], neighbours,
+    /// iteration.
     ///
     /// # Safety
     ///
-    /// Until the reader is dropped no [`Writer`] of this map may exist, and the caller must synchronise with the end
-    /// of the last one (as a lock does).
+    /// Until the reader is dropped no [`Writer`] of this map may exist, and the caller must synchronise with
+    /// the end of the last one (as a lock does).
     #[inline]
     pub unsafe fn locked(&self) -> Reader<'_, H, SLOTS> {
         Reader::new(self)

@@ -28,7 +28,8 @@ impl Word {
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
     const VERSION: u64 = 1 << 16;
-    /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see it.
+    /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see
+    /// it.
     const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
 
     #[inline(always)]
@@ -96,7 +97,8 @@ pub(super) struct Node<const SLOTS: usize> {
     ends: [AtomicU64; SLOTS],
     /// Starts in a leaf, children in an inner node. Written by the writer while held; read by everyone.
     links: [AtomicPtr<Node<SLOTS>>; SLOTS],
-    /// Values in a leaf: as `links`. Gaps in an inner node: written and read by the writer, or read under its lock.
+    /// Values in a leaf: as `links`. Gaps in an inner node: written and read by the writer, or read under
+    /// its lock.
     data: [AtomicU64; SLOTS],
     /// The host's, from `rcu_defer` on.
     pub(super) head: RcuHead,
@@ -128,7 +130,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         (word & Word::BUSY == 0).then_some(Word(word))
     }
 
-    /// Whether everything read from the node since `begin` returned `word` belongs to that version: pairing A.
+    /// Whether everything read from the node since `begin` returned `word` belongs to that version: pairing
+    /// A.
     #[inline(always)]
     pub(super) fn unchanged(&self, word: Word) -> bool {
         fence(Ordering::Acquire);
@@ -137,9 +140,9 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     // ---- anyone; beside a writer the results count for nothing until `unchanged` ----
 
-    /// The number of ends not above `key`, hence the index of the first slot whose end lies above it, or the number
-    /// of slots in use (`SLOTS` for the largest of all keys). Two rounds: first every fourth end, then the three
-    /// between two of those.
+    /// The number of ends not above `key`, hence the index of the first slot whose end lies above it, or the
+    /// number of slots in use (`SLOTS` for the largest of all keys). Two rounds: first every fourth end,
+    /// then the three between two of those.
     #[inline(always)]
     pub(super) fn search(&self, key: u64) -> usize {
         const STRIDE: usize = 4;
@@ -188,8 +191,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     // ---- the writer, or whoever excludes it ----
 
-    /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that keeps
-    /// the writer out.
+    /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that
+    /// keeps the writer out.
     #[inline(always)]
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Ordering::Relaxed))
@@ -214,7 +217,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// The largest gap in front of any entry of this node or below it; `lo` is the end of the entry before the node.
+    /// The largest gap in front of any entry of this node or below it; `lo` is the end of the entry before
+    /// the node.
     pub(super) fn max_gap(&self, lo: u64) -> u64 {
         let word = self.word();
         let mut max = 0;
@@ -248,8 +252,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store((word & !Word::BUSY).wrapping_add(Word::VERSION), Ordering::Release);
     }
 
-    /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children of its
-    /// own any more.
+    /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children
+    /// of its own any more.
     pub(super) fn kill(&self) {
         debug_assert!(self.word().is_busy());
         self.set_count(0);
@@ -326,8 +330,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
 #[inline(always)]
 fn get<T, const SLOTS: usize>(slots: &[T; SLOTS], at: usize) -> &T {
     debug_assert!(at < SLOTS);
-    // SAFETY: every caller's index is below the number of slots in use of some version of a node, or was compared with
-    // `SLOTS`; no version of a node has more than `SLOTS` slots in use (`open` asserts it, the other changes copy whole
-    // nodes).
+    // SAFETY: every caller's index is below the number of slots in use of some version of a node, or was
+    // compared with `SLOTS`; no version of a node has more than `SLOTS` slots in use (`open` asserts it,
+    // the other changes copy whole nodes).
     unsafe { slots.get_unchecked(at) }
 }

@@ -23,8 +23,9 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     #[inline(always)]
     pub(super) fn child<'n>(&'n self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS> {
         debug_assert!(!node.word().is_leaf() && at < node.count());
-        // SAFETY: a slot in use of a reachable inner node points to a node of this map, and while `self` lives none is
-        // unlinked but by the writer that holds `self`, which looks at no node after it has unlinked it.
+        // SAFETY: a slot in use of a reachable inner node points to a node of this map, and while `self`
+        // lives none is unlinked but by the writer that holds `self`, which looks at no node after it
+        // has unlinked it.
         unsafe { &*node.child(at) }
     }
 
@@ -59,8 +60,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         self.around(key).0
     }
 
-    /// What [`Reader::prev`] and [`Reader::next`] return, in one descent: the neighbours of a new entry that would
-    /// start at `key`.
+    /// What [`Reader::prev`] and [`Reader::next`] return, in one descent: the neighbours of a new entry that
+    /// would start at `key`.
     #[inline]
     pub fn around(&self, key: u64) -> (Option<Entry>, Option<Entry>) {
         let mut node = &self.map.root;
@@ -100,8 +101,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         self.iter_from(0)
     }
 
-    /// The leaf and the index in it of the first entry whose end lies above `key`; behind the last entry of the last
-    /// leaf if there is none.
+    /// The leaf and the index in it of the first entry whose end lies above `key`; behind the last entry of
+    /// the last leaf if there is none.
     #[inline(always)]
     fn seek(&self, key: u64) -> (&Node<SLOTS>, usize) {
         let mut node = &self.map.root;

@@ -10,8 +10,8 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Fresh nodes in store, chained through their first slot. The writer alone touches it, so every access is relaxed;
-/// the lock that lets one writer follow another orders them.
+/// Fresh nodes in store, chained through their first slot. The writer alone touches it, so every access is
+/// relaxed; the lock that lets one writer follow another orders them.
 pub(super) struct Spares<const SLOTS: usize> {
     /// The chain's head; the writer's.
     first: AtomicPtr<Node<SLOTS>>,
@@ -69,8 +69,8 @@ impl<const SLOTS: usize> Spares<SLOTS> {
 ///
 /// # Safety
 ///
-/// The node came from `Spares::take`, was linked into a map and is unlinked: no reader that starts from now on reaches
-/// it. Nobody hands it over again.
+/// The node came from `Spares::take`, was linked into a map and is unlinked: no reader that starts from now
+/// on reaches it. Nobody hands it over again.
 pub(super) unsafe fn retire<H: Host, const SLOTS: usize>(node: *mut Node<SLOTS>) {
     // SAFETY: the node is allocated; this only computes the address of a field.
     let head = unsafe { NonNull::new_unchecked(&raw mut (*node).head) };

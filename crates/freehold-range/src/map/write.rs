@@ -73,8 +73,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.around(key, key).0
     }
 
-    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what lies on either side of a
-    /// range.
+    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
+    /// lies on either side of a range.
     #[inline]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
         let Step { node: leaf, at, .. } = self.reach(start);
@@ -88,16 +88,17 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         (prev, next)
     }
 
-    /// Makes sure that the next `replaces` calls of [`Writer::replace`] cannot fail. Nearly always that is so already
-    /// and this is a comparison. What is not used up stays in store for later calls.
+    /// Makes sure that the next `replaces` calls of [`Writer::replace`] cannot fail. Nearly always that is so
+    /// already and this is a comparison. What is not used up stays in store for later calls.
     ///
     /// # Errors
     ///
     /// When the host is out of memory; the map is unchanged.
     #[inline]
     pub fn reserve(&mut self, replaces: usize) -> Result<(), AllocError> {
-        // A change splits at most every node from a leaf to the root, and the root into two new ones. A split leaves the
-        // root with two slots, and a change adds one: the tree grows at once, and again after `SLOTS` - 1 changes.
+        // A change splits at most every node from a leaf to the root, and the root into two new ones. A split
+        // leaves the root with two slots, and a change adds one: the tree grows at once, and again
+        // after `SLOTS` - 1 changes.
         let levels = self.map.root.level() + 1;
         let grown = levels.saturating_add(1 + replaces / (SLOTS - 1));
         let need =
@@ -121,16 +122,16 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.map.spares.free_all();
     }
 
-    /// Replaces everything inside `[start, end)` by the entries `with` (at most [`MAX_WITH`], ascending, inside the
-    /// range) as one step: a lookup of any address sees what was there or what is there now.
+    /// Replaces everything inside `[start, end)` by the entries `with` (at most [`MAX_WITH`], ascending,
+    /// inside the range) as one step: a lookup of any address sees what was there or what is there now.
     ///
-    /// Needs a reservation, see [`Writer::reserve`]. The cost grows with the depth of the tree, and with the number of
-    /// leaves (not entries) inside the range.
+    /// Needs a reservation, see [`Writer::reserve`]. The cost grows with the depth of the tree, and with the
+    /// number of leaves (not entries) inside the range.
     ///
     /// # Panics
     ///
-    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation when one may
-    /// be needed. The map is unchanged then.
+    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation
+    /// when one may be needed. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
         if !self.replace_in_leaf(start, end, with) {
@@ -159,7 +160,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// Where the first entry lies whose end lies above `key`, or behind the last entry. The finger points to that leaf afterwards.
+    /// Where the first entry lies whose end lies above `key`, or behind the last entry. The finger points to
+    /// that leaf afterwards.
     #[inline(always)]
     fn reach<'n>(&self, key: u64) -> Step<'n, SLOTS>
     where
@@ -197,13 +199,15 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// A step of the way that the finger points, by which [`reach`](Self::reach) has gone just now; not above the root's.
+    /// A step of the way that the finger points, by which [`reach`](Self::reach) has gone just now; not above
+    /// the root's.
     #[inline(always)]
     fn step<'n>(&self, level: usize) -> Step<'n, SLOTS>
     where
         'a: 'n,
     {
-        // SAFETY: `descend` has set every level up to the root's. Nodes are unlinked by this writer alone, after it has forgotten.
+        // SAFETY: `descend` has set every level up to the root's. Nodes are unlinked by this writer alone,
+        // after it has forgotten.
         unsafe { self.map.finger.step(level) }
     }
 
@@ -228,13 +232,13 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         'a: 'n,
     {
         debug_assert!(!node.word().is_leaf() && at < node.count());
-        // SAFETY: a slot in use links a node of this map. The writer itself unlinks nodes, and retires them only as its
-        // last act on them, so that no reference made here is used afterwards.
+        // SAFETY: a slot in use links a node of this map. The writer itself unlinks nodes, and retires them
+        // only as its last act on them, so that no reference made here is used afterwards.
         unsafe { &*node.child(at) }
     }
 
-    /// The common case: the range lies inside one leaf, which has the room and does not become sparse. Returns whether
-    /// it was.
+    /// The common case: the range lies inside one leaf, which has the room and does not become sparse.
+    /// Returns whether it was.
     #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
         let step = self.reach(start);
@@ -271,8 +275,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         (1..=self.map.root.level()).map(|level| self.step(level)).all(|step| step.at + 1 == step.node.count())
     }
 
-    /// The same where the end of the leaf changes: so do the ends that its ancestors keep, and the gap of the leaf
-    /// behind, which is left to `refresh_gaps`.
+    /// The same where the end of the leaf changes: so do the ends that its ancestors keep, and the gap of the
+    /// leaf behind, which is left to `refresh_gaps`.
     #[inline(never)]
     fn replace_at_end(&self, leaf: Step<'_, SLOTS>, gone: usize, with: &[Entry]) {
         let root = self.map.root.level();
@@ -300,8 +304,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// In the leaf that the finger points to gaps of at most `before` became gaps of at most `after`: corrects what its ancestors
-    /// keep.
+    /// In the leaf that the finger points to gaps of at most `before` became gaps of at most `after`:
+    /// corrects what its ancestors keep.
     #[inline(always)]
     fn gap_changed(&self, leaf: Step<'_, SLOTS>, before: u64, after: u64) {
         let mut below = leaf;
@@ -369,8 +373,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         assert!(need < top + 2 || top + 1 < MAX_LEVELS, "replace without a reservation");
     }
 
-    /// How many nodes it takes to put `len` entries where `key` belongs: one for each node that is split on the way up, and one
-    /// more for the root.
+    /// How many nodes it takes to put `len` entries where `key` belongs: one for each node that is split on
+    /// the way up, and one more for the root.
     fn splits(&self, key: u64, mut len: usize) -> usize {
         let path = self.path(key);
         for level in 0..=path.top {
@@ -382,8 +386,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         path.top + 2
     }
 
-    /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a changed
-    /// range whose gap the change has moved.
+    /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a
+    /// changed range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
         let mut below = self.reach(key);
         for level in 1..=self.map.root.level() {
@@ -422,7 +426,8 @@ impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     #[inline(always)]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
-        // SAFETY: `Writer::path` and `raise` write every element up to `top`, and nobody asks for one above it.
+        // SAFETY: `Writer::path` and `raise` write every element up to `top`, and nobody asks for one above
+        // it.
         unsafe { self.steps[level].assume_init() }
     }
 
@@ -442,8 +447,8 @@ pub(super) fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_WIT
     slots
 }
 
-/// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie inside the
-/// range, or the caller has broken the contract of `replace`.
+/// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie
+/// inside the range, or the caller has broken the contract of `replace`.
 #[inline(always)]
 pub(super) fn first_behind<const SLOTS: usize>(
     leaf: &Node<SLOTS>,

@@ -105,7 +105,8 @@ impl Event {
 }
 
 impl Graph {
-    /// The graphs with one event more: `op` by `thread`, reading from any write, going anywhere in modification order.
+    /// The graphs with one event more: `op` by `thread`, reading from any write, going anywhere in
+    /// modification order.
     pub fn extend(&self, thread: usize, op: &Op) -> Vec<Graph> {
         let mut base = self.clone();
         if op.word != 0 && !base.words.contains_key(&op.word) {
@@ -168,7 +169,8 @@ impl Graph {
         }
     }
 
-    /// The event at its end, in modification order at `place`. None: an update stands there, and next to what it has read.
+    /// The event at its end, in modification order at `place`. None: an update stands there, and next to what
+    /// it has read.
     fn with(&self, event: Event, place: Option<usize>) -> Option<Graph> {
         let mut graph = self.clone();
         let id = graph.events.len();
@@ -331,7 +333,8 @@ impl Graph {
         closure(union(&accesses, &between))
     }
 
-    /// Whether the last event and another access one word, one of them not atomically and one of them changing it, in no order.
+    /// Whether the last event and another access one word, one of them not atomically and one of them
+    /// changing it, in no order.
     pub fn race(&self, happens: &Relation) -> Option<String> {
         let (last, rest) = self.events.split_last()?;
         let races = |(id, other): (usize, &Event)| {

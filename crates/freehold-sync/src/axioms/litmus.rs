@@ -8,7 +8,8 @@ use crate::atomic::{
 use core::cell::Cell;
 use std::{string::String, vec::Vec};
 
-/// Whether the threads may end with these results: each stores its own in a word, and one thread more waits for them all.
+/// Whether the threads may end with these results: each stores its own in a word, and one thread more waits
+/// for them all.
 fn may(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     let words: Vec<AtomicU32> = threads.iter().map(|_| AtomicU32::new(0)).collect();
     let reached = Cell::new(false);
@@ -136,7 +137,8 @@ fn fences_pass_messages() {
     check(&[&writer, &reader]);
 }
 
-/// Two readers of two words agree on which was written first, if all is `SeqCst` (independent reads of independent writes).
+/// Two readers of two words agree on which was written first, if all is `SeqCst` (independent reads of
+/// independent writes).
 #[test]
 fn readers_agree_by_the_total_order() {
     let agree = |store: Ordering, load: Ordering| {

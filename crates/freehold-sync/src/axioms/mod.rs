@@ -1,19 +1,22 @@
-//! A checker of what ships: runs the shipped code, at its shipped orderings, in every execution that the C11 memory model allows.
+//! A checker of what ships: runs the shipped code, at its shipped orderings, in every execution that the C11
+//! memory model allows.
 //!
-//! loom takes `SeqCst` accesses for `AcqRel` ones and knows a total order by fences alone. The way into a reader slot rests on the
-//! total order of four `SeqCst` accesses, which under loom are helped by fences that do not ship
-//! (`atomic::between_crosswise`). So those four, and the code around them, are checked here: in unit tests, where the facade of
-//! atomics is [`atomics`] and there are no fences.
+//! loom takes `SeqCst` accesses for `AcqRel` ones and knows a total order by fences alone. The way into a
+//! reader slot rests on the total order of four `SeqCst` accesses, which under loom are helped by fences that
+//! do not ship (`atomic::between_crosswise`). So those four, and the code around them, are checked here: in
+//! unit tests, where the facade of atomics is [`atomics`] and there are no fences.
 //!
-//! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI 2017), with the
-//! release sequences of C++20; C++20's own repair of `SeqCst` is the same for accesses without fences. It forbids cycles of program
-//! order and reads-from, so that every execution can be built event by event, each thread in its order, each read from a write
-//! that is there. [`explore`] builds them all: a thread's next event is found by running its code from the start, with the values that
+//! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
+//! 2017), with the release sequences of C++20; C++20's own repair of `SeqCst` is the same for accesses
+//! without fences. It forbids cycles of program order and reads-from, so that every execution can be built
+//! event by event, each thread in its order, each read from a write that is there. [`explore`] builds them
+//! all: a thread's next event is found by running its code from the start, with the values that
 //! its reads have got so far. Programs are small: two or three threads, [`graph::MOST`] events.
 //!
 //! A word that one thread alone accesses is accessed at once, whatever the others do.
 //!
-//! Not modelled: spurious failures of weak exchanges, wake-ups. A wait ends when the word differs, and orders nothing.
+//! Not modelled: spurious failures of weak exchanges, wake-ups. A wait ends when the word differs, and orders
+//! nothing.
 
 pub(crate) mod atomics;
 mod graph;
@@ -49,7 +52,8 @@ struct Words {
 }
 
 impl Words {
-    /// Whether the thread alone accesses what `op` does: then it makes no difference when. Not if it may have to wait.
+    /// Whether the thread alone accesses what `op` does: then it makes no difference when. Not if it may have
+    /// to wait.
     fn are_private(&self, op: &Op) -> bool {
         !self.shared.contains(&op.word) && !matches!(op.action, Action::LoadNot(_))
     }
@@ -66,7 +70,8 @@ impl Words {
 ///
 /// # Errors
 ///
-/// What is wrong with the first bad one: a data race, a thread that waits for ever. A failed assertion of a thread panics.
+/// What is wrong with the first bad one: a data race, a thread that waits for ever. A failed assertion of a
+/// thread panics.
 fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     let mut words = Words::default();
     // Again, as long as a word turns out to be shared that was not known to be.

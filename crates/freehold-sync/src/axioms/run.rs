@@ -20,8 +20,8 @@ struct Run {
     /// What its events so far have read.
     reads: Vec<u64>,
     at: usize,
-    /// The event that has no place in the graph yet. From here on the thread is on its way out: what guards still do as they are
-    /// dropped meets the words as this thread has left them, and nobody sees it.
+    /// The event that has no place in the graph yet. From here on the thread is on its way out: what guards
+    /// still do as they are dropped meets the words as this thread has left them, and nobody sees it.
     next: Option<Op>,
     words: HashMap<usize, u64>,
 }

@@ -2,13 +2,14 @@
 //!
 //! # What it promises
 //!
-//! - Phase-fair: a reader that comes while a writer holds the lock or waits for it, waits; a writer that lets go admits
-//!   all readers waiting at that moment, before any other writer. So a waiting reader is passed by one writer at most,
-//!   and waiting writers by the readers of one phase at most.
-//! - Among writers, one that is running may pass one that is still waking up. A writer that was passed a few times
-//!   closes the gate for newcomers until it has had its turn.
+//! - Phase-fair: a reader that comes while a writer holds the lock or waits for it, waits; a writer that lets
+//!   go admits all readers waiting at that moment, before any other writer. So a waiting reader is passed by
+//!   one writer at most, and waiting writers by the readers of one phase at most.
+//! - Among writers, one that is running may pass one that is still waking up. A writer that was passed a few
+//!   times closes the gate for newcomers until it has had its turn.
 //! - Uncontended, taking and releasing cost one atomic read-modify-write each.
-//! - A writer can become a reader without letting go ([`RwSemWriteGuard::downgrade`]). A reader cannot become a writer.
+//! - A writer can become a reader without letting go ([`RwSemWriteGuard::downgrade`]). A reader cannot become
+//!   a writer.
 //! - A killable wait that fails leaves no trace; but who was granted the lock in the same moment gets it.
 //!
 //! # The state word
@@ -21,8 +22,9 @@
 //! | 62 | phase | flips whenever a writer that lets go admits the waiting readers | |
 //! | 63 | writer | a writer holds the lock, or it is granted to the queue of writers | |
 //!
-//! Tasks beyond these bounds wait outside the queue: they look again and again, and are not part of what is promised above. A doubt lasts
-//! for a few instructions, so half a million tasks in doubt would each have to lose its processor there.
+//! Tasks beyond these bounds wait outside the queue: they look again and again, and are not part of what is
+//! promised above. A doubt lasts for a few instructions, so half a million tasks in doubt would each have to
+//! lose its processor there.
 //!
 //! | state | who may go on | leaves it by |
 //! | --- | --- | --- |
@@ -32,14 +34,16 @@
 //! | writer | one writer | release: read waiters become readers, else a write waiter becomes the writer, else zero; downgrade |
 //! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | whoever brought it about grants the lock |
 //!
-//! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is *in
-//! doubt*, and in its next step either goes into the queue or finds that the writers have gone and that its addition
-//! counts, or finds the lock or the queue full and takes its addition back. A reader in doubt delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
+//! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is
+//! *in doubt*, and in its next step either goes into the queue or finds that the writers have gone and that
+//! its addition counts, or finds the lock or the queue full and takes its addition back. A reader in doubt
+//! delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
 //!
-//! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, and only a writer that has it
-//! flips, so there can be no second flip before each of them has noticed the first and let go. That is why the last
-//! writer that gives up waiting does not admit the readers behind it: others may hold the lock, and not have noticed
-//! yet. It wakes them, and each moves itself from the waiters to the readers. Until they have, they do not bar anybody.
+//! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, and only a writer
+//! that has it flips, so there can be no second flip before each of them has noticed the first and let go.
+//! That is why the last writer that gives up waiting does not admit the readers behind it: others may hold
+//! the lock, and not have noticed yet. It wakes them, and each moves itself from the waiters to the readers.
+//! Until they have, they do not bar anybody.
 //!
 //! # The words slept on
 //!
@@ -49,18 +53,20 @@
 //! | `write_token` | 0; 1: granted, not yet taken | queued writers | who granted, one of them, after storing 1 |
 //! | `starved` | waiting writers without patience | writers before the queue | the last of those writers, all of them |
 //!
-//! For every queued writer there is one in `write waiters` or one token, made or about to be. So a writer that gives up
-//! takes one off the count, and if there is none takes the token, which is its own. It may have swallowed the wake-up
-//! of a token that it leaves, and then wakes another.
+//! For every queued writer there is one in `write waiters` or one token, made or about to be. So a writer
+//! that gives up takes one off the count, and if there is none takes the token, which is its own. It may have
+//! swallowed the wake-up of a token that it leaves, and then wakes another.
 //!
 //! # Who pairs with whom
 //!
-//! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is read-modify-writes,
-//!   so an acquire of any later value pairs with it: in the reader's addition (fast path), in the load that settles a
-//!   doubt (empty queue), in the load that sees the phase flipped (queued, woken), in the exchange of one that admits
-//!   itself, in `try_read`, and in a writer's exchange (hazard C-5).
-//! - `unlock_read` subtracts with release; the writer's exchange acquires. Where the lock is granted, the granter
-//!   acquires from the word, and passes on through the token: release in `hand_over`, acquire in `take_token`.
+//! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is
+//!   read-modify-writes, so an acquire of any later value pairs with it: in the reader's addition (fast
+//!   path), in the load that settles a doubt (empty queue), in the load that sees the phase flipped (queued,
+//!   woken), in the exchange of one that admits itself, in `try_read`, and in a writer's exchange (hazard
+//!   C-5).
+//! - `unlock_read` subtracts with release; the writer's exchange acquires. Where the lock is granted, the
+//!   granter acquires from the word, and passes on through the token: release in `hand_over`, acquire in
+//!   `take_token`.
 
 mod raw;
 mod word;

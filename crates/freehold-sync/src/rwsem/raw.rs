@@ -17,7 +17,8 @@ pub(crate) struct RawRwSem<H> {
     state: AtomicU64,
     /// Counts what waiting readers are woken for; they sleep on it. Written after `state`.
     read_event: AtomicU32,
-    /// 1: the lock was granted to the waiting writers, and whoever makes this 0 is the holder. They sleep on it.
+    /// 1: the lock was granted to the waiting writers, and whoever makes this 0 is the holder. They sleep on
+    /// it.
     write_token: AtomicU32,
     /// Waiting writers who lost patience. While it is not 0, new writers sleep on it before they queue.
     starved: AtomicU32,
@@ -116,8 +117,8 @@ impl<H: Host> RawRwSem<H> {
     }
 
     fn end_doubt(&self) -> Doubt {
-        // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by this very
-        // load, so it pairs with the release of the writer that left (hazard C-5).
+        // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by
+        // this very load, so it pairs with the release of the writer that left (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
         loop {
             if !word.bars_new_readers() {
@@ -148,7 +149,8 @@ impl<H: Host> RawRwSem<H> {
         wait(&self.read_event, event ^ (1 << 31))
     }
 
-    /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds them up.
+    /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds
+    /// them up.
     fn is_admitted_soon(&self) -> bool {
         for _ in 0..PAUSES {
             // Acquire: as in `read_slow`.
@@ -169,8 +171,8 @@ impl<H: Host> RawRwSem<H> {
             H::relax();
         }
         loop {
-            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the reason too, and who does
-            // not is not put to sleep by the stale number.
+            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the reason too, and
+            // who does not is not put to sleep by the stale number.
             let event = self.read_event.load(Ordering::Acquire);
             if self.is_admitted(queued) {
                 return Ok(());
@@ -181,8 +183,8 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// Whether a queued reader holds the lock by now: it was admitted, or nobody is left whom it waits for, and it admits
-    /// itself.
+    /// Whether a queued reader holds the lock by now: it was admitted, or nobody is left whom it waits for,
+    /// and it admits itself.
     fn is_admitted(&self, queued: Word) -> bool {
         // Acquire, here and below: pairs with the release of the writer that let go last (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
@@ -215,7 +217,8 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     pub fn unlock_read(&self) {
-        // Release: pairs with the acquire of the writer that takes the lock next, or of the one that grants it.
+        // Release: pairs with the acquire of the writer that takes the lock next, or of the one that grants
+        // it.
         let before = Word(self.state.fetch_sub(READER, Ordering::Release));
         debug_assert!(before.readers() > 0, "released by a reader who does not hold it");
         if before.drop_reader().wants_grant() {
@@ -295,8 +298,8 @@ impl<H: Host> RawRwSem<H> {
         self.wait_for_token(wait)
     }
 
-    /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not while others
-    /// queue: the lock is handed to them.
+    /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not
+    /// while others queue: the lock is handed to them.
     fn is_taken_soon(&self) -> bool {
         for _ in 0..PAUSES {
             // Relaxed: a hint.
@@ -365,18 +368,20 @@ impl<H: Host> RawRwSem<H> {
             if self.take_token() {
                 return Ok(());
             }
-            // The grant is made and its token about to appear, or another writer came and is the one to leave to.
+            // The grant is made and its token about to appear, or another writer came and is the one to leave
+            // to.
             H::relax();
         }
-        // The wake-up of a token may have gone to this task: pass it on. Relaxed: a host's wake-up happens before the
-        // return from the wait that it ends, so the token it was for is seen.
+        // The wake-up of a token may have gone to this task: pass it on. Relaxed: a host's wake-up happens
+        // before the return from the wait that it ends, so the token it was for is seen.
         if self.write_token.load(Ordering::Relaxed) == TOKEN {
             H::wake_one(&self.write_token);
         }
         Err(Killed)
     }
 
-    /// Takes one writer out of the count of those waiting. `false`: the lock is already granted to all there are.
+    /// Takes one writer out of the count of those waiting. `false`: the lock is already granted to all there
+    /// are.
     fn unqueue_writer(&self) -> bool {
         let mut word = self.load(Ordering::Relaxed);
         while word.write_waiters() > 0 {
@@ -384,7 +389,8 @@ impl<H: Host> RawRwSem<H> {
             // Relaxed: the writer has done nothing that anyone would wait for.
             match self.exchange(word, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(()) => {
-                    // The last one to leave: who waited for it admits itself. Not by the phase: see the module.
+                    // The last one to leave: who waited for it admits itself. Not by the phase: see the
+                    // module.
                     if !left.bars_readers() && left.read_waiters() > 0 {
                         self.wake_readers();
                     }
@@ -458,7 +464,8 @@ impl<H: Host> RawRwSem<H> {
 
     #[cold]
     fn hand_over(&self) {
-        // Release: pairs with the acquire in `take_token`; what readers and writers before released goes along.
+        // Release: pairs with the acquire in `take_token`; what readers and writers before released goes
+        // along.
         self.write_token.store(TOKEN, Ordering::Release);
         H::wake_one(&self.write_token);
     }

@@ -9,10 +9,11 @@ const WRITE_WAITER: u64 = 1 << 42;
 const WRITE_WAITERS: u64 = ((1 << 20) - 1) << 42;
 const PHASE: u64 = 1 << 62;
 const WRITER: u64 = 1 << 63;
-/// Set in the field of readers when there are 2^20 or more: the lock takes no more. Their additions, which come before they
-/// look, have the rest of the field, and so have readers that are admitted from the queue.
+/// Set in the field of readers when there are 2^20 or more: the lock takes no more. Their additions, which
+/// come before they look, have the rest of the field, and so have readers that are admitted from the queue.
 const CROWDED: u64 = 1 << 20;
-/// Most readers in the queue: with those that hold the lock they leave room for half a million additions that do not count.
+/// Most readers in the queue: with those that hold the lock they leave room for half a million additions that
+/// do not count.
 pub(super) const MOST_READ_WAITERS: u64 = 1 << 19;
 /// Most writers in the queue.
 pub(super) const MOST_WRITE_WAITERS: u64 = (1 << 20) - 1;
@@ -53,8 +54,8 @@ impl Word {
         self.0 & (WRITER | WRITE_WAITERS) != 0
     }
 
-    /// Whether a new reader cannot be admitted: as [`bars_readers`](Self::bars_readers), or there are as many readers as can be
-    /// counted.
+    /// Whether a new reader cannot be admitted: as [`bars_readers`](Self::bars_readers), or there are as many
+    /// readers as can be counted.
     #[inline]
     pub fn bars_new_readers(self) -> bool {
         self.0 & (WRITER | WRITE_WAITERS | CROWDED) != 0

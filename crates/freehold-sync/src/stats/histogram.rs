@@ -2,7 +2,8 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Largest power of two that has buckets of its own: 2^41 ns are 36 minutes. What is longer counts in the last bucket.
+/// Largest power of two that has buckets of its own: 2^41 ns are 36 minutes. What is longer counts in the
+/// last bucket.
 const LAST_POWER: usize = 41;
 /// Buckets for 0, 1, 2, 3, and then four for each power of two from 2^2.
 const BUCKETS: usize = 4 + (LAST_POWER - 1) * 4;
@@ -48,7 +49,8 @@ impl LiveHistogram {
 
     /// Called by one context at a time.
     pub fn record(&self, value: u64) {
-        // Relaxed, and no read-modify-write: one writer at a time. Pairs with `add_to`, which is no synchronisation.
+        // Relaxed, and no read-modify-write: one writer at a time. Pairs with `add_to`, which is no
+        // synchronisation.
         let bump = |word: &AtomicU64, by: u64| {
             word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
         };
@@ -122,8 +124,8 @@ impl Histogram {
         self.sum.checked_div(self.count()).unwrap_or(0)
     }
 
-    /// A value that `hundredths` hundredths of a percent of all values do not exceed (5 000 for the median, 9 990 for
-    /// 99.9 %). The true one lies at most a quarter lower. 0 if there are no values.
+    /// A value that `hundredths` hundredths of a percent of all values do not exceed (5 000 for the median, 9
+    /// 990 for 99.9 %). The true one lies at most a quarter lower. 0 if there are no values.
     ///
     /// # Panics
     /// When asked for more than 100 %.
@@ -141,7 +143,8 @@ impl Histogram {
         0
     }
 
-    /// The buckets in use, in ascending order: the largest value that belongs into it, and how many there are.
+    /// The buckets in use, in ascending order: the largest value that belongs into it, and how many there
+    /// are.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts
             .iter()

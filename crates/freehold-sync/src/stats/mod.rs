@@ -1,8 +1,8 @@
 //! What a lock's users cost each other: how often, how long they wait and how long they hold it.
 //!
-//! A lock keeps statistics if it was given a [`LockStats`] when it was made; otherwise the price is one branch that
-//! always goes the same way. Every CPU counts in cells of its own, without read-modify-writes, after the lock was
-//! released; [`LockStats::snapshot`] adds them up.
+//! A lock keeps statistics if it was given a [`LockStats`] when it was made; otherwise the price is one
+//! branch that always goes the same way. Every CPU counts in cells of its own, without read-modify-writes,
+//! after the lock was released; [`LockStats::snapshot`] adds them up.
 //!
 //! | recorded | of whom |
 //! | --- | --- |
@@ -12,8 +12,8 @@
 //! | time held for writing | writers, from admission to release *or downgrade*: the exclusive part alone |
 //! | time held downgraded | writers that went on as readers, from the downgrade to the release |
 //!
-//! Times are in nanoseconds by [`Host::now_ns`], in buckets of a quarter of a power of two: a percentile is too high by
-//! a quarter at most.
+//! Times are in nanoseconds by [`Host::now_ns`], in buckets of a quarter of a power of two: a percentile is
+//! too high by a quarter at most.
 
 mod histogram;
 
@@ -159,8 +159,8 @@ impl LockSnapshot {
         self.downgraded.merge(&other.downgraded);
     }
 
-    /// Takes away what was recorded before `earlier`, a snapshot of the same lock. The largest values stay: they are
-    /// those of all time.
+    /// Takes away what was recorded before `earlier`, a snapshot of the same lock. The largest values stay:
+    /// they are those of all time.
     pub fn remove(&mut self, earlier: &LockSnapshot) {
         self.read.remove(&earlier.read);
         self.write.remove(&earlier.write);
@@ -168,8 +168,8 @@ impl LockSnapshot {
     }
 }
 
-/// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and never
-/// looked at.
+/// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and
+/// never looked at.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold {
     since_ns: u64,

@@ -61,8 +61,8 @@ pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
 
-/// Runs `f` under every schedule that takes the processor away from a thread that could go on at most `preemptions`
-/// times.
+/// Runs `f` under every schedule that takes the processor away from a thread that could go on at most
+/// `preemptions` times.
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // What the environment asks for is stricter or meant.
@@ -114,7 +114,8 @@ pub struct LoomRcuGuard(());
 
 impl Drop for LoomRcuGuard {
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `run_deferred`; what was read ends before what was deferred begins.
+        // Release: pairs with the acquire in `run_deferred`; what was read ends before what was deferred
+        // begins.
         WORLD.exited.fetch_add(1, Ordering::Release);
     }
 }
@@ -124,7 +125,8 @@ fn run_deferred() -> bool {
     let mut deferred = WORLD.deferred.lock().unwrap();
     // Acquire: pairs with the ends of read sections.
     let exited = WORLD.exited.fetch_add(0, Ordering::Acquire);
-    // Release: pairs with the acquire of sections that begin later; they see what was done before the deferral.
+    // Release: pairs with the acquire of sections that begin later; they see what was done before the
+    // deferral.
     let entered = WORLD.entered.fetch_add(0, Ordering::Release);
     if entered != exited {
         return deferred.is_empty();

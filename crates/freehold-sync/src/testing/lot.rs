@@ -35,14 +35,15 @@ impl Lot {
         Lot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), turn: Condvar::new() }
     }
 
-    /// Sleeps while the word is as expected. `killed` is asked before sleeping and whenever somebody calls `stir`.
+    /// Sleeps while the word is as expected. `killed` is asked before sleeping and whenever somebody calls
+    /// `stir`.
     pub fn sleep(&self, word: &AtomicU32, expected: u32, killed: impl Fn() -> bool) -> Result<(), Killed> {
         let mut sleepers = self.sleepers.lock().unwrap();
         if killed() {
             return Err(Killed);
         }
-        // Relaxed: a wake-up takes the mutex after the word was changed, so either its change is seen here or it finds
-        // the sleeper.
+        // Relaxed: a wake-up takes the mutex after the word was changed, so either its change is seen here or
+        // it finds the sleeper.
         if word.load(Ordering::Relaxed) != expected {
             return Ok(());
         }

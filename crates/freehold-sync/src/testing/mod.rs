@@ -1,8 +1,8 @@
 //! Hosts for tests: `LoomHost` under `cfg(loom)`, `StdHost` with the feature `std-host`.
 //!
-//! Both do what [`Host`](crate::Host) asks and no more: waits end by a wake-up or a kill, never out of the blue; a
-//! wake-up of one wakes the one that has slept longest. So a lost wake-up shows as a test that hangs, which loom
-//! reports as a deadlock.
+//! Both do what [`Host`](crate::Host) asks and no more: waits end by a wake-up or a kill, never out of the
+//! blue; a wake-up of one wakes the one that has slept longest. So a lost wake-up shows as a test that hangs,
+//! which loom reports as a deadlock.
 //!
 //! A test under loom runs in `model`, so that the host's own parts exist before the threads do:
 //!
@@ -21,10 +21,11 @@
 //!
 //! and is started with `RUSTFLAGS="--cfg loom" cargo test --release --test 'loom_*'`. Things to know:
 //!
-//! - Grace periods: callbacks run inside `rcu_defer` or `rcu_barrier` as soon as no reader is left. Entering a read
-//!   section orders nothing with other readers, so it hides no missing order between them and a writer.
-//! - A sleep and its wake-up order what came before the wake-up with what comes after the sleep, as they do in every
-//!   kernel. Missing orders show on the schedules in which nobody had to sleep.
+//! - Grace periods: callbacks run inside `rcu_defer` or `rcu_barrier` as soon as no reader is left. Entering
+//!   a read section orders nothing with other readers, so it hides no missing order between them and a
+//!   writer.
+//! - A sleep and its wake-up order what came before the wake-up with what comes after the sleep, as they do
+//!   in every kernel. Missing orders show on the schedules in which nobody had to sleep.
 //! - The word that is slept on is compared under the host's own lock.
 
 mod lot;

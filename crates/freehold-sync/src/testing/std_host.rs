@@ -11,8 +11,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 use std::vec::Vec;
 
-/// A host for tests and examples with threads; see the [module](super). At most [`Host::MAX_CPUS`] threads use it at
-/// a time.
+/// A host for tests and examples with threads; see the [module](super). At most [`Host::MAX_CPUS`] threads
+/// use it at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct StdHost;
 
@@ -89,7 +89,8 @@ impl Task {
         LOT.iter().for_each(|lot| lot.stir(|| ()));
     }
 
-    /// Makes a fatal signal pending for the thread as it enters its `nth` killable wait from now, counted from 1.
+    /// Makes a fatal signal pending for the thread as it enters its `nth` killable wait from now, counted
+    /// from 1.
     pub fn interrupt_wait(&self, nth: u64) {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
@@ -115,8 +116,8 @@ impl Task {
     }
 }
 
-/// Grace periods by two counts of readers, after the manner of SRCU: a reader is counted in the phase it finds. What is
-/// deferred waits until each of the two counts has been seen at zero once since.
+/// Grace periods by two counts of readers, after the manner of SRCU: a reader is counted in the phase it
+/// finds. What is deferred waits until each of the two counts has been seen at zero once since.
 struct Rcu {
     phase: AtomicUsize,
     inside: [AtomicUsize; 2],
@@ -143,8 +144,8 @@ impl Rcu {
         let ready = {
             let mut waiting = self.waiting.lock().unwrap();
             let phase = self.phase.load(Ordering::SeqCst);
-            // Together with the fence in `rcu_read`: either that reader is counted here, or it sees all that was done
-            // before the deferral.
+            // Together with the fence in `rcu_read`: either that reader is counted here, or it sees all that
+            // was done before the deferral.
             fence(Ordering::SeqCst);
             if self.inside[1 - phase].load(Ordering::SeqCst) != 0 {
                 return;
@@ -177,7 +178,8 @@ impl Drop for StdRcuGuard {
     }
 }
 
-// SAFETY: threads have different numbers and return them when they end, under a mutex; `Rcu` waits for the readers.
+// SAFETY: threads have different numbers and return them when they end, under a mutex; `Rcu` waits for the
+// readers.
 unsafe impl Host for StdHost {
     const MAX_CPUS: usize = 64;
 

@@ -1,7 +1,8 @@
 //! The lock of a VMA under all schedules and all orders that the memory model allows.
 //!
-//! What the lock guards lies in cells that loom watches: whoever is let in too early is reported as a race, and a lost
-//! wake-up as a deadlock. The limit of readers is two here. Tests of three threads are bounded, as they say.
+//! What the lock guards lies in cells that loom watches: whoever is let in too early is reported as a race,
+//! and a lost wake-up as a deadlock. The limit of readers is two here. Tests of three threads are bounded, as
+//! they say.
 #![cfg(loom)]
 
 mod per_cpu;
@@ -121,8 +122,8 @@ fn a_reader_beside_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22: a reader comes from the tree of the first space, as late as it likes. It never takes the VMA
-/// of the second space for its own, and its passing by keeps no writer of that space asleep.
+/// Hazards C-19 and C-22: a reader comes from the tree of the first space, as late as it likes. It never
+/// takes the VMA of the second space for its own, and its passing by keeps no writer of that space asleep.
 #[test]
 fn c19_a_late_reader_and_a_vma_of_another_space() {
     model_bounded(4, || {
@@ -149,7 +150,8 @@ fn c19_a_late_reader_beside_a_rightful_one() {
     });
 }
 
-/// Hazard C-22 (f): recycled in the same space, elsewhere. Only the bounds tell, and they are believed after the lock.
+/// Hazard C-22 (f): recycled in the same space, elsewhere. Only the bounds tell, and they are believed after
+/// the lock.
 #[test]
 fn c22_a_late_reader_and_a_vma_that_lies_elsewhere() {
     model_bounded(4, || {
@@ -196,7 +198,8 @@ fn c22_a_writer_is_killed() {
     });
 }
 
-/// Killed while a reader is inside for certain; then it tries again, unkillably, and the reader's leaving wakes it.
+/// Killed while a reader is inside for certain; then it tries again, unkillably, and the reader's leaving
+/// wakes it.
 #[test]
 fn c72_a_writer_is_killed_and_tries_again() {
     model(|| {
@@ -295,8 +298,8 @@ fn the_sequence_wraps() {
     });
 }
 
-/// The VMA was last locked 2^31 sections ago: its number equals that of the section to come. A reader that got in
-/// before is waited for all the same.
+/// The VMA was last locked 2^31 sections ago: its number equals that of the section to come. A reader that
+/// got in before is waited for all the same.
 #[test]
 fn a_number_from_before_the_wrap_locks_nobody_in() {
     model(|| {

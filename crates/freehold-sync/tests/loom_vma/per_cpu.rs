@@ -1,6 +1,7 @@
 //! Readers that stand in slots.
 //!
-//! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then by the count.
+//! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then
+//! by the count.
 
 use super::world::{
     START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
@@ -135,8 +136,9 @@ fn a_standing_reader_beside_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the second, which has
-/// per-CPU readers again. It does not believe in it, and its leaving lets that space's writer go on.
+/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the
+/// second, which has per-CPU readers again. It does not believe in it, and its leaving lets that space's
+/// writer go on.
 #[test]
 fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
     model_bounded(3, || {
@@ -173,8 +175,9 @@ fn c19_a_late_standing_reader_beside_a_rightful_one() {
     });
 }
 
-/// Hazard C-22 (h): a killed writer has counted a reader who came by a slot. When that reader leaves, another of the same VMA stands
-/// there: they change places, and the writer waits for both, whoever of them is the last.
+/// Hazard C-22 (h): a killed writer has counted a reader who came by a slot. When that reader leaves, another
+/// of the same VMA stands there: they change places, and the writer waits for both, whoever of them is the
+/// last.
 #[test]
 fn c22_readers_change_places_after_a_killed_writer() {
     model_bounded(2, || {

@@ -1,7 +1,8 @@
 //! What the plan knows of an address space: its VMAs, with what decides whether neighbours merge.
 //!
-//! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does a call or a
-//! first write change, its neighbours included? Whoever changes the same VMAs must keep the recording's order.
+//! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does
+//! a call or a first write change, its neighbours included? Whoever changes the same VMAs must keep the
+//! recording's order.
 
 use super::descriptors::Access;
 use super::order::Stamp;
@@ -302,8 +303,8 @@ impl Areas {
         }
     }
 
-    /// Applies `change` to each area in `range`, cut to it, as the kernel walks: one that does not change is not cut.
-    /// Stops at the first hole, unless it `skips` them. Whether there was none.
+    /// Applies `change` to each area in `range`, cut to it, as the kernel walks: one that does not change is
+    /// not cut. Stops at the first hole, unless it `skips` them. Whether there was none.
     pub(crate) fn change(
         &mut self,
         range: &Range<u64>,
@@ -338,7 +339,8 @@ impl Areas {
         whole
     }
 
-    /// The family that a first write at `at` gives its area: a neighbour's, if they could merge, else `fresh`.
+    /// The family that a first write at `at` gives its area: a neighbour's, if they could merge, else
+    /// `fresh`.
     pub(crate) fn family_for(&self, at: u64, fresh: u32) -> u32 {
         let Some((start, area)) = self.find(at) else { return fresh };
         let next = self.by_start.get(&area.end).map(|next| ((start, area), (area.end, next), next));

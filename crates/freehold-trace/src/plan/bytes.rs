@@ -1,5 +1,6 @@
-//! Which bytes of an address space recorded calls have determined: what process_vm_writev moved there, until the addresses
-//! are mapped anew or emptied. Whatever else is there the program may have stored itself, which no recording shows.
+//! Which bytes of an address space recorded calls have determined: what process_vm_writev moved there, until
+//! the addresses are mapped anew or emptied. Whatever else is there the program may have stored itself, which
+//! no recording shows.
 
 use super::Planner;
 use super::area::{PAGE, page_of};
@@ -48,14 +49,15 @@ impl Planner {
 }
 
 impl Space {
-    /// Of the bytes that a process_vm_readv moves from here, the addresses of those that recorded calls wrote.
+    /// Of the bytes that a process_vm_readv moves from here, the addresses of those that recorded calls
+    /// wrote.
     pub(super) fn written_among(&self, transfer: &Transfer) -> Vec<Range<u64>> {
         let pieces = transfer.remote.iter().map(|&(at, len)| at..at.saturating_add(len));
         pieces.flat_map(|piece| self.written.within(&piece)).collect()
     }
 
-    /// A call has moved `count` bytes from or to here. What of that memory was mapped before the recording began, as this call
-    /// alone shows, in whole pages.
+    /// A call has moved `count` bytes from or to here. What of that memory was mapped before the recording
+    /// began, as this call alone shows, in whole pages.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
         self.forget_growth();
         let Some(told) = &mut self.told else { return Vec::new() };

@@ -88,7 +88,8 @@ fn failed(call: &Call) -> bool {
     !matches!(call.returned, Returned::Value(_))
 }
 
-/// Where the call has an effect: what its arguments and its answer say. `segment` is what shmat attaches, in bytes.
+/// Where the call has an effect: what its arguments and its answer say. `segment` is what shmat attaches, in
+/// bytes.
 pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     let args = &call.args;
     let one = |range: Range<u64>| Reach::Vmas([range, 0..0]);
@@ -200,8 +201,8 @@ pub(super) fn changes_layout(name: CallName) -> bool {
 }
 
 impl Space {
-    /// Whether the space has one task alone. It waits for those who have left, whose steps go into `scratch`; from then on
-    /// there is nobody to wait for.
+    /// Whether the space has one task alone. It waits for those who have left, whose steps go into `scratch`;
+    /// from then on there is nobody to wait for.
     pub(crate) fn is_alone(&mut self, scratch: &mut Vec<Stamp>) -> bool {
         let alone = self.members.len() == 1;
         if alone {
@@ -427,7 +428,8 @@ impl Space {
         self.future = self.future & flag::MERGEABLE | if how & 2 != 0 { add } else { 0 };
     }
 
-    /// prctl: of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become alike stay apart.
+    /// prctl: of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become alike stay
+    /// apart.
     fn prctl(&mut self, args: &[u64; 6]) {
         if args[0] != prctl::SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
             return;

@@ -1,8 +1,9 @@
-//! What the descriptors of each process are, as far as a recording tells: how a file was opened, and which file it is.
+//! What the descriptors of each process are, as far as a recording tells: how a file was opened, and which
+//! file it is.
 //!
-//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it. What nothing is known of, because it was opened before the
-//! recording began or came from another process, is not in a table; nor is what was opened before an execve, since no recording tells
-//! which descriptors that closes.
+//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it. What nothing is known of, because
+//! it was opened before the recording began or came from another process, is not in a table; nor is what was
+//! opened before an execve, since no recording tells which descriptors that closes.
 
 use crate::operation::fcntl;
 use crate::{Call, CallName};
@@ -26,8 +27,9 @@ pub struct Access {
     pub read: bool,
     /// For writing.
     pub write: bool,
-    /// By which of the recorded opens, as a number: descriptors that are copies of one another share the open file,
-    /// and a file that is opened twice is two, whose mappings never become one. Nothing: that is not known.
+    /// By which of the recorded opens, as a number: descriptors that are copies of one another share the
+    /// open file, and a file that is opened twice is two, whose mappings never become one. Nothing: that
+    /// is not known.
     pub open: Option<u32>,
 }
 

@@ -80,7 +80,8 @@ impl Planner {
         }
         self.inherit_limits(task, process);
         self.push(task, line, What::Clone { child, shares });
-        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
+        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
+        // remember them.
         self.descriptors.clone_task(task, child, flags);
         let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
@@ -178,7 +179,8 @@ impl Planner {
         }
     }
 
-    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits for it.
+    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits
+    /// for it.
     fn gather_last_whole(&mut self, task: u32) {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
         self.scratch.extend(space.map(|space| space.order.whole));
@@ -397,8 +399,9 @@ impl Planner {
         self.push(task, line, What::Clear(range));
     }
 
-    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the call was refused all the
-    /// same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be aligned.
+    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the
+    /// call was refused all the same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be
+    /// aligned.
     fn hides_new_address(&self, call: &Call) -> bool {
         let [at, _, new, flags, to, _] = call.args;
         let shown = flags & MREMAP_FIXED != 0 || to != 0;
@@ -425,7 +428,8 @@ impl Planner {
         }
     }
 
-    /// A call that reads or writes another address space waits for all that was done there, and is waited for.
+    /// A call that reads or writes another address space waits for all that was done there, and is waited
+    /// for.
     fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
         let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
         let Some(target) = target.and_then(|process| self.space_of(process)) else { return };
@@ -438,8 +442,8 @@ impl Planner {
         }
     }
 
-    /// What a call moved from or to another address space: where it shows that memory was mapped before the recording began,
-    /// and where it read what recorded calls wrote.
+    /// What a call moved from or to another address space: where it shows that memory was mapped before the
+    /// recording began, and where it read what recorded calls wrote.
     fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;
@@ -455,8 +459,8 @@ impl Planner {
         (assumed, Vec::new())
     }
 
-    /// In a space of unknown start: brings memory into line with what the call found there. Whether its answer rests on memory of
-    /// which nothing is known, and how many steps were added.
+    /// In a space of unknown start: brings memory into line with what the call found there. Whether its
+    /// answer rests on memory of which nothing is known, and how many steps were added.
     fn assume(
         &mut self,
         space: &mut Space,
@@ -572,7 +576,8 @@ impl Planner {
     }
 }
 
-/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.
+/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the
+/// operation, or than a flag of it.
 fn is_unknown_there(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
         (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,

@@ -80,7 +80,8 @@ impl Planner {
         }
     }
 
-    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was last mapped as.
+    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was
+    /// last mapped as.
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
             CallName::Ftruncate => true,
@@ -94,7 +95,8 @@ impl Planner {
         self.push(task, line, What::Doubt { file });
     }
 
-    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their pages may be gone.
+    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their
+    /// pages may be gone.
     fn doubt_files(&mut self, line: u32, task: u32) {
         if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
             return;
@@ -128,7 +130,8 @@ impl Planner {
         open.or_else(|| self.records.get(&call.file?).copied())
     }
 
-    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of which all is known.
+    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of
+    /// which all is known.
     fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
         let open = self.descriptors.get(task, call.args[0]);
         let Some(file) = self.file_at(task, &call) else {
@@ -189,8 +192,8 @@ impl Planner {
         self.lengths.doubt(true);
     }
 
-    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be shows that the file is
-    /// longer.
+    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be
+    /// shows that the file is longer.
     pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
         let Some(space) = self.spaces.get(&space).filter(|_| !self.lengths.is_empty()) else { return };
         let page = page_of(address);
@@ -225,8 +228,8 @@ impl Planner {
         self.push(task, line, What::Length { file, bytes: Some(bytes) });
     }
 
-    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by it, and a
-    /// file of which the call finds pages where there should be none is longer.
+    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by
+    /// it, and a file of which the call finds pages where there should be none is longer.
     pub(super) fn lengths_before(
         &mut self,
         line: u32,
@@ -289,8 +292,8 @@ impl Planner {
     }
 }
 
-/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which are
-/// there.
+/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which
+/// are there.
 fn populated(call: &Call) -> Range<u64> {
     match call.name {
         CallName::Mlock

@@ -1,5 +1,6 @@
-//! How long files are, as far as calls that change it are recorded, and the order that this forces, also between address spaces: a step
-//! that faults in a file, or compares what is there, and one that makes the file shorter or longer keep their order.
+//! How long files are, as far as calls that change it are recorded, and the order that this forces, also
+//! between address spaces: a step that faults in a file, or compares what is there, and one that makes the
+//! file shorter or longer keep their order.
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;
@@ -24,7 +25,8 @@ struct Length {
     stale: bool,
     /// Several files go by this number.
     blurred: bool,
-    /// A segment that was removed, which goes with the last who has it: all who depend on it keep their order.
+    /// A segment that was removed, which goes with the last who has it: all who depend on it keep their
+    /// order.
     in_order: bool,
 }
 

@@ -1,10 +1,11 @@
 //! Resource limits: which each process has, and which the replay is to give an address space before a step.
 //!
-//! On Linux limits are a process's, in the engine an address space's. So an address space gets those of the process that is about to use
-//! it, where they are others than it has: after a call that changed them, after an exec, before and after a vfork's child that runs in it.
+//! On Linux limits are a process's, in the engine an address space's. So an address space gets those of the
+//! process that is about to use it, where they are others than it has: after a call that changed them, after
+//! an exec, before and after a vfork's child that runs in it.
 //!
-//! Where it is not known what an address space was like when that began, as in texts by strace, its sizes are not known either. There limits
-//! are in force only for calls that Linux refused, perhaps for them.
+//! Where it is not known what an address space was like when that began, as in texts by strace, its sizes are
+//! not known either. There limits are in force only for calls that Linux refused, perhaps for them.
 
 use super::Planner;
 use super::calls::{self, Space};
@@ -84,8 +85,8 @@ impl Planner {
 }
 
 impl Space {
-    /// Calls that change what limits count keep their order: whether one is refused depends on those before it. What `call` waits for, if it
-    /// is such a call, whose step is `stamp`.
+    /// Calls that change what limits count keep their order: whether one is refused depends on those before
+    /// it. What `call` waits for, if it is such a call, whose step is `stamp`.
     pub(super) fn keep_order(&mut self, call: &Call, stamp: Stamp, keeps_layout: bool) -> Option<Stamp> {
         let Space { limits, .. } = self;
         let counts = match call.name {

@@ -59,8 +59,9 @@ impl Planner {
         if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
     }
 
-    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put in its place. But every
-    /// shared mapping of /dev/zero is recorded as a file of its own, and the device is one.
+    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put
+    /// in its place. But every shared mapping of /dev/zero is recorded as a file of its own, and the
+    /// device is one.
     pub(super) fn file_of_record(&mut self, record: u32) -> Option<u32> {
         if let Some(&id) = self.records.get(&record) {
             return Some(id);
@@ -96,7 +97,8 @@ impl Planner {
     fn opened_file(&mut self, task: u32, call: &Call, path: Option<&str>) -> Option<u32> {
         let open = self.descriptors.get(task, call.args[4]);
         let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
-        // Known as another file, it is one that another process has sent. A text knows files by their names, which many memfds share.
+        // Known as another file, it is one that another process has sent. A text knows files by their names,
+        // which many memfds share.
         let known = call.file.filter(|_| self.recording.format() != Format::Strace);
         let known = known.and_then(|record| self.records.get(&record).copied());
         if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
@@ -128,7 +130,8 @@ impl Planner {
         }
     }
 
-    /// A descriptor is file `id`: so a mapping shows. One that was another file was opened again, nobody knows how.
+    /// A descriptor is file `id`: so a mapping shows. One that was another file was opened again, nobody
+    /// knows how.
     fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
@@ -166,7 +169,8 @@ impl Planner {
         id
     }
 
-    /// The size of the file at `path`, and that of its pages if they are huge ones, where the recording tells.
+    /// The size of the file at `path`, and that of its pages if they are huge ones, where the recording
+    /// tells.
     fn pages_of(&mut self, path: &str) -> (Option<u64>, Option<u64>) {
         let files = self.recording.files();
         for (index, file) in files.iter().enumerate().skip(self.paths_known) {
@@ -237,8 +241,8 @@ pub(super) fn page_bytes(flags: u64) -> u64 {
     }
 }
 
-/// Whether the file at `path` is one of huge pages, where the recording does not say so: file systems of those are taken to be mounted
-/// where they usually are.
+/// Whether the file at `path` is one of huge pages, where the recording does not say so: file systems of
+/// those are taken to be mounted where they usually are.
 fn is_of_huge_pages(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
 }
@@ -250,8 +254,9 @@ pub(super) fn in_whole_pages(call: Call, page: u64) -> Call {
     call
 }
 
-/// Where an mmap of huge pages at a fixed place was refused when what was there had gone, as Linux does for want of pages, and where
-/// the file's offset is none of its pages'. Here it stays, so it is taken away afterwards.
+/// Where an mmap of huge pages at a fixed place was refused when what was there had gone, as Linux does for
+/// want of pages, and where the file's offset is none of its pages'. Here it stays, so it is taken away
+/// afterwards.
 pub(super) fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
     const ENOMEM: u16 = 12;
     const EINVAL: u16 = 22;

@@ -1,8 +1,8 @@
-//! From a recording to a plan: every task's steps in order, and between tasks just the order that addresses and forks
-//! force.
+//! From a recording to a plan: every task's steps in order, and between tasks just the order that addresses
+//! and forks force.
 //!
-//! The recording's own order is one that Linux really took, so it is one exact order. What may be done in another order,
-//! or at once, is what would come out the same:
+//! The recording's own order is one that Linux really took, so it is one exact order. What may be done in
+//! another order, or at once, is what would come out the same:
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |
@@ -14,11 +14,13 @@
 //! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
-//! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To know which VMAs a call touches, the planner keeps a
-//! sequential model of each address space (`area.rs`, `calls.rs`), without pages.
+//! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To
+//! know which VMAs a call touches, the planner keeps a sequential model of each address space (`area.rs`,
+//! `calls.rs`), without pages.
 //!
-//! A plan comes in [segments](Segment) of bounded size, so its memory does not grow with the recording. A segment also
-//! ends where the recorded program was frozen: the address spaces are compared then, while nobody runs.
+//! A plan comes in [segments](Segment) of bounded size, so its memory does not grow with the recording. A
+//! segment also ends where the recorded program was frozen: the address spaces are compared then, while
+//! nobody runs.
 
 mod area;
 mod aside;
@@ -212,8 +214,8 @@ impl Planner {
         Planner { limit: steps.max(1), ..self }
     }
 
-    /// The same, where calls that change which addresses are free, or are given some, keep the recording's order: so each finds free
-    /// what was free on Linux.
+    /// The same, where calls that change which addresses are free, or are given some, keep the recording's
+    /// order: so each finds free what was free on Linux.
     pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
         Planner { keeps_layout, ..self }
     }
@@ -233,12 +235,14 @@ impl Planner {
         &self.set_aside
     }
 
-    /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot be compared.
+    /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot
+    /// be compared.
     pub fn shows_bytes(&self) -> bool {
         self.shows_bytes
     }
 
-    /// Whether a program so far was given a protection key: only a machine that has them gives the same answers.
+    /// Whether a program so far was given a protection key: only a machine that has them gives the same
+    /// answers.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
     }

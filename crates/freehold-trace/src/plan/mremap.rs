@@ -45,7 +45,8 @@ impl Space {
         if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
             return self.move_area(source, target, doing);
         }
-        // Of several VMAs each is moved by itself, and the gaps between them stay; so does what the target has there.
+        // Of several VMAs each is moved by itself, and the gaps between them stay; so does what the target
+        // has there.
         let pieces: Vec<Range<u64>> =
             self.areas.within(&source).map(|(start, area)| start.max(at)..area.end.min(source.end)).collect();
         for piece in pieces {

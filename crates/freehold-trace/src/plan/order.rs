@@ -18,7 +18,8 @@ impl Stamp {
     pub(crate) const START: Stamp = Stamp { task: 0, index: 0 };
 }
 
-/// Addresses are told apart in units of this many bits where only pages are concerned: what a huge page spans.
+/// Addresses are told apart in units of this many bits where only pages are concerned: what a huge page
+/// spans.
 const CHUNK_SHIFT: u32 = 21;
 /// Bytes of such a unit.
 pub(crate) const CHUNK: u64 = 1 << CHUNK_SHIFT;
@@ -26,7 +27,8 @@ pub(crate) const CHUNK: u64 = 1 << CHUNK_SHIFT;
 /// Who did what where in one address space, as far as later steps may have to wait for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
-    /// The last step that changed what is mapped at an address, or took its pages: from the key to the end given.
+    /// The last step that changed what is mapped at an address, or took its pages: from the key to the end
+    /// given.
     changed: BTreeMap<u64, (u64, Stamp)>,
     /// The last step of each task that faulted in a chunk.
     faulted: BTreeMap<u64, Vec<Stamp>>,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// Times on the recorded machine.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// By kind of call: of how many the recording says how long they took, and the time of these in nanoseconds. Kinds of which
-    /// it says nothing are not here.
+    /// By kind of call: of how many the recording says how long they took, and the time of these in
+    /// nanoseconds. Kinds of which it says nothing are not here.
     pub kinds: BTreeMap<&'static str, (u64, u64)>,
     /// How long the mmap lock was held for writing, each time, in nanoseconds.
     pub exclusive_hold: Histogram,

@@ -1,8 +1,9 @@
 //! Memory that is registered with a userfaultfd: which one a descriptor is, what it has, and when it ends.
 //!
-//! A userfaultfd is of the address space of the process that made it, and ends with the last descriptor of it; then nothing is
-//! registered with it any more. Descriptors that another process was sent are not followed, nor is a call that has not returned and
-//! holds one. So from what the plan takes for the end on, moves that Linux refuses there are not checked.
+//! A userfaultfd is of the address space of the process that made it, and ends with the last descriptor of
+//! it; then nothing is registered with it any more. Descriptors that another process was sent are not
+//! followed, nor is a call that has not returned and holds one. So from what the plan takes for the end on,
+//! moves that Linux refuses there are not checked.
 
 use super::Planner;
 use super::area::flag;
@@ -60,8 +61,8 @@ impl Planner {
         self.descriptors.set(task, descriptor, Some(open));
     }
 
-    /// The userfaultfd that an ioctl is about, if it is known and of the caller's own address space. If not, something is registered
-    /// somewhere of which the plan does not know.
+    /// The userfaultfd that an ioctl is about, if it is known and of the caller's own address space. If not,
+    /// something is registered somewhere of which the plan does not know.
     pub(super) fn userfaultfd_of(&mut self, task: u32, call: &Call) -> Option<u32> {
         if !self.recording.follows_descriptors() {
             return None;
@@ -79,8 +80,9 @@ impl Planner {
         None
     }
 
-    /// Mappings that are registered with a userfaultfd are not moved several at once. Which are, not every recording tells; then such a
-    /// move is not made. Some of them may have moved before Linux came to the one that it refused.
+    /// Mappings that are registered with a userfaultfd are not moved several at once. Which are, not every
+    /// recording tells; then such a move is not made. Some of them may have moved before Linux came to
+    /// the one that it refused.
     pub(super) fn passes_over_move(&mut self, space: u32, call: &Call) -> bool {
         let recorded = self.userfaultfds.recorded;
         let doubted =

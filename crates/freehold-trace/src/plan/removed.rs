@@ -1,18 +1,19 @@
 //! Removals of System V segments, and where they belong among the steps.
 //!
-//! shmctl(IPC_RMID) marks a segment: it goes with the last mapping of it. That shows in the answers of two calls: an shmat of what is
-//! gone is refused, and so is a remap_file_pages over all that was left of it. A recording has the removal at its entry; it took effect
-//! at some time until its return:
+//! shmctl(IPC_RMID) marks a segment: it goes with the last mapping of it. That shows in the answers of two
+//! calls: an shmat of what is gone is refused, and so is a remap_file_pages over all that was left of it. A
+//! recording has the removal at its entry; it took effect at some time until its return:
 //!
 //! ```text
 //! shmctl(IPC_RMID)       |-------------|          of one thread
 //! remap_file_pages           |-------------|      of another: whose came first, its answer tells
 //! ```
 //!
-//! Where two such calls overlap, the removal is planned before the other exactly if that was refused. Where they do not, the order is
-//! known, and the engine has to give the recorded answer. A remap_file_pages that was refused with EIDRM is one that the removal fell
-//! into: what was mapped had gone, and the segment went before it was mapped anew. The effect is the same, and the removal is
-//! planned before it; but a call that is one step has no such answer, so that is not compared.
+//! Where two such calls overlap, the removal is planned before the other exactly if that was refused. Where
+//! they do not, the order is known, and the engine has to give the recorded answer. A remap_file_pages that
+//! was refused with EIDRM is one that the removal fell into: what was mapped had gone, and the segment went
+//! before it was mapped anew. The effect is the same, and the removal is planned before it; but a call that
+//! is one step has no such answer, so that is not compared.
 
 use super::area::{flag, page_of};
 use super::aside;
@@ -28,7 +29,8 @@ const IPC_RMID: u32 = 0;
 const IPC_64: u32 = 0x100;
 const EINVAL: u16 = 22;
 const EIDRM: u16 = 43;
-/// So long after a removal has returned, no call that began before it is still under way: then the memory goes, even if nobody asks.
+/// So long after a removal has returned, no call that began before it is still under way: then the memory
+/// goes, even if nobody asks.
 const SLACK: u64 = 1_000_000_000;
 
 /// When a call may have taken effect, in nanoseconds: from its entry to its return.
@@ -125,7 +127,8 @@ impl Planner {
         }
     }
 
-    /// Calls that wait for a removal which has not come until `time`, or the next event of `task`, are planned where they are.
+    /// Calls that wait for a removal which has not come until `time`, or the next event of `task`, are
+    /// planned where they are.
     pub(super) fn release(&mut self, task: u32, time: u64) {
         if self.removals.held.is_empty() {
             return;
@@ -167,7 +170,8 @@ impl Planner {
         }
     }
 
-    /// A fork, an exec or an exit lets go of, or copies, what the task has attached: `Lengths` keeps the order of that and of removals.
+    /// A fork, an exec or an exit lets go of, or copies, what the task has attached: `Lengths` keeps the
+    /// order of that and of removals.
     pub(super) fn use_segments(&mut self, task: u32) {
         if self.removals.ids.is_empty() {
             return;
@@ -240,8 +244,8 @@ impl Planner {
         self.push(task, line, What::Remove { file });
     }
 
-    /// A number that shmget gives, or shmat takes, after its segment was removed: another segment has it now, or somebody who is not
-    /// recorded kept the old one.
+    /// A number that shmget gives, or shmat takes, after its segment was removed: another segment has it now,
+    /// or somebody who is not recorded kept the old one.
     fn made_anew(&mut self, task: u32, call: &Call, when: When) {
         let (made, id) = match (call.name, call.returned) {
             (CallName::Shmget, Returned::Value(id)) => (true, id),
@@ -266,7 +270,8 @@ impl Planner {
         }
     }
 
-    /// The segment for whose removal the refused call may have to wait: none was recorded yet, and it would explain the answer.
+    /// The segment for whose removal the refused call may have to wait: none was recorded yet, and it would
+    /// explain the answer.
     fn waits_for_removal(&self, task: u32, call: &Call) -> Option<u64> {
         let refused = matches!(call.returned, Returned::Error(EINVAL | EIDRM));
         if !refused || self.removals.doubted || self.removals.ids.is_empty() && self.segments.is_empty() {

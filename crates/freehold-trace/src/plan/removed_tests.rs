@@ -1,7 +1,8 @@
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Planner, Segment, What, aside};
 
-/// A thread, 2, and a segment of one page that task 1 has attached; then what `events` says. Its first event is line 7.
+/// A thread, 2, and a segment of one page that task 1 has attached; then what `events` says. Its first event
+/// is line 7.
 const ATTACHED: &str = "6 0 1 N 2 1 10100
 7 0 1 shmget 0 1000 3c0 = 5
 8 0 1 shmat 5 0 0 = 30000 e1 x1
@@ -15,7 +16,8 @@ fn attached(events: &str) -> (Planner, Segment) {
     (planner, segment)
 }
 
-/// What task 1 does, and removals whoever does them, in order; a call that is not compared has a question mark.
+/// What task 1 does, and removals whoever does them, in order; a call that is not compared has a question
+/// mark.
 fn steps(segment: &Segment) -> Vec<String> {
     let mut steps: Vec<_> = segment.tasks.iter().flat_map(|task| &task.steps).collect();
     steps.retain(|step| step.line > 6 || matches!(step.what, What::Remove { .. }));
@@ -124,7 +126,8 @@ fn a_number_that_is_given_again_is_another_segment() {
     assert_eq!(sizes, [Some(0x1000), Some(0x3000)]);
 }
 
-/// Before the removal, its last user matters to nobody; after it, everybody waits for the one before, in other address spaces too.
+/// Before the removal, its last user matters to nobody; after it, everybody waits for the one before, in
+/// other address spaces too.
 #[test]
 fn a_removed_segment_keeps_the_order_of_its_users() {
     let (_, segment) = attached(

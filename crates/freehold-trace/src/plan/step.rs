@@ -5,8 +5,8 @@ use super::order::Stamp;
 use crate::{Call, FaultCode, KnownLimits, Snapshot};
 use std::ops::Range;
 
-/// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks finish a
-/// part before the next begins.
+/// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks
+/// finish a part before the next begins.
 #[derive(Debug, Default)]
 pub struct Segment {
     /// The tasks with steps in it, ascending.
@@ -181,10 +181,11 @@ pub struct PlannedCall {
     pub features: Option<u64>,
     /// The first call of brk in this address space: where the heap starts.
     pub heap: Option<u64>,
-    /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the recording began.
+    /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the
+    /// recording began.
     pub assumed: Vec<Range<u64>>,
-    /// Of the bytes that process_vm_readv moved, the addresses of those that recorded calls had written there. Others the
-    /// program may have stored itself.
+    /// Of the bytes that process_vm_readv moved, the addresses of those that recorded calls had written
+    /// there. Others the program may have stored itself.
     pub written: Vec<Range<u64>>,
     /// It is not known what its address space was like when that began.
     pub partly: bool,

@@ -35,7 +35,8 @@ fn whole(events: &str) -> Segment {
     segment
 }
 
-/// Tasks 2 and 3 are threads of 1. The first event of a test is line 5 of the file; task 1 has taken steps 0 to 2 then.
+/// Tasks 2 and 3 are threads of 1. The first event of a test is line 5 of the file; task 1 has taken steps 0
+/// to 2 then.
 fn threads(events: &str) -> Segment {
     whole(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"))
 }
@@ -452,7 +453,8 @@ fn what_was_opened_before_an_exec_is_not_known_after_it() {
     assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
 }
 
-/// What makes sense and is refused all the same, the recorded kernel did not know yet; what makes none, no kernel takes.
+/// What makes sense and is refused all the same, the recorded kernel did not know yet; what makes none, no
+/// kernel takes.
 #[test]
 fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
     let asked = |events: &str| {
@@ -471,7 +473,8 @@ fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
     assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "nothing about memory");
 }
 
-/// A userfaultfd ends with its last descriptor, whoever closes it, and its registrations keep neighbours apart until then.
+/// A userfaultfd ends with its last descriptor, whoever closes it, and its registrations keep neighbours
+/// apart until then.
 #[test]
 fn userfaultfds_are_followed_by_their_descriptors() {
     let segment = second(
@@ -499,7 +502,8 @@ fn userfaultfds_are_followed_by_their_descriptors() {
     assert_eq!(shown, ["8 Some(1)", "9 Some(2)", "16 ends 2 of 1", "14 ends 1 of 1"]);
 }
 
-/// Everybody waits for a change of limits, which comes as the process is about to use its memory, and only if it is one.
+/// Everybody waits for a change of limits, which comes as the process is about to use its memory, and only if
+/// it is one.
 #[test]
 fn limits_are_set_before_what_they_are_for() {
     let limits = "ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000";

@@ -1,8 +1,10 @@
-//! Address spaces of which the beginning is not recorded, as a text by strace leaves it: what calls tell of them, call by call.
+//! Address spaces of which the beginning is not recorded, as a text by strace leaves it: what calls tell of
+//! them, call by call.
 //!
-//! A call that maps or unmaps tells all about its range. One that merely succeeded tells that something is mapped there, and not
-//! what: such memory is *assumed*, so that later calls find it, and answers about it are not checked. What a call was given by the
-//! kernel had been free. And below a mapping that grows, what is mapped changes without a call.
+//! A call that maps or unmaps tells all about its range. One that merely succeeded tells that something is
+//! mapped there, and not what: such memory is *assumed*, so that later calls find it, and answers about it
+//! are not checked. What a call was given by the kernel had been free. And below a mapping that grows, what
+//! is mapped changes without a call.
 
 use super::area::{PAGE, flag};
 use super::calls::{
@@ -33,11 +35,13 @@ pub(super) struct Shown {
     pub(super) cleared: Vec<Range<u64>>,
     /// What is to be mapped before it.
     pub(super) assumed: Vec<Range<u64>>,
-    /// What is to be unmapped after it, and mapped where it is not: it moved memory that may be another here.
+    /// What is to be unmapped after it, and mapped where it is not: it moved memory that may be another
+    /// here.
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
-/// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change what is known.
+/// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change
+/// what is known.
 pub(super) fn leaves_alone(call: &Call) -> bool {
     let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
         || call.name == CallName::Ioctl;
@@ -73,7 +77,8 @@ fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     }
 }
 
-/// Whether Linux keeps a gap between what the call was given and memory above that grows downwards: not at fixed addresses.
+/// Whether Linux keeps a gap between what the call was given and memory above that grows downwards: not at
+/// fixed addresses.
 fn keeps_gap(call: &Call) -> bool {
     match call.name {
         CallName::Mmap => call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0,
@@ -82,8 +87,9 @@ fn keeps_gap(call: &Call) -> bool {
     }
 }
 
-/// Where a mapping may have been refused after what was there had gone: Linux takes that away before it asks the file, and finds some
-/// limits before, others behind. Of huge pages, which the file may have, that is more than was asked for.
+/// Where a mapping may have been refused after what was there had gone: Linux takes that away before it asks
+/// the file, and finds some limits before, others behind. Of huge pages, which the file may have, that is
+/// more than was asked for.
 fn emptied(call: &Call) -> Option<Range<u64>> {
     let [at, len, _, flags, ..] = call.args;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;
@@ -96,8 +102,8 @@ fn emptied(call: &Call) -> Option<Range<u64>> {
         .then(|| span(at, len.checked_next_multiple_of(HUGE).filter(|_| of_a_file).unwrap_or(len)))
 }
 
-/// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not be had; or a limit forbade
-/// it as a whole.
+/// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not
+/// be had; or a limit forbade it as a whole.
 fn may_have_locked(call: &Call) -> bool {
     matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall)
         && call.returned == Returned::Error(ENOMEM)
@@ -115,8 +121,9 @@ fn asks_for_locks(call: &Call) -> bool {
     }
 }
 
-/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at the target is gone. That
-/// arguments make no sense is found before, but for what is cut off from a mapping that shrinks, and for what only a later VMA forbids.
+/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at
+/// the target is gone. That arguments make no sense is found before, but for what is cut off from a mapping
+/// that shrinks, and for what only a later VMA forbids.
 fn moved_in_part(call: &Call) -> bool {
     let [at, old, new, flags, to, _] = call.args;
     let sound = [at, to].iter().all(|addr| addr.is_multiple_of(PAGE)) && new != 0;
@@ -191,8 +198,9 @@ impl Space {
         Shown { unsure, cleared, assumed, moved }
     }
 
-    /// Whether memory that grows downwards lies nearer above the place that Linux has chosen than it could, if all were as it was last
-    /// known: then it is gone, or something that nobody knows lies between. Of it, what need not be there any more.
+    /// Whether memory that grows downwards lies nearer above the place that Linux has chosen than it could,
+    /// if all were as it was last known: then it is gone, or something that nobody knows lies between. Of
+    /// it, what need not be there any more.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let told = self.told.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free(call, ranges).end;
@@ -206,8 +214,8 @@ impl Space {
         (!gone.is_empty() || !told.missing(&between).is_empty()).then_some(gone)
     }
 
-    /// What calls leave unknown that were under way beside this one, which comes first or comes after it in the plan; whether its own
-    /// answer rests on their order.
+    /// What calls leave unknown that were under way beside this one, which comes first or comes after it in
+    /// the plan; whether its own answer rests on their order.
     ///
     /// One order is certain: what was mapped and is made free, before it is given to another call.
     pub(super) fn show_beside(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
@@ -253,7 +261,8 @@ impl Space {
                 self.locks.remove(source);
             }
             CallName::Mremap if succeeded && call.args[3] & MREMAP_DONTUNMAP != 0 => {
-                // The VMA that is left is locked no more, and whether the new one is part of it depends on page faults.
+                // The VMA that is left is locked no more, and whether the new one is part of it depends on
+                // page faults.
                 let whole = self.areas.find(source.start).map(|(start, area)| start..area.end);
                 self.locks.add(whole.unwrap_or(source.clone()));
                 self.locks.add(target.clone());
@@ -329,7 +338,8 @@ impl Space {
         }
     }
 
-    /// Between a mapping that grows and what is known to lie below it nothing is certain; nor below what may have come of it.
+    /// Between a mapping that grows and what is known to lie below it nothing is certain; nor below what may
+    /// have come of it.
     pub(super) fn forget_growth(&mut self) {
         let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

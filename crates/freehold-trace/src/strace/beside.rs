@@ -1,5 +1,6 @@
-//! Calls that were under way at the same time in one address space. In which order they took effect, a text does not tell; but it
-//! tells which these are: those of which one has begun, in a line of its own, before the other returned, and the other too.
+//! Calls that were under way at the same time in one address space. In which order they took effect, a text
+//! does not tell; but it tells which these are: those of which one has begun, in a line of its own, before
+//! the other returned, and the other too.
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -56,7 +57,8 @@ impl Recent {
         self.waiting.pop();
     }
 
-    /// What a call of `pid`, from line `begun` to line `ended`, concerns together with others that were under way.
+    /// What a call of `pid`, from line `begun` to line `ended`, concerns together with others that were under
+    /// way.
     pub(super) fn beside(
         &mut self,
         (pid, made): (u32, &Made<'_>),
@@ -132,7 +134,8 @@ impl Extent {
             || matches!(name, Shmat | Shmdt | Madvise | Mbind | Msync | Mincore | Ioctl)
     }
 
-    /// What a call that has returned concerns; none if it is about the address space as a whole, or about none.
+    /// What a call that has returned concerns; none if it is about the address space as a whole, or about
+    /// none.
     fn of(made: &Made<'_>) -> Option<Extent> {
         const MAP_FIXED: u64 = 0x10;
         const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;

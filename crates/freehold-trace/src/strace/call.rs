@@ -122,7 +122,8 @@ fn returns_nothing(name: CallName, args: &[u64; 6]) -> bool {
         || matches!(name, Mprotect | Msync | Munlock | Munlockall | Munmap)
 }
 
-/// How many arguments there are at least when the call has returned: strace leaves out those that mean nothing.
+/// How many arguments there are at least when the call has returned: strace leaves out those that mean
+/// nothing.
 fn needed(name: CallName) -> usize {
     match name {
         CallName::Mremap => 4,
@@ -259,7 +260,8 @@ fn as_passed(arg: Arg<'_>) -> Arg<'_> {
     Arg { text: &arg.text[..end], ..arg }
 }
 
-/// It is about a userfaultfd, and the text shows what it says: strace does where the kernel, too, can read it.
+/// It is about a userfaultfd, and the text shows what it says: strace does where the kernel, too, can read
+/// it.
 fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());
@@ -283,8 +285,8 @@ impl Made<'_> {
         self.end.returned.value()
     }
 
-    /// The range at which it has mapped something where nothing was before; none if it has not, or need not have found
-    /// the place free.
+    /// The range at which it has mapped something where nothing was before; none if it has not, or need not
+    /// have found the place free.
     pub(super) fn took(&self) -> Option<(u64, u64)> {
         const MAP_FIXED: u64 = 0x10;
         const MREMAP_FIXED: u64 = 2;

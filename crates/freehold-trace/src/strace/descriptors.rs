@@ -1,12 +1,13 @@
 //! Which file a descriptor is, as far as the text tells.
 //!
-//! With option -y each descriptor is followed by its path, and files with one path are one file. Without, the text gives
-//! the number alone, and which file it is follows from what is done with it. Then these rules hold, within one process from one execve to
-//! the next (a fork passes them on):
+//! With option -y each descriptor is followed by its path, and files with one path are one file. Without, the
+//! text gives the number alone, and which file it is follows from what is done with it. Then these rules
+//! hold, within one process from one execve to the next (a fork passes them on):
 //!
-//! - memfd_create and ftruncate make a descriptor a file that shared mappings of it share, until the next memfd_create;
-//! - a mapping put (`MAP_FIXED`) into the range that the same descriptor was last mapped to without it is one of the same
-//!   file: so loaders map the segments of an object;
+//! - memfd_create and ftruncate make a descriptor a file that shared mappings of it share, until the next
+//!   memfd_create;
+//! - a mapping put (`MAP_FIXED`) into the range that the same descriptor was last mapped to without it is one
+//!   of the same file: so loaders map the segments of an object;
 //! - any other mapping is one of a file of its own.
 
 use std::collections::BTreeMap;

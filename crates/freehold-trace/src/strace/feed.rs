@@ -76,7 +76,8 @@ impl Feed {
         Ok(None)
     }
 
-    /// What the line says in which the unfinished call of task `pid` returns, if it can be found; the line stays.
+    /// What the line says in which the unfinished call of task `pid` returns, if it can be found; the line
+    /// stays.
     pub(super) fn see_return(&mut self, pid: u32) -> Result<Option<Vec<u8>>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {
@@ -89,8 +90,9 @@ impl Feed {
         Ok(None)
     }
 
-    /// Which of the tasks `candidates`, each within a clone, has made task `child`: the one whose clone returns that
-    /// number, or the one that is left when the others' have returned another. The first, if the text does not tell.
+    /// Which of the tasks `candidates`, each within a clone, has made task `child`: the one whose clone
+    /// returns that number, or the one that is left when the others' have returned another. The first, if
+    /// the text does not tell.
     pub(super) fn parent(&mut self, child: u32, mut candidates: Vec<u32>) -> Result<Option<u32>, ReadError> {
         let mut index = 0;
         while candidates.len() > 1 && index < FURTHER && self.reach(index)? {

@@ -115,7 +115,8 @@ fn ended(text: &[u8]) -> Option<Says<'_>> {
     fields.is_empty().then_some(Says::Superseded(pid))
 }
 
-/// A line that cannot be read may have changed what a task has mapped. Signals and ends of tasks do not, nor do calls of other names.
+/// A line that cannot be read may have changed what a task has mapped. Signals and ends of tasks do not, nor
+/// do calls of other names.
 pub(super) fn may_matter(line: &[u8]) -> bool {
     let Ok(head) = head(line) else { return true };
     if head.rest.starts_with(b"--- ") || head.rest.starts_with(b"+++ ") {

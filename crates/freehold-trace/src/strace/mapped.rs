@@ -28,7 +28,8 @@ impl Mapped {
         &self.files
     }
 
-    /// The file that a call has mapped, made or changed; none if it is none of these, or if the text does not tell.
+    /// The file that a call has mapped, made or changed; none if it is none of these, or if the text does not
+    /// tell.
     pub(super) fn file(
         &mut self,
         made: &Made<'_>,
@@ -158,7 +159,8 @@ fn opened_again(made: &Made<'_>) -> Option<i32> {
     str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// The descriptor may be the file that it was when it was made or changed: the text does not say that it is another by now.
+/// The descriptor may be the file that it was when it was made or changed: the text does not say that it is
+/// another by now.
 fn may_be_known(made: &Made<'_>) -> bool {
     made.note.is_none_or(|path| path.starts_with(b"/memfd:"))
 }

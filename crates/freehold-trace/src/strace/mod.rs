@@ -1,9 +1,9 @@
 //! Reads the text that strace writes of a program's calls.
 //!
-//! A call that returns before another task's line comes is one line; else it is two, an unfinished and a resumed one, and
-//! took effect somewhere between them. It is reported where it returned, but for two cases, in which the text itself shows
-//! that it was earlier. A task is created before its own first line. And what made addresses free (munmap, mremap, shmdt)
-//! comes before the call that was given them.
+//! A call that returns before another task's line comes is one line; else it is two, an unfinished and a
+//! resumed one, and took effect somewhere between them. It is reported where it returned, but for two cases,
+//! in which the text itself shows that it was earlier. A task is created before its own first line. And what
+//! made addresses free (munmap, mremap, shmdt) comes before the call that was given them.
 //!
 //! `docs/trace-format.md` says what is read, and what follows from it.
 
@@ -39,7 +39,8 @@ use tasks::{Begun, NAMELESS, Tasks};
 
 /// Most names of calls that are counted one by one; the others count together.
 const MOST_SKIPPED: usize = 1000;
-/// How many calls may each have been waiting for the next when one returns: further ones stay in the order of the text.
+/// How many calls may each have been waiting for the next when one returns: further ones stay in the order of
+/// the text.
 const MOST_WAITING: u32 = 8;
 
 /// Reads the events of a text.
@@ -209,8 +210,8 @@ impl StraceReader {
         }
     }
 
-    /// Sees to it that the task is known: one whose line comes before the clone that makes it has returned is created now.
-    /// False if the line is the remainder of a task that an execve of its process has ended.
+    /// Sees to it that the task is known: one whose line comes before the clone that makes it has returned is
+    /// created now. False if the line is the remainder of a task that an execve of its process has ended.
     fn meet(&mut self, pid: u32, said: &Says<'_>, line: &Line) -> Result<bool, ReadError> {
         if self.tasks.get(pid).is_some() {
             return Ok(true);
@@ -339,8 +340,8 @@ impl StraceReader {
             .map_err(|bad| wrong(bad, self.feed.place(line.number)))
     }
 
-    /// Reports a call that has returned, by the lines in which it began and returned, and before it those that must have taken effect
-    /// earlier.
+    /// Reports a call that has returned, by the lines in which it began and returned, and before it those
+    /// that must have taken effect earlier.
     fn made(
         &mut self,
         pid: u32,
@@ -465,7 +466,8 @@ impl StraceReader {
         }
     }
 
-    /// At the end of the text: tasks that were about to exit have exited (option -qq leaves out the lines that say so).
+    /// At the end of the text: tasks that were about to exit have exited (option -qq leaves out the lines
+    /// that say so).
     fn end(&mut self) {
         self.ended = true;
         for pid in self.tasks.leaving() {

@@ -73,7 +73,8 @@ pub(super) struct Tasks {
     /// How many address spaces.
     spaces: u32,
     begun_bytes: usize,
-    /// Tasks within a clone whose child is not known yet, and those within a call that may make addresses free.
+    /// Tasks within a clone whose child is not known yet, and those within a call that may make addresses
+    /// free.
     cloning: BTreeSet<u32>,
     freeing: BTreeSet<u32>,
     /// All within a call.
@@ -192,7 +193,8 @@ impl Tasks {
         }
     }
 
-    /// Tasks of `pid`'s address space, without `pid` itself, that may be making addresses between `from` and `to` free.
+    /// Tasks of `pid`'s address space, without `pid` itself, that may be making addresses between `from` and
+    /// `to` free.
     pub(super) fn freeing(&self, pid: u32, from: u64, to: u64) -> Vec<u32> {
         let Some(space) = self.space(pid) else { return Vec::new() };
         let frees = |other: &u32| {
@@ -221,7 +223,8 @@ impl Tasks {
         Some(&mut self.processes.get_mut(&process)?.descriptors)
     }
 
-    /// `pid`'s process has a new address space; its other tasks, whose serial numbers are returned, have ended.
+    /// `pid`'s process has a new address space; its other tasks, whose serial numbers are returned, have
+    /// ended.
     pub(super) fn exec(&mut self, pid: u32) -> Vec<u32> {
         let Some((serial, process)) = self.get(pid).map(|task| (task.serial, task.process)) else {
             return Vec::new();
@@ -257,8 +260,8 @@ impl Tasks {
         }
     }
 
-    /// The task has exited, and its number may be given to another. Its serial number, and whether it was the last of its
-    /// process; none if that was known before.
+    /// The task has exited, and its number may be given to another. Its serial number, and whether it was the
+    /// last of its process; none if that was known before.
     pub(super) fn exit(&mut self, pid: u32) -> Option<(u32, bool)> {
         self.take_begun(pid);
         let task = self.by_pid.remove(&pid)?;

@@ -196,7 +196,8 @@ fn a_thread_that_calls_execve_takes_the_process_over() {
     );
 }
 
-/// A process's number is given to another one, with and without a line that says that the first has ended (option -qq).
+/// A process's number is given to another one, with and without a line that says that the first has ended
+/// (option -qq).
 #[test]
 fn numbers_are_used_again() {
     let text = "\
@@ -399,7 +400,8 @@ fn damage_is_named() {
     }
 }
 
-/// Whatever stands in a line: what follows is read. If the line may have been about memory, what its task has mapped is lost.
+/// Whatever stands in a line: what follows is read. If the line may have been about memory, what its task has
+/// mapped is lost.
 #[test]
 fn what_follows_an_unreadable_line_is_read() {
     for (lines, expected) in [
@@ -441,7 +443,8 @@ fn what_follows_an_unreadable_line_is_read() {
     }
 }
 
-/// A chain of calls that each must have come before the one that is reported: the chain is followed a few calls far.
+/// A chain of calls that each must have come before the one that is reported: the chain is followed a few
+/// calls far.
 #[test]
 fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
     let tasks = 300;
@@ -465,7 +468,8 @@ fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
     assert_eq!(events.len(), 2 * (tasks - 2) + 1);
 }
 
-/// Where calls are two lines that cross another's, their order is not in the text: what both concern is said, of each.
+/// Where calls are two lines that cross another's, their order is not in the text: what both concern is said,
+/// of each.
 #[test]
 fn calls_that_were_under_way_at_once_say_so() {
     let text = "\

@@ -31,8 +31,8 @@ pub(super) struct End<'a> {
     pub(super) took: Option<u64>,
 }
 
-/// The arguments, members or elements in `text` from `begin` on, and where the bracket behind them closes; none if the text
-/// ends before.
+/// The arguments, members or elements in `text` from `begin` on, and where the bracket behind them closes;
+/// none if the text ends before.
 pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<usize>), Bad> {
     let mut found = Vec::new();
     let (mut at, mut start, mut depth) = (begin, begin, 0_usize);
@@ -148,7 +148,8 @@ fn behind(text: &[u8], at: usize, part: &[u8]) -> Result<usize, Bad> {
     Ok(at + found + part.len() - 1)
 }
 
-/// Whether `<` at `at` begins a note on a descriptor, as in `3</etc/passwd>`, and not a shift, as in `21<<MAP_HUGE_SHIFT`.
+/// Whether `<` at `at` begins a note on a descriptor, as in `3</etc/passwd>`, and not a shift, as in
+/// `21<<MAP_HUGE_SHIFT`.
 pub(super) fn is_note(text: &[u8], at: usize) -> bool {
     let before = at.checked_sub(1).and_then(|before| text.get(before));
     text.get(at) == Some(&b'<')

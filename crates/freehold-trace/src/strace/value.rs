@@ -5,11 +5,12 @@ use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// What stands for an address that the text does not give because it shows what lies there: any that is not null.
+/// What stands for an address that the text does not give because it shows what lies there: any that is not
+/// null.
 pub(super) const SHOWN: u64 = 1;
 
-/// An argument as the number that was passed: an address, a length, flags, a descriptor. For a string, a list or a
-/// structure it is [`SHOWN`].
+/// An argument as the number that was passed: an address, a length, flags, a descriptor. For a string, a list
+/// or a structure it is [`SHOWN`].
 pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
     if matches!(arg.text.first(), Some(b'"' | b'[' | b'{' | b'~')) {
         return Ok(SHOWN);

@@ -1,6 +1,7 @@
 //! The lock of a frame: what the page in it is, and where it belongs, stays as it is (Linux: the folio lock).
 //!
-//! Taken by who moves a page or takes it away from all who have it; faults meet it only at a page that is being moved.
+//! Taken by who moves a page or takes it away from all who have it; faults meet it only at a page that is
+//! being moved.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
@@ -12,8 +13,8 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.lock(Rank::Folio)
     }
 
-    /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame): whoever finds the page
-    /// there before the move is over waits for its end.
+    /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame):
+    /// whoever finds the page there before the move is over waits for its end.
     pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
@@ -23,8 +24,8 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.try_lock(Rank::Folio)
     }
 
-    /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be another page's by
-    /// now, and the wait in vain.
+    /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be
+    /// another page's by now, and the wait in vain.
     ///
     /// # Errors
     ///
@@ -33,7 +34,8 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }
 
-    /// As [`wait_for_frame`](Self::wait_for_frame), for who cannot give up: whoever settles what has happened already.
+    /// As [`wait_for_frame`](Self::wait_for_frame), for who cannot give up: whoever settles what has happened
+    /// already.
     pub fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }

@@ -5,13 +5,14 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on (`MOST`): an entry that maps the
-//! frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The other half is for
-//! references that a task has for the length of one step, as the reverse map's and a gather's.
+//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on (`MOST`): an
+//! entry that maps the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than
+//! `refs`. The other half is for references that a task has for the length of one step, as the reverse map's
+//! and a gather's.
 //!
-//! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its table's lock, or
-//! the page cache. So whoever holds the only reference, and is not in a page cache or a table any more, holds it alone:
-//! a count of one may then be dropped without a locked instruction.
+//! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its
+//! table's lock, or the page cache. So whoever holds the only reference, and is not in a page cache or a
+//! table any more, holds it alone: a count of one may then be dropped without a locked instruction.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -29,8 +30,8 @@ use freehold_sync::{
     },
 };
 
-/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free, so that a platform may cast zeroed
-/// memory to records. A frame whose memory failed is never free again.
+/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free, so that a
+/// platform may cast zeroed memory to records. A frame whose memory failed is never free again.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
@@ -42,8 +43,9 @@ pub struct Frame {
     word: AtomicU32,
     /// See [`lock`].
     lock: WordLock,
-    /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its file. Written while the
-    /// frame is its maker's alone; what it means later is for [`rmap`](crate::rmap) to say.
+    /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its
+    /// file. Written while the frame is its maker's alone; what it means later is for
+    /// [`rmap`](crate::rmap) to say.
     home: AtomicUsize,
     /// By which page offset it is known there; likewise.
     index: AtomicU64,
@@ -54,19 +56,23 @@ const MOST: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 31 };
 
 /// Anonymous memory (else: in a page cache).
 const ANON: u32 = 1 << 0;
-/// Only one address space can reach it: a write need not copy. Changed under the lock of the one table that maps it.
+/// Only one address space can reach it: a write need not copy. Changed under the lock of the one table that
+/// maps it.
 const EXCLUSIVE: u32 = 1 << 1;
 /// Shared memory (else: a page of an ordinary file).
 const SHMEM: u32 = 1 << 2;
 /// Written since it was last written back.
 const DIRTY: u32 = 1 << 3;
-/// The memory failed. Set when no entry maps it any more, so that nobody changes the other bits by a plain store; for ever.
+/// The memory failed. Set when no entry maps it any more, so that nobody changes the other bits by a plain
+/// store; for ever.
 const FAILED: u32 = 1 << 4;
-/// The first frame of a page of a huge-page pool: its record speaks for all frames of the page, whose own stay clean.
+/// The first frame of a page of a huge-page pool: its record speaks for all frames of the page, whose own
+/// stay clean.
 const HUGETLB: u32 = 1 << 5;
 /// Of such a page: one of 1 GiB (else: of 2 MiB).
 const GIGANTIC: u32 = 1 << 6;
-/// Likewise: it goes back with the reservation that it came in place of. Set by who has a reference, when no entry is left.
+/// Likewise: it goes back with the reservation that it came in place of. Set by who has a reference, when no
+/// entry is left.
 const RESTORE: u32 = 1 << 7;
 /// Likewise: the memory of one of its frames failed, and that frame's own record says so.
 const BROKEN: u32 = 1 << 8;
@@ -99,8 +105,8 @@ impl Frame {
 /// Counts and kinds, for the crate `freehold`: an entry or a cache that names the frame is counted in it.
 #[doc(hidden)]
 impl Frame {
-    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds it later does
-    // so through a table entry or a page cache slot, both published with release.
+    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds
+    // it later does so through a table entry or a page cache slot, both published with release.
 
     /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
     #[inline]
@@ -131,14 +137,16 @@ impl Frame {
         self.home.store(kind.home, Release);
     }
 
-    /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry maps it.
+    /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry
+    /// maps it.
     #[inline]
     pub fn init_run(&self) {
         self.refs.store(1, Relaxed);
         self.word.store(ANON, Relaxed);
     }
 
-    /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one reference, no map.
+    /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one
+    /// reference, no map.
     #[inline]
     pub fn take_over(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
@@ -150,8 +158,8 @@ impl Frame {
         self.home.store(home, Release);
     }
 
-    /// The page has moved within its address space: it is known by another home from now on. With the frame locked, and the locks of
-    /// both tables concerned.
+    /// The page has moved within its address space: it is known by another home from now on. With the frame
+    /// locked, and the locks of both tables concerned.
     #[inline]
     pub fn set_home(&self, home: usize, index: u64) {
         self.index.store(index, Relaxed);
@@ -171,8 +179,8 @@ impl Frame {
         (self.home.load(Acquire), self.index.load(Relaxed))
     }
 
-    /// One reference more, for one step of a task. What may last, and be had without end, is refused at some point: see
-    /// [`try_get`](Self::try_get).
+    /// One reference more, for one step of a task. What may last, and be had without end, is refused at some
+    /// point: see [`try_get`](Self::try_get).
     #[inline]
     pub fn get(&self) {
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
@@ -190,8 +198,8 @@ impl Frame {
         fits
     }
 
-    /// One more entry is about to map it; false, and nothing happened: there are too many references. Under the lock of the entry's
-    /// table.
+    /// One more entry is about to map it; false, and nothing happened: there are too many references. Under
+    /// the lock of the entry's table.
     #[inline]
     pub fn try_map(&self) -> bool {
         let fits = self.try_get();
@@ -201,13 +209,15 @@ impl Frame {
         fits
     }
 
-    /// Lets `refs` references be counted for real from then on: for tests of what happens when there are too many.
+    /// Lets `refs` references be counted for real from then on: for tests of what happens when there are too
+    /// many.
     #[doc(hidden)]
     pub fn pretend_references(&self, more: i32) {
         self.refs.fetch_add(more as u32, Relaxed);
     }
 
-    /// One reference less; true when it was the last and the frame is free: its record is then clean. One that failed never is.
+    /// One reference less; true when it was the last and the frame is free: its record is then clean. One
+    /// that failed never is.
     #[inline]
     pub fn put(&self) -> bool {
         self.put_many(1)
@@ -219,7 +229,8 @@ impl Frame {
         self.put_word(count).is_some_and(|word| word & FAILED == 0)
     }
 
-    /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were the last references.
+    /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were
+    /// the last references.
     #[inline]
     pub fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
         self.put_word(count).map(|word| FreeHugePage {
@@ -232,8 +243,8 @@ impl Frame {
     /// What the word was, if these were the last references.
     #[inline]
     fn put_word(&self, count: u32) -> Option<u32> {
-        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over. UnsharedTables, no
-        // locked instruction is needed (module docs).
+        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over.
+        // UnsharedTables, no locked instruction is needed (module docs).
         let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
@@ -258,15 +269,16 @@ impl Frame {
     /// One more entry maps it.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier life, which that
-        // life's end has struck out.
+        // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier
+        // life, which that life's end has struck out.
         self.maps.fetch_add(1, Release);
     }
 
     /// One entry less maps it.
     #[inline]
     pub fn sub_map(&self) {
-        // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is over.
+        // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is
+        // over.
         if self.refs.load(Acquire) == 1 {
             // The entry that is going away holds the only reference: nobody else counts here.
             debug_assert_eq!(self.maps.load(Relaxed), 1);
@@ -277,15 +289,17 @@ impl Frame {
         }
     }
 
-    /// One more entry maps it, in another address space: what fork does, under the lock of the table whose entry is copied.
-    /// The frame is not exclusive any more. Returns what kind of page it is; `None`, and nothing happened: it is
-    /// [kept](Self::must_copy_on_fork) if it is exclusive, else it has too many references.
+    /// One more entry maps it, in another address space: what fork does, under the lock of the table whose
+    /// entry is copied. The frame is not exclusive any more. Returns what kind of page it is; `None`, and
+    /// nothing happened: it is [kept](Self::must_copy_on_fork) if it is exclusive, else it has too many
+    /// references.
     #[inline]
     pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
-            // The entry that is being copied holds the only reference: whoever wants another has to wait for its table.
+            // The entry that is being copied holds the only reference: whoever wants another has to wait for
+            // its table.
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
@@ -314,9 +328,10 @@ impl Frame {
         self.maps.load(Acquire)
     }
 
-    // The kind of a page is read relaxed: whoever has an entry, a slot of a cache or a reference found the frame by an acquire of what
-    // was stored after the kind, or under a lock. A flag that changes meanwhile says under which lock it is certain; nothing is
-    // followed that a flag stands for, but for `DIRTY`.
+    // The kind of a page is read relaxed: whoever has an entry, a slot of a cache or a reference found the
+    // frame by an acquire of what was stored after the kind, or under a lock. A flag that changes
+    // meanwhile says under which lock it is certain; nothing is followed that a flag stands for, but for
+    // `DIRTY`.
 
     /// Whether it is anonymous memory.
     #[inline]
@@ -357,8 +372,9 @@ impl Frame {
     /// Its contents differ from what is on disk. Called when the new contents are there for certain.
     #[inline]
     pub fn set_dirty(&self) {
-        // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written. Never left out
-        // because the page is dirty already: that could be read before the contents are seen by who is cleaning it.
+        // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written.
+        // Never left out because the page is dirty already: that could be read before the contents
+        // are seen by who is cleaning it.
         self.word.fetch_or(DIRTY, Release);
     }
 
@@ -369,11 +385,12 @@ impl Frame {
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
-    /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free list.
+    /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free
+    /// list.
     #[inline]
     pub fn set_failed(&self) {
-        // Relaxed, here and below: whoever drops the last reference sees it by the order of references; others have the frame's lock
-        // or need only a hint.
+        // Relaxed, here and below: whoever drops the last reference sees it by the order of references;
+        // others have the frame's lock or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
     }
 
@@ -409,8 +426,8 @@ impl Frame {
         (word & HUGETLB != 0).then(|| level_of(word))
     }
 
-    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return). By who has a reference;
-    /// the last to let go may be somebody else.
+    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return). By
+    /// who has a reference; the last to let go may be somebody else.
     #[inline]
     pub fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);
@@ -422,7 +439,8 @@ impl Frame {
         self.word.fetch_or(BROKEN, Relaxed);
     }
 
-    // A list of free huge pages goes through the records of their first frames; whoever has the list has these.
+    // A list of free huge pages goes through the records of their first frames; whoever has the list has
+    // these.
 
     /// Another huge page, by its number plus one, or 0.
     #[inline]

@@ -1,8 +1,8 @@
 //! Pins: references of who uses a page's memory for as long as it likes, a device say (Linux: FOLL_PIN).
 //!
-//! A pin counts as [`PIN`] references, in the same word: to count it costs nothing where nobody pins. So a page that as many
-//! places refer to counts as pinned too. That is asked only of anonymous pages with the bit `EXCLUSIVE`, which one entry maps, and
-//! costs at most a copy.
+//! A pin counts as [`PIN`] references, in the same word: to count it costs nothing where nobody pins. So a
+//! page that as many places refer to counts as pinned too. That is asked only of anonymous pages with the bit
+//! `EXCLUSIVE`, which one entry maps, and costs at most a copy.
 //!
 //! | | holds |
 //! | --- | --- |
@@ -15,15 +15,18 @@ use crate::{Memory, Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million pins fit.
+/// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million
+/// pins fit.
 pub(super) const PIN: u32 = 1 << 10;
 
 #[doc(hidden)]
 impl Frame {
-    /// One pin more; false: there are too many references. The caller has locked the table of an entry that maps the frame.
+    /// One pin more; false: there are too many references. The caller has locked the table of an entry that
+    /// maps the frame.
     #[inline]
     pub fn pin(&self) -> bool {
-        // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so many.
+        // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so
+        // many.
         let fits = self.refs.load(Relaxed) < MOST;
         if fits {
             self.refs.fetch_add(PIN, Relaxed);
@@ -36,8 +39,8 @@ impl Frame {
         self.put_many(PIN)
     }
 
-    /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it. Under the lock of the one
-    /// table that maps it, as it is exclusive, no pin is overlooked.
+    /// Whether it is an anonymous page that must not be shared or moved, since somebody may have pinned it.
+    /// Under the lock of the one table that maps it, as it is exclusive, no pin is overlooked.
     #[inline]
     pub fn must_copy_on_fork(&self) -> bool {
         keeps(self.refs(), self.word.load(Relaxed))

@@ -8,14 +8,17 @@ use freehold_sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to it.
+/// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to
+/// it.
 const KEEP: usize = if CHECKED { 0 } else { 256 };
 /// Frames moved at a time between a CPU and the platform.
 pub(super) const BATCH: usize = if CHECKED { 1 } else { 64 };
-/// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU with each batch.
+/// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU
+/// with each batch.
 const BURST: usize = if CHECKED { 1 } else { KEEP };
 
-/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores, unless a field says otherwise.
+/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores, unless a
+/// field says otherwise.
 struct Magazine {
     len: AtomicUsize,
     /// How many the next refill takes: twice as many as the last one, if none came back since.

@@ -77,7 +77,8 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place of.
+    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place
+    /// of.
     pub fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
         self.huge_pool(size).will_return();
         self.platform().frame(first).restore_reservation();

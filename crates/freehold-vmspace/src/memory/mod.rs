@@ -75,7 +75,8 @@ impl<P: Platform> Memory<P> {
         self.failed.load(Relaxed)
     }
 
-    /// Empties the calling CPU's cache of free frames, and has the others empty theirs when next they make a frame free.
+    /// Empties the calling CPU's cache of free frames, and has the others empty theirs when next they make a
+    /// frame free.
     pub fn trim(&self) {
         self.frames.trim(&self.platform);
     }
@@ -85,8 +86,9 @@ impl<P: Platform> Memory<P> {
         &self.pools[size as usize]
     }
 
-    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
-    /// Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as surplus until they are not.
+    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns
+    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved,
+    /// stay as surplus until they are not.
     ///
     /// # Locks
     ///
@@ -135,8 +137,8 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// A frame for the anonymous page that is known at `home` by `index`; referenced and counted as mapped once, exclusive;
-    /// zeroed if asked.
+    /// A frame for the anonymous page that is known at `home` by `index`; referenced and counted as mapped
+    /// once, exclusive; zeroed if asked.
     #[inline(always)]
     pub fn alloc_anon(&self, zero: bool, home: usize, index: u64) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(&self.platform)?;
@@ -154,12 +156,14 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
-    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece goes so.
+    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece
+    /// goes so.
     pub fn free_frame(&self, frame: Pfn) {
         self.frames.give_back(&self.platform, &[frame]);
     }
 
-    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of `level` maps.
+    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of
+    /// `level` maps.
     pub fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
         match level {
             Level::Pte => self.frames.alloc(&self.platform),
@@ -220,7 +224,8 @@ impl<P: Platform> Memory<P> {
         self.frames.free(&self.platform, &mut free);
     }
 
-    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next one.
+    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next
+    /// one.
     #[inline(never)]
     fn release_large(&self, leaf: UnmappedFrame) {
         if self.release_huge_page(leaf) {

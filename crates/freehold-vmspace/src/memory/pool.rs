@@ -4,9 +4,10 @@
 //! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
 //! ```
 //!
-//! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it stands, nobody else
-//! gets the page. It names no page, only a number. Pages beyond what was asked for, the *surplus*, are made when a
-//! reservation or a fault needs them, and go back to the platform as soon as nobody does.
+//! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it
+//! stands, nobody else gets the page. It names no page, only a number. Pages beyond what was asked for, the
+//! *surplus*, are made when a reservation or a fault needs them, and go back to the platform as soon as
+//! nobody does.
 //!
 //! | call | free | reserved | total | surplus |
 //! | --- | --- | --- | --- | --- |
@@ -17,9 +18,10 @@
 //! | [`give`](HugePool::give) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
 //! | `give` back unused, with its reservation | + 1 | + 1 | | |
 //!
-//! A page whose mapping is gone while somebody still looks at it (a transfer, a pin, a migration) may be about to come back with the
-//! reservation that it came in place of: it is *returning*. Until it is there the holder of that reservation may need it, or give
-//! it up: then the pool *owes* one, which the returning page pays.
+//! A page whose mapping is gone while somebody still looks at it (a transfer, a pin, a migration) may be
+//! about to come back with the reservation that it came in place of: it is *returning*. Until it is there the
+//! holder of that reservation may need it, or give it up: then the pool *owes* one, which the returning page
+//! pays.
 //!
 //! ```text
 //! reservations that stand = reserved - owed + returning      owed <= returning
@@ -31,10 +33,11 @@
 //! | [`give_returning`](HugePool::give_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
 //! | `take` with a reservation, `unreserve`; none is there | | | + 1 |
 //!
-//! With a reservation and no free page, `take` says that one is returning, and to whom it may be given: the taker sleeps until
-//! something changes, killably, with no lock held.
+//! With a reservation and no free page, `take` says that one is returning, and to whom it may be given: the
+//! taker sleeps until something changes, killably, with no lock held.
 //!
-//! Free pages are listed through the records of their first frames, so nothing here allocates but the list of nodes, once.
+//! Free pages are listed through the records of their first frames, so nothing here allocates but the list of
+//! nodes, once.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
 use crate::{NoMemory, Pfn, platform::Platform};
@@ -165,11 +168,12 @@ impl<P: Platform> HugePool<P> {
     }
 }
 
-/// For the crate `freehold`, which takes pages and reservations, and gives them back. The platform is that of the pool's memory.
+/// For the crate `freehold`, which takes pages and reservations, and gives them back. The platform is that of
+/// the pool's memory.
 #[doc(hidden)]
 impl<P: Platform> HugePool<P> {
-    /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus excepted. Fewer: no
-    /// memory. What is in use or reserved stays beyond that, as surplus.
+    /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus
+    /// excepted. Fewer: no memory. What is in use or reserved stays beyond that, as surplus.
     ///
     /// # Locks
     ///
@@ -227,7 +231,8 @@ impl<P: Platform> HugePool<P> {
         self.settle(platform, |counts| counts.unreserve(pages));
     }
 
-    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody has reserved.
+    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody
+    /// has reserved.
     ///
     /// # Errors
     ///
@@ -274,12 +279,14 @@ impl<P: Platform> HugePool<P> {
         Ok(())
     }
 
-    /// A page is about to come back by [`give_returning`](Self::give_returning), when its last reference goes.
+    /// A page is about to come back by [`give_returning`](Self::give_returning), when its last reference
+    /// goes.
     pub fn will_return(&self) {
         self.lock().returning += 1;
     }
 
-    /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came in place of.
+    /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came
+    /// in place of.
     pub fn give_returning(&self, platform: &P, page: Pfn) {
         self.settle(platform, |counts| {
             counts.push(platform, page);
@@ -288,7 +295,8 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands again.
+    /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands
+    /// again.
     pub fn give(&self, platform: &P, page: Pfn, restore: bool) {
         self.settle(platform, |counts| {
             counts.push(platform, page);
@@ -296,8 +304,8 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// A page of which a frame failed is not the pool's any more; `returning`: [`will_return`](Self::will_return) told of it. Its
-    /// frames are the caller's.
+    /// A page of which a frame failed is not the pool's any more; `returning`:
+    /// [`will_return`](Self::will_return) told of it. Its frames are the caller's.
     pub fn lose(&self, platform: &P, page: Pfn, returning: bool) {
         self.settle(platform, |counts| {
             let node = &mut counts.nodes[platform.node_of(page)];
@@ -313,7 +321,8 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not free, or reserved.
+    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not
+    /// free, or reserved.
     pub fn withdraw(&self, platform: &P, page: Pfn) -> bool {
         let mut counts = self.lock();
         let node = platform.node_of(page);
@@ -341,7 +350,8 @@ impl<P: Platform> HugePool<P> {
     fn ring(&self, counts: &mut PoolCounts) -> bool {
         let awaited = core::mem::take(&mut counts.awaited);
         if awaited {
-            // Relaxed: sleepers compare it in one step with going to sleep, and look at the counts under the lock.
+            // Relaxed: sleepers compare it in one step with going to sleep, and look at the counts under the
+            // lock.
             self.bell.fetch_add(1, Relaxed);
         }
         awaited
@@ -388,8 +398,8 @@ impl<P: Platform> HugePool<P> {
         while let Some(page) = pages.pop(platform) {
             for batch in (0..self.level.frames()).step_by(BATCH) {
                 let frames: [Pfn; BATCH] = core::array::from_fn(|n| page.add(batch + n as u64));
-                // SAFETY: the page was free in the pool, or is fresh: nobody refers to its frames, and every translation was
-                // flushed before it became free.
+                // SAFETY: the page was free in the pool, or is fresh: nobody refers to its frames, and every
+                // translation was flushed before it became free.
                 unsafe { platform.free_frames(&frames) };
             }
         }
@@ -455,7 +465,8 @@ impl PoolCounts {
         self.sum(|node| node.free) - self.reserved
     }
 
-    /// So many reservations were used, or given back. Those that are not there yet come with pages that are returning.
+    /// So many reservations were used, or given back. Those that are not there yet come with pages that are
+    /// returning.
     fn unreserve(&mut self, pages: u64) {
         let there = pages.min(self.reserved);
         self.reserved -= there;
@@ -491,7 +502,8 @@ impl PoolCounts {
         any
     }
 
-    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not reserved.
+    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not
+    /// reserved.
     fn ask_less<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, gone: &mut Chain) {
         let spare = self.available() > 0;
         let asked = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;

@@ -54,8 +54,8 @@ impl<P: Platform> Run<P> {
         Ok(run)
     }
 
-    /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The caller knows of references
-    /// that stay meanwhile.
+    /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The
+    /// caller knows of references that stay meanwhile.
     pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: u64) -> Option<Self> {
         let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
         while run.pages < pages {
@@ -119,7 +119,8 @@ impl<P: Platform> Drop for Run<P> {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         let give_back = |free: &mut ArrayVec<Pfn, BATCH>| {
             if !free.is_empty() {
-                // SAFETY: the last reference of each is gone, and no translation leads to a frame without one.
+                // SAFETY: the last reference of each is gone, and no translation leads to a frame without
+                // one.
                 unsafe { platform.free_frames(free) };
             }
             free.clear();

@@ -1,5 +1,5 @@
-//! What /proc/PID/cmdline and /proc/PID/environ say: bytes, read page by page as anybody's who reads this memory; a writer of the
-//! address space waits for a page at most.
+//! What /proc/PID/cmdline and /proc/PID/environ say: bytes, read page by page as anybody's who reads this
+//! memory; a writer of the address space waits for a page at most.
 
 use super::AccessMode;
 use crate::{
@@ -13,8 +13,9 @@ use core::ops::Range;
 impl<P: Platform> AddressSpace<P> {
     /// Reads /proc/PID/cmdline from `offset` on; returns how many bytes there were, none at its end.
     ///
-    /// A program may have written over its arguments, as setproctitle does: if they do not end with a zero any more they go on, into
-    /// the environment if that follows at once, up to the first zero, and are a page long at most.
+    /// A program may have written over its arguments, as setproctitle does: if they do not end with a zero
+    /// any more they go on, into the environment if that follows at once, up to the first zero, and are a
+    /// page long at most.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! process_vm_readv and process_vm_writev between two address spaces.
 //!
-//! The other side's pages are pinned, some at a time, and copied from frame to frame while the own side's page is held by its VMA's
-//! lock: the bytes are moved once, and no two VMAs are locked at a time, of one space or two. Frames that are a file's storage are
-//! the exception: while one is pinned nobody may wait for that file, and the own side may be a page of it. Such pages go through a
-//! small buffer.
+//! The other side's pages are pinned, some at a time, and copied from frame to frame while the own side's
+//! page is held by its VMA's lock: the bytes are moved once, and no two VMAs are locked at a time, of one
+//! space or two. Frames that are a file's storage are the exception: while one is pinned nobody may wait for
+//! that file, and the own side may be a page of it. Such pages go through a small buffer.
 
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
@@ -27,8 +27,9 @@ enum Way {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// process_vm_readv: copies what the parts `remote` of `other` hold, one after the other, to the parts `local` of this space,
-    /// until one side is used up or a page cannot be had; returns how many bytes. Both may be the same space.
+    /// process_vm_readv: copies what the parts `remote` of `other` hold, one after the other, to the parts
+    /// `local` of this space, until one side is used up or a page cannot be had; returns how many bytes.
+    /// Both may be the same space.
     ///
     /// # Errors
     ///

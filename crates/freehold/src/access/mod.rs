@@ -1,9 +1,11 @@
-//! Reading and writing the memory of an address space on behalf of somebody else: process_vm_readv and process_vm_writev,
-//! ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for who wants the memory itself.
+//! Reading and writing the memory of an address space on behalf of somebody else: process_vm_readv and
+//! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for who wants the memory
+//! itself.
 //!
-//! Page by page: the page is found, or faulted in, under the VMA's lock; it gets a reference under its table's lock; and
-//! the bytes are copied with the VMA's lock still held, so that no fork can share the page half-way through a write. No
-//! lock is held from one page to the next, so nobody waits longer than for a page.
+//! Page by page: the page is found, or faulted in, under the VMA's lock; it gets a reference under its
+//! table's lock; and the bytes are copied with the VMA's lock still held, so that no fork can share the page
+//! half-way through a write. No lock is held from one page to the next, so nobody waits longer than for a
+//! page.
 
 mod arguments;
 mod between;
@@ -23,11 +25,11 @@ use core::ops::{ControlFlow, Range};
 pub enum AccessMode {
     /// What the VMA allows: process_vm_readv and process_vm_writev.
     Plain,
-    /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at all, and
-    /// writes private copies of what is read-only. A stack grows where it is touched.
+    /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at
+    /// all, and writes private copies of what is read-only. A stack grows where it is touched.
     Forced,
-    /// What the VMA allows, of anonymous memory only: a reader of somebody's arguments must not be made to wait for a file
-    /// (Linux's FOLL_ANON). A stack grows.
+    /// What the VMA allows, of anonymous memory only: a reader of somebody's arguments must not be made to
+    /// wait for a file (Linux's FOLL_ANON). A stack grows.
     Report,
 }
 
@@ -148,7 +150,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(done)
     }
 
-    /// process_vm_readv: reads the parts one after the other into `local`, until that is full or a page cannot be read.
+    /// process_vm_readv: reads the parts one after the other into `local`, until that is full or a page
+    /// cannot be read.
     ///
     /// # Errors
     ///
@@ -163,7 +166,8 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
-    /// process_vm_writev: writes `local` to the parts one after the other, until it is used up or a page cannot be written.
+    /// process_vm_writev: writes `local` to the parts one after the other, until it is used up or a page
+    /// cannot be written.
     ///
     /// # Errors
     ///
@@ -178,8 +182,8 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
-    /// Shows `sink` the bytes of `range` in chunks as large as `chunk`, until it breaks or a byte cannot be read, as readers
-    /// of /proc/PID/cmdline want it. Returns how many bytes there were.
+    /// Shows `sink` the bytes of `range` in chunks as large as `chunk`, until it breaks or a byte cannot be
+    /// read, as readers of /proc/PID/cmdline want it. Returns how many bytes there were.
     ///
     /// # Errors
     ///
@@ -211,7 +215,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Calls `f` with each remote address and the part of the local bytes that belongs there, until one is done only partly.
+/// Calls `f` with each remote address and the part of the local bytes that belongs there, until one is done
+/// only partly.
 fn for_each_vma_range(
     remote: &[IoVec],
     local: usize,

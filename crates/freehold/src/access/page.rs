@@ -1,10 +1,10 @@
 //! One page of another address space: found, faulted in, referenced.
 //!
-//! What may be done with a page is decided by the entry that is found, under its table's lock, each time anew. A write
-//! that found no page it may write to makes a fault and looks again; it never makes do with less than it asked for
-//! (hazard C-2). A forced write to what the VMA does not let anybody write goes to a private copy, which its own entry
-//! still does not allow to be written: what tells that it is a copy is that the frame is anonymous and exclusive, and
-//! not that the entry is dirty (hazard C-52).
+//! What may be done with a page is decided by the entry that is found, under its table's lock, each time
+//! anew. A write that found no page it may write to makes a fault and looks again; it never makes do with
+//! less than it asked for (hazard C-2). A forced write to what the VMA does not let anybody write goes to a
+//! private copy, which its own entry still does not allow to be written: what tells that it is a copy is that
+//! the frame is anonymous and exclusive, and not that the entry is dirty (hazard C-52).
 
 use super::{AccessMode, How};
 use crate::{
@@ -61,12 +61,14 @@ impl How {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Calls `f` with the frame of the page at `addr` while it can be used as asked for; once, unless there is an error.
+    /// Calls `f` with the frame of the page at `addr` while it can be used as asked for; once, unless there
+    /// is an error.
     pub(super) fn with_page(&self, addr: u64, how: How, mut f: impl FnMut(Pfn)) -> Result<(), AccessError> {
         self.with_found(addr, how, |found| f(found.pfn))
     }
 
-    /// The frame of the page at `addr` as it can be read, with a reference; `None` if it is none that is counted.
+    /// The frame of the page at `addr` as it can be read, with a reference; `None` if it is none that is
+    /// counted.
     ///
     /// # Errors
     ///
@@ -91,7 +93,8 @@ impl<P: Platform> AddressSpace<P> {
         self.with_vma(page, how.manner, |vma, held| self.try_page(vma, page, how, held, &mut f))
     }
 
-    /// Calls `attempt` with the VMA of `page`, which is held still meanwhile, and does what it asks for, until it is done.
+    /// Calls `attempt` with the VMA of `page`, which is held still meanwhile, and does what it asks for,
+    /// until it is done.
     pub(super) fn with_vma(
         &self,
         page: u64,
@@ -190,7 +193,8 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let write = match missing {
-            // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then copied.
+            // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then
+            // copied.
             Missing::Absent => write && vma.flags().contains(VmFlags::WRITE),
             Missing::ReadOnly => true,
             Missing::Never(error) => return FaultOutcome::Failed(*error),

@@ -6,20 +6,23 @@
 //! slow    the VMA, or the mmap lock, as a fault has it; what is missing is faulted in
 //! ```
 //!
-//! Both take pins alike, under the lock of the table whose entry maps the page ([`frame::pin`](crate::frame)). There alone is a page
-//! made exclusive or shared, mapped or unmapped, so nothing has to be looked at again afterwards, and the three sides of
-//! hazards C-56 and C-57 fall to three rules:
+//! Both take pins alike, under the lock of the table whose entry maps the page
+//! ([`frame::pin`](crate::frame)). There alone is a page made exclusive or shared, mapped or unmapped, so
+//! nothing has to be looked at again afterwards, and the three sides of hazards C-56 and C-57 fall to three
+//! rules:
 //!
-//! 1. An anonymous page is pinned only if it is exclusive. One that is shared is copied first, for a reader as well: else the other
-//!    side's copy-on-write, or our own, would part the pin from what our programs see.
-//! 2. fork does not share a page that is exclusive and pinned: the child gets a copy, made when no processor of the parent can
-//!    store to the page any more, and before one can again. A pin that comes after fork has been at the table finds the page
-//!    shared, and waits for fork to end.
+//! 1. An anonymous page is pinned only if it is exclusive. One that is shared is copied first, for a reader
+//!    as well: else the other side's copy-on-write, or our own, would part the pin from what our programs
+//!    see.
+//! 2. fork does not share a page that is exclusive and pinned: the child gets a copy, made when no processor
+//!    of the parent can store to the page any more, and before one can again. A pin that comes after fork has
+//!    been at the table finds the page shared, and waits for fork to end.
 //! 3. A store to an exclusive page goes to the page, whoever else has it.
 //!
-//! A pin for long, say for a device that stays registered, is refused where it would stand in somebody's way: where frames are a
-//! file's storage, which truncation has to wait for; and for stores to a file's own page, about which the file would hear too late.
-//! Of a private mapping it has the space's own copy of each page at once, even to read.
+//! A pin for long, say for a device that stays registered, is refused where it would stand in somebody's way:
+//! where frames are a file's storage, which truncation has to wait for; and for stores to a file's own page,
+//! about which the file would hear too late. Of a private mapping it has the space's own copy of each page at
+//! once, even to read.
 
 use super::{AccessMode, How, page::Missing};
 use crate::{
@@ -47,14 +50,17 @@ bitflags! {
         const WRITE = 1;
         /// Where the VMA could be made to allow it, it does (FOLL_FORCE): [`AccessMode::Forced`].
         const FORCE = 2;
-        /// For as long as a program likes (FOLL_LONGTERM); without it, for one transfer, which ends by itself.
+        /// For as long as a program likes (FOLL_LONGTERM); without it, for one transfer, which ends by
+        /// itself.
         const LONGTERM = 4;
     }
 }
 
-/// Pages that are pinned, until this is dropped: their frames stay what they are, whatever becomes of the mapping.
+/// Pages that are pinned, until this is dropped: their frames stay what they are, whatever becomes of the
+/// mapping.
 ///
-/// An anonymous page stays the program's own as long as it is mapped: what is stored by one side is seen by the other.
+/// An anonymous page stays the program's own as long as it is mapped: what is stored by one side is seen by
+/// the other.
 ///
 /// # Invariants
 ///
@@ -115,8 +121,9 @@ impl<P: Platform> Pins<P> {
         })
     }
 
-    /// Unpins pages that were stored to, by a device say: those of files are written back some time, also if they were between the
-    /// first store and now. Of pages that were not pinned for stores it is not believed.
+    /// Unpins pages that were stored to, by a device say: those of files are written back some time, also if
+    /// they were between the first store and now. Of pages that were not pinned for stores it is not
+    /// believed.
     pub fn unpin_dirty(mut self) {
         let frames = core::mem::take(&mut self.frames);
         self.engine.memory().unpin(&frames, self.write);
@@ -149,11 +156,11 @@ impl<P: Platform> Drop for Pins<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Pins the pages from that of `addr` on, at most so many: fewer if not all can be had, but at least one if any was asked for.
-    /// Any task may ask, for any address space.
+    /// Pins the pages from that of `addr` on, at most so many: fewer if not all can be had, but at least one
+    /// if any was asked for. Any task may ask, for any address space.
     ///
-    /// Who pins for a transfer lets go soon: a page with a pin cannot move, and truncation of a file that is mapped directly
-    /// waits for it; so nobody waits for a lock of such a file with a pin of it in hand.
+    /// Who pins for a transfer lets go soon: a page with a pin cannot move, and truncation of a file that is
+    /// mapped directly waits for it; so nobody waits for a lock of such a file with a pin of it in hand.
     ///
     /// # Errors
     ///
@@ -181,7 +188,8 @@ impl<P: Platform> AddressSpace<P> {
         Pinning::new(self, addr, pages, flags)?.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for who will wait with them in hand.
+    /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for who will
+    /// wait with them in hand.
     pub(super) fn pin_unless_storage(
         &self,
         addr: u64,
@@ -191,8 +199,8 @@ impl<P: Platform> AddressSpace<P> {
         Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), for who runs this space: pages that are there as wanted are pinned without a lock
-    /// of the space or its VMAs.
+    /// As [`pin_user_pages`](Self::pin_user_pages), for who runs this space: pages that are there as wanted
+    /// are pinned without a lock of the space or its VMAs.
     ///
     /// # Errors
     ///
@@ -215,8 +223,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`pin_user_pages_fast`](Self::pin_user_pages_fast), for who must not wait: the pages up to the first that cannot be pinned
-    /// without waiting, perhaps none.
+    /// As [`pin_user_pages_fast`](Self::pin_user_pages_fast), for who must not wait: the pages up to the
+    /// first that cannot be pinned without waiting, perhaps none.
     ///
     /// # Errors
     ///
@@ -292,7 +300,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
         // A section of its own for each table: no processor keeps flushes waiting for longer.
         while !self.is_over()
             && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
-                // A pin for long needs to know what kind of mapping it is, except of what is this space's own.
+                // A pin for long needs to know what kind of mapping it is, except of what is this space's
+                // own.
                 self.table(self.end, Walk::Fast, self.flags.contains(PinFlags::LONGTERM))
             })
         {}
@@ -360,8 +369,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
         (long && stored_to && !mapping.is_shmem()).then_some(PinError::Tracked)
     }
 
-    /// Pins what one table maps, up to `limit` or the first page that is not there as wanted; an error if that is the first.
-    /// `own`: only what is this space's own.
+    /// Pins what one table maps, up to `limit` or the first page that is not there as wanted; an error if
+    /// that is the first. `own`: only what is this space's own.
     fn table(&mut self, limit: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
         if let Some(table) = space.vm.pte_table(address) {

@@ -13,13 +13,14 @@ const MOST: usize = 1024;
 const MOST_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about each of `ranges`, in order, up to the first that fails; returns how many bytes were dealt with. `own`: the
-    /// process gives the advice about itself; about another only that memory is wanted soon, is not, or is to be collapsed.
+    /// Follows an advice about each of `ranges`, in order, up to the first that fails; returns how many bytes
+    /// were dealt with. `own`: the process gives the advice about itself; about another only that memory
+    /// is wanted soon, is not, or is to be collapsed.
     ///
     /// # Errors
     ///
-    /// Of the first range, as [`madvise`](Self::madvise). `Invalid`: too many ranges, too many bytes, or an advice that another process
-    /// cannot give; `BadAccess`: a range beyond user space.
+    /// Of the first range, as [`madvise`](Self::madvise). `Invalid`: too many ranges, too many bytes, or an
+    /// advice that another process cannot give; `BadAccess`: a range beyond user space.
     ///
     /// # Locks
     ///

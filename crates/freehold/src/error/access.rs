@@ -41,7 +41,8 @@ plain_error! {
 verb_error! {
     /// Why a stack could not be moved.
     StackMoveError {
-        /// No stack starts there; or a distance that is no multiple of a page, or leads below the lowest address.
+        /// No stack starts there; or a distance that is no multiple of a page, or leads below the lowest
+        /// address.
         Invalid => EINVAL,
         /// Something is mapped between the new place and the old.
         Occupied => EFAULT,
@@ -55,7 +56,8 @@ verb_error! {
 verb_error! {
     /// Why no page could be pinned.
     PinError {
-        /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond what is pinned, or stores
+        /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond
+        /// what is pinned, or stores
         /// to what is not pinned for them.
         BadAddress => EFAULT,
         /// For long, and for stores to a file that has to know when its pages are written.

@@ -19,8 +19,8 @@ pub enum FillError {
     Lost,
     /// There is no free page in the pool of huge ones, or not as many as were asked for.
     NoHugePages,
-    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none; of secret memory a read, a write, or a size
-    /// where it has one.
+    /// An offset or a size inside a huge page, or a write, where a file of huge pages has none; of secret
+    /// memory a read, a write, or a size where it has one.
     Invalid,
     /// Secret memory has no holes, and no pages before somebody touches them.
     Unsupported,

@@ -7,7 +7,8 @@ use freehold_sync::Killed;
 unkillable_error! {
     /// Why an engine was not made.
     EngineError {
-        /// The lowest address that may be mapped ([`Config::mmap_min_addr`](crate::engine::Config::mmap_min_addr)) lies beyond user space.
+        /// The lowest address that may be mapped
+        /// ([`Config::mmap_min_addr`](crate::engine::Config::mmap_min_addr)) lies beyond user space.
         LowestAddress => EINVAL,
         /// No memory.
         OutOfMemory => ENOMEM,
@@ -17,11 +18,13 @@ unkillable_error! {
 unkillable_error! {
     /// Why an address space was not made.
     SpaceError {
-        /// [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) lies inside a page, or beyond user space.
+        /// [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) lies inside a page, or beyond
+        /// user space.
         MmapBase => EINVAL,
         /// [`SpaceConfig::brk`](crate::space::SpaceConfig::brk) lies beyond user space.
         Heap => EINVAL,
-        /// [`SpaceConfig::data`](crate::space::SpaceConfig::data) ends before it begins, or beyond user space.
+        /// [`SpaceConfig::data`](crate::space::SpaceConfig::data) ends before it begins, or beyond user
+        /// space.
         Data => EINVAL,
         /// [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe) could not be asked for.
         Mdwe => EINVAL,

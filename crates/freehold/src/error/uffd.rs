@@ -7,7 +7,8 @@ use freehold_sync::Killed;
 verb_error! {
     /// Why memory was not registered with a userfaultfd, or stayed registered.
     UffdRegisterError {
-        /// Not whole pages of user space, no mode or an unknown one, nothing mapped, memory that cannot be registered like this, or, to be
+        /// Not whole pages of user space, no mode or an unknown one, nothing mapped, memory that cannot be
+        /// registered like this, or, to be
         /// taken back, memory of another userfaultfd.
         Invalid => EINVAL,
         /// Memory that can never be written.
@@ -28,7 +29,8 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a userfaultfd's pages were not supplied, protected or moved; nothing was, or what lies left of the cause.
+    /// Why a userfaultfd's pages were not supplied, protected or moved; nothing was, or what lies left of the
+    /// cause.
     UffdError {
         /// Not whole pages of user space, an unknown mode, or VMAs for which this cannot be done.
         Invalid => EINVAL,

@@ -1,7 +1,7 @@
 //! MADV_COLLAPSE: huge pages in place of small ones, now.
 //!
-//! As on Linux 6.18, a call goes over the whole 2 MiB of each VMA's part of the range: the first that cannot be collapsed ends
-//! it, unless it only was in use just now. A VMA in which no huge page fits is refused.
+//! As on Linux 6.18, a call goes over the whole 2 MiB of each VMA's part of the range: the first that cannot
+//! be collapsed ends it, unless it only was in use just now. A VMA in which no huge page fits is refused.
 
 use super::{FaultError, huge::HUGE};
 use crate::{

@@ -5,7 +5,8 @@ use crate::{VirtAddr, platform::Platform, space::AddressSpace, space::held::Held
 use freehold_pagetable::PteTable;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps the zero page; a write, a frame of its own, or a [block](super::block) of them. `table` is the one for `page`.
+    /// A read maps the zero page; a write, a frame of its own, or a [block](super::block) of them. `table` is
+    /// the one for `page`.
     #[inline]
     pub(super) fn anon_fault(
         &self,

@@ -5,9 +5,10 @@
 //! anything in it         write -> the next smaller block around the page; in the end the page alone
 //! ```
 //!
-//! Linux takes a block from memory in one piece (a folio of multi-size THP), and maps it by an entry for each of its small pages. Programs see
-//! those entries alone, so here each page has a frame of its own: what takes, copies or shares a page needs to know of no block.
-//! A read brings one page of zeroes, and a copy is one page, as where there are no blocks.
+//! Linux takes a block from memory in one piece (a folio of multi-size THP), and maps it by an entry for each
+//! of its small pages. Programs see those entries alone, so here each page has a frame of its own: what
+//! takes, copies or shares a page needs to know of no block. A read brings one page of zeroes, and a copy is
+//! one page, as where there are no blocks.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
@@ -25,7 +26,8 @@ use freehold_pagetable::{Pte, PteTable};
 const MOST: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A store to `page`, where nothing is, fills the largest block around it that may come. `None`: the page comes alone.
+    /// A store to `page`, where nothing is, fills the largest block around it that may come. `None`: the page
+    /// comes alone.
     #[inline(never)]
     pub(super) fn block_fault(
         &self,
@@ -96,7 +98,8 @@ struct BlockFrames<'e, P: Platform> {
 }
 
 impl<P: Platform> BlockFrames<'_, P> {
-    /// Takes frames of zeroes for `block`, each counted as mapped once. False: there are not so many, and it has none.
+    /// Takes frames of zeroes for `block`, each counted as mapped once. False: there are not so many, and it
+    /// has none.
     fn fill(&mut self, vma: &Vma<P>, block: &Range<u64>) -> bool {
         for address in addresses(block) {
             let Ok(frame) =

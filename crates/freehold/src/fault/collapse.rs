@@ -8,9 +8,9 @@
 //! hang     the huge page's one entry
 //! ```
 //!
-//! Nobody comes to the range meanwhile: the mmap lock is held for writing and the VMA is locked, which keep faults and looks away,
-//! and so is the tree of its anon_vma, which keeps walkers of the reverse map away. Whoever pins pages without a lock finds
-//! the table locked, or entries closed, or none.
+//! Nobody comes to the range meanwhile: the mmap lock is held for writing and the VMA is locked, which keep
+//! faults and looks away, and so is the tree of its anon_vma, which keeps walkers of the reverse map away.
+//! Whoever pins pages without a lock finds the table locked, or entries closed, or none.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -30,13 +30,14 @@ use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, SpareTable};
 use freehold_vmspace::HugePage;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes one huge page of what is mapped in the 2 MiB at `first`, all of them in `vma`, which is anonymous. Nothing to do where
-    /// there is one.
+    /// Makes one huge page of what is mapped in the 2 MiB at `first`, all of them in `vma`, which is
+    /// anonymous. Nothing to do where there is one.
     ///
     /// # Errors
     ///
-    /// `Invalid`: nothing is there, or something that cannot be part of a huge page; `InUse`: somebody besides page tables refers to a
-    /// page; `Busy`: a page is missing that a userfaultfd's pager supplies; no memory; a fatal signal.
+    /// `Invalid`: nothing is there, or something that cannot be part of a huge page; `InUse`: somebody
+    /// besides page tables refers to a page; `Busy`: a page is missing that a userfaultfd's pager
+    /// supplies; no memory; a fatal signal.
     pub(crate) fn collapse(
         &self,
         guard: &WriteGuard<'_, P>,
@@ -58,8 +59,8 @@ impl<P: Platform> AddressSpace<P> {
         let _walkers = RmapEdit::of(vma);
         self.vm.close_small(table, |table| self.look(vma, table))?;
         self.vm.copy_small(table, &new);
-        // SAFETY: the range is of a VMA that is locked for writing, under the mmap lock for writing, so that nobody faults or
-        // looks there; walkers of the reverse map are kept away.
+        // SAFETY: the range is of a VMA that is locked for writing, under the mmap lock for writing, so that
+        // nobody faults or looks there; walkers of the reverse map are kept away.
         unsafe { self.vm.clear_small(first..first + HUGE, vma.zap()) };
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         let hung = self.vm.map_huge(above, address, new, rights, spare);

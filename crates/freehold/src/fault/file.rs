@@ -1,7 +1,8 @@
 //! Faults on a file, with nothing there yet.
 //!
-//! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the entry, and
-//! one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be checked a second time.
+//! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the
+//! entry, and one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be
+//! checked a second time.
 
 use super::{
     Access, FaultError, FaultOutcome,
@@ -27,8 +28,8 @@ use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange};
 const AROUND: u64 = 16 * PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps what the cache has around the page; a write maps the page writable if stores are shared, and else a copy.
-    /// `table` is the one for `page`.
+    /// A read maps what the cache has around the page; a write maps the page writable if stores are shared,
+    /// and else a copy. `table` is the one for `page`.
     #[inline(never)]
     pub(super) fn file_fault(
         &self,
@@ -60,8 +61,8 @@ impl<P: Platform> AddressSpace<P> {
         step
     }
 
-    /// Maps the page, and every page around it that is in the cache, without the right to write: the first store tells that
-    /// the page is dirty, or has to be copied.
+    /// Maps the page, and every page around it that is in the cache, without the right to write: the first
+    /// store tells that the page is dirty, or has to be copied.
     fn read_around(
         &self,
         vma: &Vma<P>,
@@ -108,8 +109,9 @@ impl<P: Platform> AddressSpace<P> {
         (rss, step)
     }
 
-    /// Maps what the cache has for `range`, all of it in one table, without the right to write. False: something else is there, a private
-    /// copy or a marker, and nothing happened; or a frame has too many references.
+    /// Maps what the cache has for `range`, all of it in one table, without the right to write. False:
+    /// something else is there, a private copy or a marker, and nothing happened; or a frame has too many
+    /// references.
     pub(crate) fn map_window(&self, vma: &Vma<P>, range: Range<u64>) -> Result<bool, NoMemory> {
         let Object::File(file) = vma.object() else { return Ok(false) };
         let first = VirtAddr::new(range.start);
@@ -256,8 +258,8 @@ fn shown_probes<'f, P: Platform>(
     probes::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
-/// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA starts if that
-/// comes later, as far as the VMA and the table go.
+/// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA
+/// starts if that comes later, as far as the VMA and the table go.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> Range<u64> {
     // A table's span is a multiple, so the window does not start before it.
     let start = (page - page % AROUND).max(vma.start());

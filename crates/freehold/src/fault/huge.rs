@@ -6,12 +6,13 @@
 //! a huge page   write without the right: all frames ours -> the right; else split, and the small page is copied
 //! ```
 //!
-//! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no table hangs
-//! there. Without memory in one piece small pages do.
+//! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no
+//! table hangs there. Without memory in one piece small pages do.
 //!
-//! Each of its 512 frames has a record of its own, counted as a small page's is: so a huge page is split by replacing one
-//! entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing by far. With each huge page
-//! comes a table, kept with the table above for the split, which therefore cannot fail.
+//! Each of its 512 frames has a record of its own, counted as a small page's is: so a huge page is split by
+//! replacing one entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing
+//! by far. With each huge page comes a table, kept with the table above for the split, which therefore cannot
+//! fail.
 
 use super::{Access, FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{

@@ -7,10 +7,12 @@
 //! private, a store  the page is ours alone: the right to write. Else a copy
 //! ```
 //!
-//! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but by the file.
+//! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but
+//! by the file.
 //!
-//! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its pages: if another
-//! process has one in common with it since a fork, and there is none left for a copy, it is the other that loses the page.
+//! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its
+//! pages: if another process has one in common with it since a fork, and there is none left for a copy, it is
+//! the other that loses the page.
 
 use super::{Access, Await, FaultError, FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
@@ -200,7 +202,8 @@ impl<P: Platform> AddressSpace<P> {
         if access.write || flags.contains(VmFlags::WRITE) {
             rights |= written(flags);
         }
-        // Within one guard, like the page of a file: a truncation that has published its size waits for it, and then looks here.
+        // Within one guard, like the page of a file: a truncation that has published its size waits for it,
+        // and then looks here.
         let rcu = P::rcu_read();
         let inside = place.index < place.mapping().pages();
         let installed = inside
@@ -217,7 +220,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// A page of the pool for this place, counted as mapped once: the reserved one if there is one. The caller has the fault mutex.
+    /// A page of the pool for this place, counted as mapped once: the reserved one if there is one. The
+    /// caller has the fault mutex.
     fn own_page(&self, place: &HugePlace<'_, P>) -> Result<Pfn, Lacking> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
@@ -298,7 +302,8 @@ impl<P: Platform> AddressSpace<P> {
         // The reference keeps the frame from becoming another page: the same number is the same page.
         let same = matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.contains(PteFlags::WRITE));
         if same {
-            // Nobody reads the old page any more when the first can write. The slot must not be seen empty: it would be filled.
+            // Nobody reads the old page any more when the first can write. The slot must not be seen empty:
+            // it would be filled.
             let closed = pte.with_flags(place.level(), (pte.flags() - PteFlags::WRITE) | PteFlags::NO_ACCESS);
             leaf.replace(closed, &mut gather);
             gather.flush();
@@ -315,9 +320,10 @@ impl<P: Platform> AddressSpace<P> {
         FaultOutcome::Retry
     }
 
-    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made the mapping was
-    /// reservations for its pages: then the others lose theirs, and this VMA may write to the page, as soon as nobody looks at it any more (hazard C-56).
-    /// Nobody does for long: what can be held is a pin, and a page that a child has too has none.
+    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made
+    /// the mapping was reservations for its pages: then the others lose theirs, and this VMA may write to
+    /// the page, as soon as nobody looks at it any more (hazard C-56). Nobody does for long: what can be
+    /// held is a pin, and a page that a child has too has none.
     ///
     /// # Locks
     ///
@@ -346,14 +352,15 @@ impl<P: Platform> AddressSpace<P> {
         if !matches!(leaf.kind(), Kind::Leaf { pfn, .. } if pfn == old) {
             return FaultOutcome::Retry;
         }
-        // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who locks it from now on
-        // finds no other entry but ours: children cannot get it again.
+        // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who
+        // locks it from now on finds no other entry but ours: children cannot get it again.
         if frame.is_locked() {
             return FaultOutcome::Wait(Await::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
-            // A fork was under way and has given it to somebody else meanwhile; or a reader, who had found it in a child, is
-            // copying from it. The entry's reference and the caller's are those that count.
+            // A fork was under way and has given it to somebody else meanwhile; or a reader, who had found it
+            // in a child, is copying from it. The entry's reference and the caller's are those
+            // that count.
             P::relax();
             return FaultOutcome::Retry;
         }

@@ -8,12 +8,13 @@
 //!   3  the mmap lock for writing                             a stack that grows
 //! ```
 //!
-//! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the same on every rung
-//! and needs only that the VMA stands still, so it takes the VMA and does not ask how it is held, except for the first
-//! anonymous page of a VMA, which looks at the neighbours.
+//! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the
+//! same on every rung and needs only that the VMA stands still, so it takes the VMA and does not ask how it
+//! is held, except for the first anonymous page of a VMA, which looks at the neighbours.
 //!
-//! What the commonest fault, the first store to anonymous memory, does not need is kept out of line (`inline(never)`): the stack frames of
-//! gathers would else be every fault's, and cost it a third of its time.
+//! What the commonest fault, the first store to anonymous memory, does not need is kept out of line
+//! (`inline(never)`): the stack frames of gathers would else be every fault's, and cost it a third of its
+//! time.
 
 mod advise_collapse;
 mod anon;
@@ -61,7 +62,8 @@ pub enum SegvCode {
     Maperr,
     /// SEGV_ACCERR: what is mapped there does not allow this.
     Accerr,
-    /// SEGV_PKUERR: the thread's rights for this protection key, which the pages there have, do not allow this.
+    /// SEGV_PKUERR: the thread's rights for this protection key, which the pages there have, do not allow
+    /// this.
     Pkuerr(u8),
 }
 
@@ -112,7 +114,8 @@ impl From<Killed> for FaultError {
 pub struct Resolved {
     /// A page came from the store behind its file: a *major* fault. All others are minor.
     pub major: bool,
-    /// It waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a userfaultfd's monitor.
+    /// It waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a
+    /// userfaultfd's monitor.
     pub waited: bool,
 }
 
@@ -259,7 +262,8 @@ impl<P: Platform> AddressSpace<P> {
             if self.locking.fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
-            // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the VMA's own.
+            // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the
+            // VMA's own.
             if self.wants_anon_vma(vma, page, access) {
                 let _ = self.prepare_anon(vma, Held::Mmap(&guard));
             }
@@ -279,7 +283,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is to find an anon_vma.
+    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is
+    /// to find an anon_vma.
     fn wants_anon_vma(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || self.wants_huge(vma, page) && self.vm.pte_table(VirtAddr::new(page)).is_none();
         let hugetlb = vma.flags().contains(VmFlags::HUGETLB);
@@ -317,8 +322,9 @@ impl<P: Platform> AddressSpace<P> {
         self.resolve(vma, page, access, held)
     }
 
-    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another way. It may ask
-    /// to write where the VMA does not permit it only if a page is there, and gets a private copy that stays read-only.
+    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another
+    /// way. It may ask to write where the VMA does not permit it only if a page is there, and gets a
+    /// private copy that stays read-only.
     pub(crate) fn resolve(
         &self,
         vma: &Vma<P>,
@@ -380,8 +386,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The table for `page`, where there was none: nearly every fault installs something, so it is made before anything else is known,
-    /// unless a huge page serves the fault, or something else stands there.
+    /// The table for `page`, where there was none: nearly every fault installs something, so it is made
+    /// before anything else is known, unless a huge page serves the fault, or something else stands
+    /// there.
     #[inline(never)]
     fn make_table(
         &self,
@@ -412,8 +419,8 @@ impl<P: Platform> AddressSpace<P> {
             if self.platform().frame(pfn).is_locked() {
                 return FaultOutcome::Wait(Await::Frame(pfn));
             }
-            // The marker is there only while the frame is locked, or for good. Who unlocked it before we looked has done with this
-            // table, and that shows under its lock.
+            // The marker is there only while the frame is locked, or for good. Who unlocked it before we
+            // looked has done with this table, and that shows under its lock.
             if table.lock().get(address) != Pte::marker(MarkerKind::Poison, payload) {
                 return FaultOutcome::Retry;
             }
@@ -434,8 +441,9 @@ impl FaultError {
     }
 }
 
-/// Whether VMA and protection key allow the access; the key is asked first, as on Linux, and not about fetches. Who accesses the
-/// memory of another process has no rights to be asked about, and so all of them ([`Access::pkru`] is zero).
+/// Whether VMA and protection key allow the access; the key is asked first, as on Linux, and not about
+/// fetches. Who accesses the memory of another process has no rights to be asked about, and so all of them
+/// ([`Access::pkru`] is zero).
 pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCode> {
     let pkey = flags.pkey();
     if !access.exec && access.key_denies(pkey) {

@@ -1,7 +1,7 @@
 //! Faulting pages in before anybody touches them: for MAP_POPULATE, locked memory and MADV_POPULATE.
 //!
-//! A batch of pages at a time is done under the mmap lock, held for reading; between batches others get their turn, so
-//! everything is looked up again, and what was unmapped meanwhile is passed over.
+//! A batch of pages at a time is done under the mmap lock, held for reading; between batches others get their
+//! turn, so everything is looked up again, and what was unmapped meanwhile is passed over.
 
 use super::{Access, Await, FaultError, FaultOutcome, Userfault};
 use crate::{
@@ -65,7 +65,8 @@ impl Policy {
         if !flags.intersects(VmFlags::ACCESS) || vma.object().is_secret() {
             return Err(PopulateError::BadAccess);
         }
-        // Private writable memory gets its own copies now; a shared page is not dirtied before somebody writes.
+        // Private writable memory gets its own copies now; a shared page is not dirtied before somebody
+        // writes.
         let write = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
         Ok(Some(if write { Access::WRITE } else { Access::READ }))
     }
@@ -86,8 +87,8 @@ enum Batch<P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Brings in every page of `range` that is mapped and accessible: for writing where the memory is private and writable.
-    /// The first failure ends it. Memory that is locked only as it comes is left alone.
+    /// Brings in every page of `range` that is mapped and accessible: for writing where the memory is private
+    /// and writable. The first failure ends it. Memory that is locked only as it comes is left alone.
     ///
     /// # Locks
     ///
@@ -107,7 +108,8 @@ impl<P: Platform> AddressSpace<P> {
         let _ = self.populate_by(range, Policy::Locked);
     }
 
-    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: makes every page of `range` readable, or writable, without a fault.
+    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: makes every page of `range` readable, or writable, without
+    /// a fault.
     pub(crate) fn populate_with(&self, range: Range<u64>, write: bool) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::Exactly(if write { Access::WRITE } else { Access::READ }))
     }

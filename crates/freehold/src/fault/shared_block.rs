@@ -65,7 +65,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether the block of so many bytes around `page`, which is page `index` of the file, lies in `vma` at a multiple of its size.
+/// Whether the block of so many bytes around `page`, which is page `index` of the file, lies in `vma` at a
+/// multiple of its size.
 fn lies_in<P: Platform>(vma: &Vma<P>, index: u64, page: u64, bytes: u64) -> bool {
     let before = (index - block_around(index, bytes / PAGE_SIZE).start) * PAGE_SIZE;
     page.checked_sub(before).is_some_and(|first| {
@@ -73,8 +74,9 @@ fn lies_in<P: Platform>(vma: &Vma<P>, index: u64, page: u64, bytes: u64) -> bool
     })
 }
 
-/// The addresses of the block that `page` is part of, if it is in the cache, and all of it lies in `vma` and in the table. `None` where it is
-/// a page alone, and where a userfaultfd watches: each page is a fault of its own then.
+/// The addresses of the block that `page` is part of, if it is in the cache, and all of it lies in `vma` and
+/// in the table. `None` where it is a page alone, and where a userfaultfd watches: each page is a fault of
+/// its own then.
 pub(super) fn whole_block<P: Platform>(
     vma: &Vma<P>,
     file: &File<P>,
@@ -93,7 +95,8 @@ pub(super) fn whole_block<P: Platform>(
     lies.then_some(first..end)
 }
 
-/// What a read fault maps that would map `window`: all of a [whole block](whole_block), too, that this begins or ends in.
+/// What a read fault maps that would map `window`: all of a [whole block](whole_block), too, that this begins
+/// or ends in.
 pub(super) fn with_blocks<P: Platform>(
     vma: &Vma<P>,
     file: &File<P>,

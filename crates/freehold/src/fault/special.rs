@@ -1,6 +1,7 @@
 //! Faults on special mappings: a hook is asked for the frame, and then for the right to write to it.
 //!
-//! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why that cannot be missed.
+//! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why
+//! that cannot be missed.
 
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
@@ -23,8 +24,8 @@ impl HookFault {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps the frame that the hook names: for writing where stores are shared and nobody wants to hear of the first one. A
-    /// private store copies it. `table` is the one for `page`.
+    /// Maps the frame that the hook names: for writing where stores are shared and nobody wants to hear of
+    /// the first one. A private store copies it. `table` is the one for `page`.
     #[inline(never)]
     pub(super) fn special_fault(
         &self,

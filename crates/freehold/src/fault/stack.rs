@@ -15,12 +15,13 @@ fn not_mapped(addr: u64) -> FaultError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Grows the stack above `addr`, which is the start of a page that nothing maps, down to it. `Ok` as well when something
-    /// maps it by now: look again.
+    /// Grows the stack above `addr`, which is the start of a page that nothing maps, down to it. `Ok` as well
+    /// when something maps it by now: look again.
     ///
-    /// The set of VMAs changes, so a lock for reading will not do, not even beside a munmap that has downgraded its own: the
-    /// stack could grow into tables that are about to be freed (hazard C-3). What was seen under the lock for reading is
-    /// looked up again under the one for writing, which is had only once no munmap of that range is under way.
+    /// The set of VMAs changes, so a lock for reading will not do, not even beside a munmap that has
+    /// downgraded its own: the stack could grow into tables that are about to be freed (hazard C-3). What
+    /// was seen under the lock for reading is looked up again under the one for writing, which is had
+    /// only once no munmap of that range is under way.
     ///
     /// # Errors
     ///
@@ -60,9 +61,10 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether a stack may begin at `addr` with `below` the next VMA below it. The lowest addresses are for nobody's stack,
-    /// whatever privileges the space has (hazard C-67); and a gap stays between a stack and what lies below it, unless that
-    /// is another stack, or cannot be accessed and so is a gap by itself.
+    /// Whether a stack may begin at `addr` with `below` the next VMA below it. The lowest addresses are for
+    /// nobody's stack, whatever privileges the space has (hazard C-67); and a gap stays between a stack
+    /// and what lies below it, unless that is another stack, or cannot be accessed and so is a gap by
+    /// itself.
     fn may_begin_at(&self, addr: u64, below: Option<&Vma<P>>) -> bool {
         let config = self.engine.config();
         let clear = below.is_none_or(|below| {
@@ -95,7 +97,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// The limits: on the stack's size in bytes, and on the address space and locked memory for the pages that come.
+    /// The limits: on the stack's size in bytes, and on the address space and locked memory for the pages
+    /// that come.
     fn may_grow(&self, flags: VmFlags, size: u64, grow: u64) -> bool {
         let space = self.space;
         space.may_expand(flags, grow, Replaced::default())

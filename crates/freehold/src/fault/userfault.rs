@@ -36,8 +36,9 @@ impl<P: Platform> AddressSpace<P> {
         Some(FaultOutcome::Userfault(Userfault { context, page, write: access.write, reason }))
     }
 
-    /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept still; entries are
-    /// read without their table's lock: who finds less there than there is now has been queued late enough to be woken.
+    /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept
+    /// still; entries are read without their table's lock: who finds less there than there is now has
+    /// been queued late enough to be woken.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
@@ -55,7 +56,8 @@ impl<P: Platform> AddressSpace<P> {
         (protected && write && flags.contains(VmFlags::UFFD_WP)).then_some(FaultReason::WriteProtect)
     }
 
-    /// Waits until the fault is worth another try: the pager was told of it and has woken it, or something has changed already.
+    /// Waits until the fault is worth another try: the pager was told of it and has woken it, or something
+    /// has changed already.
     ///
     /// # Locks
     ///
@@ -83,8 +85,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.find(fault.page).is_some_and(waits))
     }
 
-    /// A fault at the marker of a write-protected page that is not there, and that the pager has no business with: to read. The page
-    /// comes, and stays write-protected. `table` is the one for `page`.
+    /// A fault at the marker of a write-protected page that is not there, and that the pager has no business
+    /// with: to read. The page comes, and stays write-protected. `table` is the one for `page`.
     #[inline(never)]
     pub(crate) fn marked_fault(
         &self,

@@ -1,10 +1,12 @@
-//! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are set aside, with
-//! reservations, so that who was given a mapping is given its pages.
+//! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are
+//! set aside, with reservations, so that who was given a mapping is given its pages.
 //!
-//! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then in `records/hugetlb`
-//! `reserves.rs` (whose reservations they are), `file.rs` (files of huge pages), `tables.rs` (tables that address spaces share, and
-//! the lock of each VMA that this calls for), `zap.rs`; then what address spaces do with them, here and in `fault/hugetlb.rs`. Everything else is done by the code for all pages: a VMA of huge pages is one of a
-//! file, with the flag `HUGETLB`; the page's one counted record is that of its first frame.
+//! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then in
+//! `records/hugetlb` `reserves.rs` (whose reservations they are), `file.rs` (files of huge pages),
+//! `tables.rs` (tables that address spaces share, and the lock of each VMA that this calls for), `zap.rs`;
+//! then what address spaces do with them, here and in `fault/hugetlb.rs`. Everything else is done by the code
+//! for all pages: a VMA of huge pages is one of a file, with the flag `HUGETLB`; the page's one counted
+//! record is that of its first frame.
 //!
 //! # Who waits for whom
 //!
@@ -18,9 +20,11 @@
 //! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with whom it was found |
 //! | i_mmap, exclusive | whoever unshares, until the flush | who shares; who would see itself alone too early |
 //!
-//! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before the mmap lock. A file's page is made with no lock of an address space held:
-//! the fault lets go of all it has, brings the page in, and starts over. Pages are found and mapped within one RCU guard, as
-//! those of every file (see [`object`](crate::object)), so neither truncation nor migration needs a fault's mutex.
+//! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before
+//! the mmap lock. A file's page is made with no lock of an address space held: the fault lets go of all it
+//! has, brings the page in, and starts over. Pages are found and mapped within one RCU guard, as
+//! those of every file (see [`object`](crate::object)), so neither truncation nor migration needs a fault's
+//! mutex.
 
 mod moves;
 mod tables;

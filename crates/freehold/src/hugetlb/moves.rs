@@ -16,7 +16,8 @@ use freehold_vmspace::VmGather;
 type Still<'g, P> = VmGather<'g, P, 1>;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes the tables into which [`move_huge_pages`](Self::move_huge_pages) will put what is mapped in `from`.
+    /// Makes the tables into which [`move_huge_pages`](Self::move_huge_pages) will put what is mapped in
+    /// `from`.
     ///
     /// # Errors
     ///
@@ -30,11 +31,12 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.prepare_large(size.level(), from, to)
     }
 
-    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What is mapped in tables of
-    /// others is left to them; faults will find it again. The target has reserved from now on what the source was.
+    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What is
+    /// mapped in tables of others is left to them; faults will find it again. The target has reserved
+    /// from now on what the source was.
     ///
-    /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an entry at both places.
-    /// The caller has both VMAs locked for writing.
+    /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an
+    /// entry at both places. The caller has both VMAs locked for writing.
     pub(crate) fn move_huge_pages(
         &self,
         source: &Vma<P>,
@@ -59,14 +61,15 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `vma`, a private one, to `child`, at the same addresses: both may write a page only after copying it.
+    /// Copies what is mapped in `vma`, a private one, to `child`, at the same addresses: both may write a
+    /// page only after copying it.
     ///
     /// The caller has the VMA locked for writing, and nobody knows the child's.
     ///
     /// # Errors
     ///
-    /// No memory for the child's tables, or no page in the pool, that is not reserved to somebody, for a copy of one that is
-    /// pinned; some entries were copied.
+    /// No memory for the child's tables, or no page in the pool, that is not reserved to somebody, for a copy
+    /// of one that is pinned; some entries were copied.
     pub(crate) fn copy_huge_pages(
         &self,
         vma: &Vma<P>,

@@ -1,4 +1,5 @@
-//! Tables that address spaces share: keeping them, filling them, leaving them. What is shared, and when: `records/hugetlb/tables.rs`.
+//! Tables that address spaces share: keeping them, filling them, leaving them. What is shared, and when:
+//! `records/hugetlb/tables.rs`.
 
 use crate::{
     VirtAddr,
@@ -15,8 +16,8 @@ use freehold_pagetable::{PmdTable, TableError};
 use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages nothing is kept: nobody
-    /// takes their tables away.
+    /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages
+    /// nothing is kept: nobody takes their tables away.
     ///
     /// # Locks
     ///
@@ -34,7 +35,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The table of 2 MiB entries for `address` in `vma`: that of another VMA, if one can be shared, or its own.
+    /// The table of 2 MiB entries for `address` in `vma`: that of another VMA, if one can be shared, or its
+    /// own.
     pub(crate) fn pmd_table_to_fill<'s>(
         &'s self,
         vma: &Vma<P>,
@@ -87,7 +89,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Verifies that no VMA has a part of a shared table only (hazard C-12), and none that must share nothing.
+    /// Verifies that no VMA has a part of a shared table only (hazard C-12), and none that must share
+    /// nothing.
     ///
     /// # Panics
     ///
@@ -108,8 +111,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Leaves the shared table that `at`, inside `vma`, lies in the middle of: a VMA is about to end there. The VMA is write-locked,
-    /// so it has no fault under way (hazard C-12).
+    /// Leaves the shared table that `at`, inside `vma`, lies in the middle of: a VMA is about to end there.
+    /// The VMA is write-locked, so it has no fault under way (hazard C-12).
     pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&RmapWriteGuard<'_, P, IMmap>>) {
         if let Some(edit) = edit
             && !at.is_multiple_of(SPAN)

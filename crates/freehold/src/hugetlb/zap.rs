@@ -10,10 +10,12 @@ use core::ops::Range;
 use freehold_vmspace::VmGather;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes away what `vma`, which is detached, maps: first its part in tables that others use as well, then the entries of its own.
+    /// Takes away what `vma`, which is detached, maps: first its part in tables that others use as well, then
+    /// the entries of its own.
     ///
-    /// Nobody faults here, and nobody shares a table with this VMA again: once it has left the tables of others, all tables
-    /// are its own. So others wait, at i_mmap, for as long as that takes, a thing of 512 pages at a time, and not for the zap.
+    /// Nobody faults here, and nobody shares a table with this VMA again: once it has left the tables of
+    /// others, all tables are its own. So others wait, at i_mmap, for as long as that takes, a thing of
+    /// 512 pages at a time, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
         let edit = file.mapping().edit();
@@ -31,8 +33,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// DONTNEED: the pages of `part` go; a private owner's are reserved again, if they are free then. Done before a fault of this VMA
-    /// can ask the pool for a page.
+    /// DONTNEED: the pages of `part` go; a private owner's are reserved again, if they are free then. Done
+    /// before a fault of this VMA can ask the pool for a page.
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: Range<u64>) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, &part);

@@ -119,7 +119,8 @@ fn numbers(range: &Range<u64>) -> Range<u64> {
 /// Finds the link in a mapping.
 struct ByLink<P>(PhantomData<fn() -> P>);
 
-// SAFETY: the link lies at a fixed offset inside the mapping, which stays in its box; nothing but the trees here uses it.
+// SAFETY: the link lies at a fixed offset inside the mapping, which stays in its box; nothing but the trees
+// here uses it.
 unsafe impl<P: Platform> IntervalAdapter for ByLink<P> {
     type Object = Area<P>;
 

@@ -62,26 +62,28 @@ impl From<FillError> for MmapError {
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where. Memory comes in whole pages;
-    /// what does not come from a file is zero.
+    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where. Memory
+    /// comes in whole pages; what does not come from a file is zero.
     ///
-    /// The hint `addr` is ignored, and so are flags that make no difference here. `MAP_SHARED` of anonymous memory is as
-    /// private as any other. A private mapping of a file may reach beyond its end, where it has zeroes.
+    /// The hint `addr` is ignored, and so are flags that make no difference here. `MAP_SHARED` of anonymous
+    /// memory is as private as any other. A private mapping of a file may reach beyond its end, where it
+    /// has zeroes.
     ///
     /// # Errors
     ///
     /// See [`MmapError`]; nothing was changed. Those that an MMU would spare the caller:
-    /// - [`Invalid`](MmapError::Invalid): a fixed address; or some of the pages, and not all, are in a copy that others read;
-    /// - [`NotMappable`](MmapError::NotMappable): shared, and the file does not lie in frames that follow each other, or ends
-    ///   before the mapping does;
+    /// - [`Invalid`](MmapError::Invalid): a fixed address; or some of the pages, and not all, are in a copy
+    ///   that others read;
+    /// - [`NotMappable`](MmapError::NotMappable): shared, and the file does not lie in frames that follow
+    ///   each other, or ends before the mapping does;
     /// - [`OutOfMemory`](MmapError::OutOfMemory): no memory, or none in one piece;
     /// - [`Io`](MmapError::Io): the file could not be read.
     ///
     /// # Locks
     ///
-    /// For a file, its invalidate lock for reading, or once for writing to bring shared memory in; the lock of all regions for
-    /// writing and inside it the file's i_mmap lock, to find a region for reading, to link one for writing. After all of
-    /// these, the space's lock for writing, killably.
+    /// For a file, its invalidate lock for reading, or once for writing to bring shared memory in; the lock
+    /// of all regions for writing and inside it the file's i_mmap lock, to find a region for reading, to
+    /// link one for writing. After all of these, the space's lock for writing, killably.
     pub fn mmap(
         &self,
         addr: u64,
@@ -204,7 +206,8 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(Regions::single(&self.regions, run)?)
     }
 
-    /// The file's own pages, if they lie as they should; brings shared memory in, all of it, if there is nothing of it yet.
+    /// The file's own pages, if they lie as they should; brings shared memory in, all of it, if there is
+    /// nothing of it yet.
     fn in_place(
         &self,
         file: &File<P>,

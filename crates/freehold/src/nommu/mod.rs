@@ -1,9 +1,9 @@
 //! Address spaces without an MMU, where an address is a frame: the flat platform.
 //!
-//! A mapping is a run of frames that follow each other, and its address is where they lie: byte `n` of frame `f` has the
-//! address `f` × [`PAGE_SIZE`](crate::PAGE_SIZE) + `n`, for every process. So nobody chooses addresses, nothing is ever faulted
-//! in, nothing is copied on write, and nothing but good manners keeps a process out of another's memory: rights are recorded
-//! and not enforced.
+//! A mapping is a run of frames that follow each other, and its address is where they lie: byte `n` of frame
+//! `f` has the address `f` × [`PAGE_SIZE`](crate::PAGE_SIZE) + `n`, for every process. So nobody chooses
+//! addresses, nothing is ever faulted in, nothing is copied on write, and nothing but good manners keeps a
+//! process out of another's memory: rights are recorded and not enforced.
 //!
 //! | mapped | frames | shared with |
 //! | --- | --- | --- |
@@ -12,32 +12,34 @@
 //! | a file, private, to be written | a copy | nobody |
 //! | a file, shared | its own, which must follow each other | all who map the same pages so |
 //!
-//! The frames of a mapping are its *region*. All regions are in one tree ([`Regions`]); those that a file leads to are in a
-//! second one, the file's own, by its pages (`regions.rs`). A copy that several use stays as it was made, whatever is written to
-//! the file later, until the last user has gone. A file's own pages lie in frames that follow each other
-//! - if it is shared memory whose pages are all brought in together, as the first mapping without an MMU does unless there
-//!   are some already ([`Mapping::lay_out`](crate::object::Mapping::lay_out));
+//! The frames of a mapping are its *region*. All regions are in one tree ([`Regions`]); those that a file
+//! leads to are in a second one, the file's own, by its pages (`regions.rs`). A copy that several use stays
+//! as it was made, whatever is written to the file later, until the last user has gone. A file's own pages
+//! lie in frames that follow each other
+//! - if it is shared memory whose pages are all brought in together, as the first mapping without an MMU does
+//!   unless there are some already ([`Mapping::lay_out`](crate::object::Mapping::lay_out));
 //! - or if its store is memory itself and says so ([`Pager::in_memory`](crate::object::Pager::in_memory)).
 //!
-//! What a shared mapping has the file cannot lose: truncation says [`FillError::Busy`](crate::object::FillError::Busy), which
-//! is ETXTBSY, if only one byte of a mapped page would be cut off. Other mappings keep their frames when the file loses them.
+//! What a shared mapping has the file cannot lose: truncation says
+//! [`FillError::Busy`](crate::object::FillError::Busy), which is ETXTBSY, if only one byte of a mapped page
+//! would be cut off. Other mappings keep their frames when the file loses them.
 //!
 //! # Locks
 //!
-//! Outermost first: the file's content and invalidate locks; the space's lock, which stands where the mmap lock
-//! stands; the lock of all regions (nommu_region_sem); the file's i_mmap lock. The whole order is in
+//! Outermost first: the file's content and invalidate locks; the space's lock, which stands where the mmap
+//! lock stands; the lock of all regions (nommu_region_sem); the file's i_mmap lock. The whole order is in
 //! `docs/locking.md`, what each operation takes in `docs/operations.md`.
 //!
-//! 1. **A region ends under the regions' lock, held for writing**, when its last user has gone, and is found under
-//!    that lock. So a text that is found in the file's tree is alive, and its count cannot reach zero meanwhile. The
-//!    copy itself is made without that lock, since the file may have to be read; whoever comes second takes what is
-//!    there and drops the other copy.
-//! 2. **Pages in place are looked for and linked in one hold of the invalidate lock for reading.** Truncation and
-//!    punching ask for them with it held for writing, before anything is changed. So a mapping is in the tree when
-//!    they ask, and they are refused, or it finds the pages gone. The walk changes nothing in the tree, so it holds
-//!    the i_mmap lock for reading: walks of one file do not wait for each other.
-//! 3. **A region exists before the space is locked**, and ends after that was unlocked: nothing is read, zeroed or
-//!    copied with a lock of an address space held.
+//! 1. **A region ends under the regions' lock, held for writing**, when its last user has gone, and is found
+//!    under that lock. So a text that is found in the file's tree is alive, and its count cannot reach zero
+//!    meanwhile. The copy itself is made without that lock, since the file may have to be read; whoever comes
+//!    second takes what is there and drops the other copy.
+//! 2. **Pages in place are looked for and linked in one hold of the invalidate lock for reading.** Truncation
+//!    and punching ask for them with it held for writing, before anything is changed. So a mapping is in the
+//!    tree when they ask, and they are refused, or it finds the pages gone. The walk changes nothing in the
+//!    tree, so it holds the i_mmap lock for reading: walks of one file do not wait for each other.
+//! 3. **A region exists before the space is locked**, and ends after that was unlocked: nothing is read,
+//!    zeroed or copied with a lock of an address space held.
 //!
 //! # Example
 //!
@@ -182,7 +184,8 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Locks
     ///
-    /// The space's lock for writing; after it, for each mapping, those by which [`munmap`](Self::munmap) gives it back.
+    /// The space's lock for writing; after it, for each mapping, those by which [`munmap`](Self::munmap)
+    /// gives it back.
     pub fn clear(&self) {
         let old = core::mem::replace(&mut *self.areas.write(), Areas::new());
         drop(old);

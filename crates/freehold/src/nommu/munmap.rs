@@ -21,19 +21,21 @@ enum Gone<P: Platform> {
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// Unmaps the pages that `len` bytes from `start` on have a part of: either one whole mapping, or a part of anonymous
-    /// memory, whose frames go back and the rest of which stays, in two pieces if the part is in its middle. Where a file is
-    /// mapped several times at the same addresses, one of them goes.
+    /// Unmaps the pages that `len` bytes from `start` on have a part of: either one whole mapping, or a part
+    /// of anonymous memory, whose frames go back and the rest of which stays, in two pieces if the part
+    /// is in its middle. Where a file is mapped several times at the same addresses, one of them goes.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](MunmapError::Invalid): neither, or `len` is zero. [`TooManyVmas`](MunmapError::TooManyVmas),
-    /// [`OutOfMemory`](MunmapError::OutOfMemory): there would be two pieces. Nothing was changed.
+    /// [`Invalid`](MunmapError::Invalid): neither, or `len` is zero.
+    /// [`TooManyVmas`](MunmapError::TooManyVmas), [`OutOfMemory`](MunmapError::OutOfMemory): there would
+    /// be two pieces. Nothing was changed.
     ///
     /// # Locks
     ///
-    /// The space's lock for writing, killably; for a part, the lock of all regions for writing inside it. After them, for a
-    /// whole mapping, the lock of all regions and the i_mmap lock of its file for writing; frames go back without a lock.
+    /// The space's lock for writing, killably; for a part, the lock of all regions for writing inside it.
+    /// After them, for a whole mapping, the lock of all regions and the i_mmap lock of its file for
+    /// writing; frames go back without a lock.
     pub fn munmap(&self, start: u64, len: u64) -> Result<(), MunmapError> {
         let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|len| *len > 0);
         let end = len.and_then(|len| start.checked_add(len)).ok_or(MunmapError::Invalid)?;

@@ -1,5 +1,5 @@
-//! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the settings that
-//! Linux keeps under `/proc/sys/vm`.
+//! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the
+//! settings that Linux keeps under `/proc/sys/vm`.
 
 mod shared;
 
@@ -23,8 +23,9 @@ use freehold_sync::{
 };
 use freehold_vmspace::Memory;
 
-/// Where private anonymous memory gets huge pages when it is touched: what /sys/kernel/mm/transparent_hugepage/enabled says. Nothing
-/// collapses small pages into huge ones later, but for MADV_COLLAPSE.
+/// Where private anonymous memory gets huge pages when it is touched: what
+/// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
+/// for MADV_COLLAPSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum HugePages {
@@ -38,12 +39,14 @@ pub enum HugePages {
 }
 
 /// How much anonymous memory a first store brings where it brings no huge page: what the files
-/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled say of sizes below 2 MiB (multi-size THP). A store brings the largest block around
-/// it of these sizes that lies at a multiple of its size, within the VMA, and in which nothing is yet; or else one page. MADV_NOHUGEPAGE,
-/// MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd keep blocks away as they do huge pages.
+/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled say of sizes below 2 MiB (multi-size THP). A
+/// store brings the largest block around it of these sizes that lies at a multiple of its size, within the
+/// VMA, and in which nothing is yet; or else one page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a
+/// userfaultfd keep blocks away as they do huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Blocks {
-    /// The sizes that come wherever they fit, in bytes, added up. What is none of [`SIZES`](Self::SIZES) counts for nothing.
+    /// The sizes that come wherever they fit, in bytes, added up. What is none of [`SIZES`](Self::SIZES)
+    /// counts for nothing.
     pub always: u64,
     /// Likewise those that come where MADV_HUGEPAGE asked for them.
     pub advised: u64,
@@ -91,7 +94,8 @@ pub struct Config {
     pub shared_blocks: SharedBlocks,
     /// How the VMAs of a file are locked by who leaves their tree alone.
     pub file_rmap: FileRmap,
-    /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files, and of the hugetlb VMA locks.
+    /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
+    /// and of the hugetlb VMA locks.
     pub lock_stats: bool,
 }
 
@@ -114,7 +118,8 @@ impl Default for Config {
 /// One kernel's worth of shared state.
 pub struct Engine<P: Platform> {
     pub(crate) slab: VmaSlab<P>,
-    /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs change from one to another.
+    /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs
+    /// change from one to another.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
     /// What huge pages of pools need besides their frames.
     pub(crate) hugetlb: Hugetlb<P>,
@@ -208,15 +213,16 @@ impl<P: Platform> Engine<P> {
         self.hugetlb.stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls HardwareCorrupted,
-    /// in frames.
+    /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls
+    /// HardwareCorrupted, in frames.
     pub fn failed_frames(&self) -> u64 {
         self.memory.failed_frames()
     }
 
     /// Where anonymous memory gets huge pages.
     pub fn huge_pages(&self) -> HugePages {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or after.
+        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
+        // after.
         match self.huge_pages.load(Relaxed) {
             0 => HugePages::Never,
             1 => HugePages::Madvise,
@@ -251,8 +257,8 @@ impl<P: Platform> Engine<P> {
         &self.config
     }
 
-    /// Whether it is this very engine that `other` refers to. Objects of two engines never meet: each believes every frame that it
-    /// finds to be in the keeping of its own caches, pools and records.
+    /// Whether it is this very engine that `other` refers to. Objects of two engines never meet: each
+    /// believes every frame that it finds to be in the keeping of its own caches, pools and records.
     pub(crate) fn is(&self, other: &Counted<Self>) -> bool {
         core::ptr::eq(self, Counted::as_ptr(other))
     }

@@ -160,8 +160,8 @@ impl List {
 ///
 /// # Invariants
 ///
-/// The pointer is null, or came from a box that nobody else owns; a list that was there is freed a grace period after it
-/// left, or with the registry.
+/// The pointer is null, or came from a box that nobody else owns; a list that was there is freed a grace
+/// period after it left, or with the registry.
 pub(crate) struct Registry {
     list: AtomicPtr<List>,
 }
@@ -179,7 +179,8 @@ impl Registry {
         Some(unsafe { list.as_ref() })
     }
 
-    /// Whether the page has probes that are to be shown: a hint, for who looks again within the guard in which he maps it.
+    /// Whether the page has probes that are to be shown: a hint, for who looks again within the guard in
+    /// which he maps it.
     pub fn wants<P: Platform>(&self, index: u64) -> bool {
         // Relaxed: a hint.
         !self.list.load(Relaxed).is_null()
@@ -190,17 +191,20 @@ impl Registry {
     pub(crate) fn locked<'l, P: Platform>(&'l self, _: &'l RwSemWriteGuard<'_, P>) -> Option<&'l List> {
         // Relaxed: written under the lock.
         let list = NonNull::new(self.list.load(Relaxed))?;
-        // SAFETY: by the invariant; replacing it takes the guard for itself, so nobody does as long as this is borrowed.
+        // SAFETY: by the invariant; replacing it takes the guard for itself, so nobody does as long as this
+        // is borrowed.
         Some(unsafe { list.as_ref() })
     }
 
-    /// Makes readers find `new`. Returns what they found before and do not any more: a grace period has passed.
+    /// Makes readers find `new`. Returns what they found before and do not any more: a grace period has
+    /// passed.
     pub(crate) fn replace<P: Platform>(&self, _: &mut RwSemWriteGuard<'_, P>, new: Owned) -> Owned {
         let new = new.map_or(null_mut(), |list| Box::leak(list));
         // Release pairs with the acquire in `read`. Acquire: what is found was made under this lock before.
         let old = self.list.swap(new, AcqRel);
         grace_period::<P>();
-        // SAFETY: by the invariant it came from such a box; it cannot be found since, and whoever had found it is done.
+        // SAFETY: by the invariant it came from such a box; it cannot be found since, and whoever had found
+        // it is done.
         NonNull::new(old).map(|old| unsafe { Box::from_raw(old.as_ptr()) })
     }
 }

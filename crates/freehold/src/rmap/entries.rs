@@ -1,7 +1,8 @@
-//! What is done to all entries of one page, wherever they are: taken away, write-protected, asked whether they were used.
+//! What is done to all entries of one page, wherever they are: taken away, write-protected, asked whether
+//! they were used.
 //!
-//! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by the time it is looked at;
-//! then there is nothing to be done.
+//! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by
+//! the time it is looked at; then there is nothing to be done.
 
 use super::walk::{AnyRmapRoot, find_rmap_root};
 use crate::{
@@ -38,9 +39,9 @@ impl core::fmt::Display for PageError {
 impl core::error::Error for PageError {}
 
 impl<P: Platform> Engine<P> {
-    /// Takes the page of a file that `pfn` holds out of all page tables but those of locked memory; returns how many entries went.
-    /// That it was written by one of them is known to the file afterwards. The page stays in its file's cache, and faults may
-    /// bring entries back at once.
+    /// Takes the page of a file that `pfn` holds out of all page tables but those of locked memory; returns
+    /// how many entries went. That it was written by one of them is known to the file afterwards. The
+    /// page stays in its file's cache, and faults may bring entries back at once.
     ///
     /// # Errors
     ///
@@ -56,9 +57,10 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Takes the right to write from every entry by which stores reach the page of a file that `pfn` holds: the next store faults,
-    /// and says so. Returns how many entries could be, or had been, written through; if any was written, the file knows that the
-    /// page is dirty. What [`write_back`](crate::object::Mapping::write_back) does before it writes a page.
+    /// Takes the right to write from every entry by which stores reach the page of a file that `pfn` holds:
+    /// the next store faults, and says so. Returns how many entries could be, or had been, written
+    /// through; if any was written, the file knows that the page is dirty. What
+    /// [`write_back`](crate::object::Mapping::write_back) does before it writes a page.
     ///
     /// # Errors
     ///
@@ -73,10 +75,12 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// How many of the entries that map the page in `pfn` were used since this was last asked. A huge page is asked as one.
+    /// How many of the entries that map the page in `pfn` were used since this was last asked. A huge page is
+    /// asked as one.
     ///
-    /// Nothing is flushed: a processor that remembers a translation goes on using it without a word in the entry, so a page in use may
-    /// count as unused once, which costs a guess and nothing else. A flush would cost more than the guess is worth.
+    /// Nothing is flushed: a processor that remembers a translation goes on using it without a word in the
+    /// entry, so a page in use may count as unused once, which costs a guess and nothing else. A flush
+    /// would cost more than the guess is worth.
     ///
     /// # Errors
     ///
@@ -86,8 +90,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading, which is tried for and not waited for; tables' locks one at a time.
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
-        // No reference is taken: an entry that maps the frame, under its table's lock, maps this page if it lies where the page
-        // may be mapped, and if it is another page by now, that was used.
+        // No reference is taken: an entry that maps the frame, under its table's lock, maps this page if it
+        // lies where the page may be mapped, and if it is another page by now, that was used.
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }
@@ -99,7 +103,8 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
-    /// For how many of the places where the page of a file in `pfn` may be mapped `f` says yes, with the frame locked.
+    /// For how many of the places where the page of a file in `pfn` may be mapped `f` says yes, with the
+    /// frame locked.
     fn count_file_places(
         &self,
         pfn: Pfn,

@@ -13,9 +13,9 @@
 //! | there, held | waits: it is not known yet whether anything is lost |
 //! | there, free | SIGBUS with BUS_MCEERR_AR |
 //!
-//! All of it happens with the frame locked, and of a file with its invalidate lock held for writing. A marker that fork copies
-//! meanwhile is found again, as one of a page that moves: a walk comes to the parent first (`migrate.rs`). Who takes a marker away
-//! (munmap, DONTNEED, truncation) is rid of it; it counts as no page.
+//! All of it happens with the frame locked, and of a file with its invalidate lock held for writing. A marker
+//! that fork copies meanwhile is found again, as one of a page that moves: a walk comes to the parent first
+//! (`migrate.rs`). Who takes a marker away (munmap, DONTNEED, truncation) is rid of it; it counts as no page.
 
 use super::{
     MigrateError,
@@ -31,7 +31,8 @@ use freehold_vmspace::HugePageSize;
 pub enum Damage {
     /// Nothing: the frame was free.
     Free,
-    /// Nothing: it held a page of a file as the store behind the file has it, which is read again where it is wanted.
+    /// Nothing: it held a page of a file as the store behind the file has it, which is read again where it is
+    /// wanted.
     Dropped,
     /// The contents: whoever maps the page gets SIGBUS there.
     Lost,
@@ -41,8 +42,8 @@ pub enum Damage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OfflineError {
-    /// It is in use by what cannot be taken from it: the engine itself, who has borrowed it, memory without an MMU; or it is free,
-    /// in a cache of another CPU or of a platform that withdraws none.
+    /// It is in use by what cannot be taken from it: the engine itself, who has borrowed it, memory without
+    /// an MMU; or it is free, in a cache of another CPU or of a platform that withdraws none.
     Busy,
     /// It is out of use already.
     Failed,
@@ -85,8 +86,9 @@ pub(crate) fn failed_frame(payload: u64) -> Option<Pfn> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all who map it, and the frame is
-    /// never used again. Those who lose contents are told by [`Platform::memory_failed`].
+    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all who
+    /// map it, and the frame is never used again. Those who lose contents are told by
+    /// [`Platform::memory_failed`].
     ///
     /// # Errors
     ///
@@ -94,14 +96,14 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables' locks one at a
-    /// time. The caller holds none.
+    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables'
+    /// locks one at a time. The caller holds none.
     pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
         self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
     }
 
-    /// The memory of `pfn`, one of the platform's frames, is about to fail: the page in it moves to another frame, and the frame is
-    /// never used again.
+    /// The memory of `pfn`, one of the platform's frames, is about to fail: the page in it moves to another
+    /// frame, and the frame is never used again.
     ///
     /// # Errors
     ///
@@ -114,7 +116,8 @@ impl<P: Platform> Engine<P> {
         self.retire(pfn, |page| page.offline()).map(|_| ())
     }
 
-    /// Takes a frame out of use: by `how` if it holds a page, whose answer is returned; nothing if it is free.
+    /// Takes a frame out of use: by `how` if it holds a page, whose answer is returned; nothing if it is
+    /// free.
     fn retire<R>(
         &self,
         pfn: Pfn,
@@ -150,7 +153,8 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other frames are the platform's.
+    /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other
+    /// frames are the platform's.
     fn retire_pooled(&self, pfn: Pfn) -> bool {
         let found = self.memory().huge_pages_around(pfn).find(|(first, level)| {
             self.huge_pool(HugePageSize::of_level(*level)).withdraw(self.platform(), *first)
@@ -167,8 +171,9 @@ impl<P: Platform> Engine<P> {
         self.memory().count_failed();
     }
 
-    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it is just changing, or a
-    /// frame of storage, which does not move and is not the engine's to take out of use.
+    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it
+    /// is just changing, or a frame of storage, which does not move and is not the engine's to take out
+    /// of use.
     ///
     /// # Locks
     ///
@@ -237,7 +242,8 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it free.
+    /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it
+    /// free.
     pub(crate) fn retire_frame(&self) {
         self.frame().leave_home();
         if self.level > Level::Pte {

@@ -9,11 +9,13 @@ use crate::{
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 
 impl<P: Platform> Mapping<P> {
-    /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns whether anything is lost: not
-    /// if the store behind the file has the same contents, which is where the next access finds them.
+    /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns
+    /// whether anything is lost: not if the store behind the file has the same contents, which is where
+    /// the next access finds them.
     ///
-    /// What is lost of shared memory is missed at each access until the page is cut off. Of another file what its store has comes
-    /// back for those who did not map the page, and [`write_back`](Self::write_back) reports the loss, once.
+    /// What is lost of shared memory is missed at each access until the page is cut off. Of another file what
+    /// its store has comes back for those who did not map the page, and [`write_back`](Self::write_back)
+    /// reports the loss, once.
     ///
     /// # Errors
     ///
@@ -32,12 +34,13 @@ impl<P: Platform> Mapping<P> {
         self.mark_leaving(&pages_go, index..index + 1);
         grace_period::<P>();
         match self.huge {
-            // Tables of several spaces cannot say of each whether it had the page; all find it lost in the file.
+            // Tables of several spaces cannot say of each whether it had the page; all find it lost in the
+            // file.
             Some(_) => self.unmap(index..index + 1, Copies::Stay),
             None => page.poison_entries(),
         }
-        // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else has one may be about
-        // to write, and would not hear that it was in vain.
+        // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else
+        // has one may be about to write, and would not hear that it was in vain.
         let frame = page.frame();
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {

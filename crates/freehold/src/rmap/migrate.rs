@@ -5,12 +5,14 @@
 //! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
 //! ```
 //!
-//! A fault that meets a marker waits for the frame's lock. Whoever takes a marker away (munmap, DONTNEED) takes the page
-//! away; a marker that fork copies is found in the child, since a walk comes to the parent first: what the parent's table gave
-//! away as a marker had not been visited yet. mremap keeps walkers out where they could miss one (C-39, C-40).
+//! A fault that meets a marker waits for the frame's lock. Whoever takes a marker away (munmap, DONTNEED)
+//! takes the page away; a marker that fork copies is found in the child, since a walk comes to the parent
+//! first: what the parent's table gave away as a marker had not been visited yet. mremap keeps walkers out
+//! where they could miss one (C-39, C-40).
 //!
-//! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has happened in the end:
-//! that reference is good for the old frame alone. An anonymous page that is pinned keeps its entry from the start.
+//! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has
+//! happened in the end: that reference is good for the old frame alone. An anonymous page that is pinned
+//! keeps its entry from the start.
 
 use super::walk::{AnyRmapRoot, Page};
 use crate::{
@@ -22,8 +24,8 @@ use crate::{
 };
 
 impl<P: Platform> Engine<P> {
-    /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map it. Returns the
-    /// frame it is in now; the old one is free as soon as nobody refers to it.
+    /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map
+    /// it. Returns the frame it is in now; the old one is free as soon as nobody refers to it.
     ///
     /// # Errors
     ///
@@ -31,8 +33,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables' locks one at a
-    /// time. The caller holds none.
+    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables'
+    /// locks one at a time. The caller holds none.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }
@@ -59,13 +61,15 @@ impl<P: Platform> Page<'_, P> {
 
     fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
         let _identity = self.engine.memory().lock_frame(self.pfn);
-        // And that of the new frame, to be found at its first entry already: it would be taken away in part only.
+        // And that of the new frame, to be found at its first entry already: it would be taken away in part
+        // only.
         let _new_identity = self.engine.memory().lock_new_frame(new);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
         self.each_place(|place| place.vm.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn));
-        // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that is pinned.
+        // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that
+        // is pinned.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
@@ -74,7 +78,8 @@ impl<P: Platform> Page<'_, P> {
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start);
-            // Under the table's lock: a change of rights that stored new flags either did so before, or has yet to come here.
+            // Under the table's lock: a change of rights that stored new flags either did so before, or has
+            // yet to come here.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
             place.vm.end_marker(rights, address, self.level, self.pfn, to);
         });
@@ -89,7 +94,8 @@ impl<P: Platform> Page<'_, P> {
 
     fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
         let AnyRmapRoot::File(home) = &self.home else { return Err(MigrateError::NoPage) };
-        // The file stays as long as somebody maps it or has it open; a last reference of ours would have to end it here.
+        // The file stays as long as somebody maps it or has it open; a last reference of ours would have to
+        // end it here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }

@@ -1,7 +1,7 @@
 //! The reverse map: from a page to every entry that maps it.
 //!
-//! Reading order: `records/reverse` (the trees of VMAs), `walk.rs` (from a frame to its page and its entries), `entries.rs`
-//! (what is done to all of them), `migrate.rs`, `failure.rs`, `lose.rs`.
+//! Reading order: `records/reverse` (the trees of VMAs), `walk.rs` (from a frame to its page and its
+//! entries), `entries.rs` (what is done to all of them), `migrate.rs`, `failure.rs`, `lose.rs`.
 
 mod entries;
 mod failure;

@@ -36,8 +36,8 @@ pub(crate) struct Page<'e, P: Platform> {
 }
 
 impl<P: Platform> AnyRmapRoot<P> {
-    /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so nobody with one may
-    /// wait for him.
+    /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so
+    /// nobody with one may wait for him.
     pub(super) fn is_storage(&self) -> bool {
         match self {
             AnyRmapRoot::Anon(_) => false,
@@ -47,8 +47,8 @@ impl<P: Platform> AnyRmapRoot<P> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page of a program or
-    /// file. A huge page that the frame is part of is split.
+    /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page
+    /// of a program or file. A huge page that the frame is part of is split.
     ///
     /// # Locks
     ///
@@ -57,10 +57,12 @@ impl<P: Platform> Engine<P> {
         self.page(pfn).map_or(0, |page| page.count_entries())
     }
 
-    /// The page that a frame holds. Nothing: it holds none that is mapped or in the cache of a file, or that is just changing.
+    /// The page that a frame holds. Nothing: it holds none that is mapped or in the cache of a file, or that
+    /// is just changing.
     ///
-    /// No reference is taken by the record alone: the frame may be free, or be anybody's next. The record names a home; its
-    /// VMAs' tables, or its file's cache, have a reference to the frame if it still is theirs; beside that another is taken.
+    /// No reference is taken by the record alone: the frame may be free, or be anybody's next. The record
+    /// names a home; its VMAs' tables, or its file's cache, have a reference to the frame if it still is
+    /// theirs; beside that another is taken.
     ///
     /// # Locks
     ///
@@ -100,7 +102,8 @@ impl<P: Platform> Engine<P> {
     /// Takes a reference beside that of the cache.
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: u64) -> bool {
         let lookups = home.read();
-        // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none is given out by number.
+        // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none
+        // is given out by number.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.is(mapping.engine());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;
@@ -117,7 +120,8 @@ impl<P: Platform> Engine<P> {
 /// What the record names, with a reference.
 pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, u64)> {
     let rcu = P::rcu_read();
-    // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this section.
+    // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this
+    // section.
     let mapped = frame.maps() != 0;
     let (home, index) = frame.home();
     let home = match home & FILE != 0 {
@@ -164,8 +168,8 @@ impl<P: Platform> Page<'_, P> {
         self.frame().home() == (home, self.index)
     }
 
-    /// Calls `f` for every place where the page may be mapped: in order, parents before the children that fork gave them, with
-    /// everything kept still but the entries.
+    /// Calls `f` for every place where the page may be mapped: in order, parents before the children that
+    /// fork gave them, with everything kept still but the entries.
     ///
     /// # Locks
     ///

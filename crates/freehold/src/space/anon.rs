@@ -24,8 +24,9 @@ pub(crate) enum NotPrepared {
 impl<P: Platform> AddressSpace<P> {
     /// Makes sure that the VMA has an anon_vma before its first anonymous page.
     ///
-    /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the mmap lock may be
-    /// tried for but not waited for: a writer may be waiting for this very VMA (`docs/locking.md`, part 3).
+    /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the
+    /// mmap lock may be tried for but not waited for: a writer may be waiting for this very VMA
+    /// (`docs/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
         if vma.anon().is_some() {
@@ -61,7 +62,8 @@ impl<P: Platform> AddressSpace<P> {
         self.join_anon_vma(vma, prev, guard.find(vma.end()))
     }
 
-    /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new one.
+    /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new
+    /// one.
     fn join_anon_vma(
         &self,
         vma: &Vma<P>,

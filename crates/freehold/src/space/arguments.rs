@@ -1,5 +1,5 @@
-//! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their own, so that who
-//! reads them does not meet the mmap lock. What they are: `access/arguments.rs`.
+//! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their
+//! own, so that who reads them does not meet the mmap lock. What they are: `access/arguments.rs`.
 
 use super::{AddressSpace, TASK_SIZE};
 use crate::{error::ArgumentsError, platform::Platform};

@@ -37,8 +37,8 @@ impl From<NoMemory> for Refused {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Asks for the break, the end of the heap, to be at `to`. Returns where it is: at `to`, or, when that cannot be, where it
-    /// was. It never lies below where it started.
+    /// Asks for the break, the end of the heap, to be at `to`. Returns where it is: at `to`, or, when that
+    /// cannot be, where it was. It never lies below where it started.
     ///
     /// # Errors
     ///
@@ -46,7 +46,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of faults.
+    /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of
+    /// faults.
     ///
     /// # Examples
     ///
@@ -95,8 +96,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(to)
     }
 
-    /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and PR_SET_MM_BRK, by which a
-    /// restored program gets the heap it had. What is mapped does not change.
+    /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and
+    /// PR_SET_MM_BRK, by which a restored program gets the heap it had. What is mapped does not change.
     ///
     /// # Errors
     ///

@@ -15,10 +15,11 @@ use freehold_pagetable::{
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Verifies everything that can be verified while nothing else happens in this space: the tree's own rules, that every
-    /// VMA in it is attached and lies where the tree says, that the sizes equal a recount of the VMAs, and the resident
-    /// pages a recount of the page tables; that each page is found by the reverse map where it is mapped (hazards C-34, C-35);
-    /// and that none is the file's own where a probe wants a copy.
+    /// Verifies everything that can be verified while nothing else happens in this space: the tree's own
+    /// rules, that every VMA in it is attached and lies where the tree says, that the sizes equal a
+    /// recount of the VMAs, and the resident pages a recount of the page tables; that each page is found
+    /// by the reverse map where it is mapped (hazards C-34, C-35); and that none is the file's own where
+    /// a probe wants a copy.
     ///
     /// # Panics
     ///

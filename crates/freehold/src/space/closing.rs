@@ -1,7 +1,8 @@
 //! Waiting for ranges whose munmap is not over.
 //!
-//! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for writing once
-//! no translation and no page table of the range is left. Whoever needs just that range sleeps here, holding nothing.
+//! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for
+//! writing once no translation and no page table of the range is left. Whoever needs just that range sleeps
+//! here, holding nothing.
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -42,9 +43,10 @@ impl Closings {
     /// A reservation was taken out of the tree. Sleepers wake as soon as the lock is free to take.
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>) {
         self.open.store(self.open.load(Relaxed) - 1, Relaxed);
-        // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below, or sees
-        // the new number and does not sleep; what it does next it does under the mmap lock again. It said that it would
-        // sleep under that lock, too, so nearly every munmap is spared the wake-up.
+        // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below,
+        // or sees the new number and does not sleep; what it does next it does under the mmap lock
+        // again. It said that it would sleep under that lock, too, so nearly every munmap is spared
+        // the wake-up.
         self.ended.store(self.ended.load(Relaxed).wrapping_add(1), Relaxed);
         let slept = self.slept.load(Relaxed) != 0;
         self.slept.store(0, Relaxed);

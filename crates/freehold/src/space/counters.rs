@@ -1,7 +1,7 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages change only under the mmap lock held for writing and may be read at any time; faults are
-//! counted per CPU and summed when read, as are [resident pages](freehold_vmspace::VmSpace::rss).
+//! Sizes in VMAs and pages change only under the mmap lock held for writing and may be read at any time;
+//! faults are counted per CPU and summed when read, as are [resident pages](freehold_vmspace::VmSpace::rss).
 
 use super::locking::WriteGuard;
 use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};

@@ -1,4 +1,5 @@
-//! mmap of a file that is not made of pages: its driver says what is mapped, and what of it is there from the start.
+//! mmap of a file that is not made of pages: its driver says what is mapped, and what of it is there from the
+//! start.
 //!
 //! ```text
 //! ask        the mmap hook; it fails, or answers with hooks, flags, and frames for some or all pages
@@ -7,12 +8,13 @@
 //! fill       entries for the frames, table by table, each table's within a read section in which the answer still holds
 //! ```
 //!
-//! Nobody can come to the range before the fill is over, for the mmap lock and the VMA are held for writing; except the walk of a
-//! revocation, which thereby takes what it is to take. If one came since the driver was asked, what it said is not to be
-//! trusted any more: the mapping goes, under the same hold, and the driver is asked again.
+//! Nobody can come to the range before the fill is over, for the mmap lock and the VMA are held for writing;
+//! except the walk of a revocation, which thereby takes what it is to take. If one came since the driver was
+//! asked, what it said is not to be trusted any more: the mapping goes, under the same hold, and the driver
+//! is asked again.
 //!
-//! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that (of memory alone)
-//! leaves a hole. When the hook itself refuses, what was there stays.
+//! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that
+//! (of memory alone) leaves a hole. When the hook itself refuses, what was there stays.
 
 use super::{
     AddressSpace, deferred_retire::DeferredRetire, locking::WriteGuard, mmap::Request, unmap::Decoded,

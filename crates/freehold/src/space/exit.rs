@@ -4,8 +4,8 @@ use super::{AddressSpace, TASK_SIZE};
 use crate::{counted::Shared, platform::Platform};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The break and the
-    /// flags of mlockall for the future stay as they are.
+    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The
+    /// break and the flags of mlockall for the future stay as they are.
     ///
     /// # Locks
     ///

@@ -5,17 +5,18 @@
 //! child   built in private: nobody but the reverse maps of files can find it
 //! ```
 //!
-//! For each VMA, in order: its record in the child; its place in the file's interval tree, right behind the parent's; its
-//! entries. An entry that allowed a store loses that right on both sides, under both tables' locks; the parent's
-//! processors may still store through what their TLBs remember, but only until the flush, and the flush comes before any
-//! of the parent's locks is let go. What faults would bring back by themselves is not copied: pages of files, and the
-//! zero page, in VMAs that never had an anonymous page.
+//! For each VMA, in order: its record in the child; its place in the file's interval tree, right behind the
+//! parent's; its entries. An entry that allowed a store loses that right on both sides, under both tables'
+//! locks; the parent's processors may still store through what their TLBs remember, but only until the flush,
+//! and the flush comes before any of the parent's locks is let go. What faults would bring back by themselves
+//! is not copied: pages of files, and the zero page, in VMAs that never had an anonymous page.
 //!
-//! A page that somebody has pinned stays the parent's own, and the child gets a copy: hazard C-57. It is made after that flush, with
-//! the parent's VMAs still locked, so that no processor stores to the page meanwhile, and the child's memory is that of one moment.
+//! A page that somebody has pinned stays the parent's own, and the child gets a copy: hazard C-57. It is made
+//! after that flush, with the parent's VMAs still locked, so that no processor stores to the page meanwhile,
+//! and the child's memory is that of one moment.
 //!
-//! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space, and the
-//! parent's pages are its own again as soon as the references are gone (hazard C-64).
+//! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space,
+//! and the parent's pages are its own again as soon as the references are gone (hazard C-64).
 
 use super::{
     AddressSpace, SpaceConfig,
@@ -36,11 +37,11 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{Fork, ForkGather};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes a copy of this address space: what a forked child starts with. What is written on one side afterwards is not
-    /// seen on the other, except in shared mappings.
+    /// Makes a copy of this address space: what a forked child starts with. What is written on one side
+    /// afterwards is not seen on the other, except in shared mappings.
     ///
-    /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory (those of mlockall
-    /// for the future as well), userfaultfds that do not want to hear of forks.
+    /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory
+    /// (those of mlockall for the future as well), userfaultfds that do not want to hear of forks.
     ///
     /// # Errors
     ///
@@ -48,8 +49,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's; the i_mmap lock
-    /// of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
+    /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's;
+    /// the i_mmap lock of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! Whether all memory of a program may share its equal pages with others (prctl's `PR_SET_MEMORY_MERGE`). It is only noted: nobody here
-//! looks for equal pages.
+//! Whether all memory of a program may share its equal pages with others (prctl's `PR_SET_MEMORY_MERGE`). It
+//! is only noted: nobody here looks for equal pages.
 
 use super::AddressSpace;
 use crate::{
@@ -37,8 +37,9 @@ impl<P: Platform> AddressSpace<P> {
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed)).contains(VmFlags::MERGEABLE)
     }
 
-    /// Equal pages may become one, in all private memory that is mapped and will be; or nowhere any more. A forked child is like its
-    /// parent, and so is an address space that an exec makes. To say what holds already changes nothing.
+    /// Equal pages may become one, in all private memory that is mapped and will be; or nowhere any more. A
+    /// forked child is like its parent, and so is an address space that an exec makes. To say what holds
+    /// already changes nothing.
     ///
     /// # Errors
     ///

@@ -102,7 +102,8 @@ fn pages(bytes: u64) -> u64 {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and RLIMIT_DATA.
+    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
+    /// RLIMIT_DATA.
     pub(crate) fn may_expand(&self, flags: VmFlags, grow: u64, shrink: Replaced) -> bool {
         let counts = self.counters.counts();
         let total = (counts.total_vm - shrink.total).saturating_add(grow);

@@ -9,11 +9,11 @@
 //! | [`WriteGuard`] | the mmap lock for writing | all VMAs, and the right to change the set |
 //! | `VmaWrite` | `WriteGuard::lock_vma` | the above, and nobody reads this VMA through its own lock: its fields may change |
 //!
-//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end together when the write
-//! guard is dropped or downgraded, because that changes the sequence number they are made of.
+//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end together when
+//! the write guard is dropped or downgraded, because that changes the sequence number they are made of.
 //!
-//! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked again. Whatever
-//! fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
+//! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked
+//! again. Whatever fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
 #![expect(
     unsafe_code,
     reason = "turns words of the tree back into references; the guards are what makes that sound"
@@ -75,13 +75,15 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 ///
 /// # Safety
 ///
-/// The entry was read from a tree by who keeps what it found there from being freed for `'g`: with a lock, or in a read section (RCU).
+/// The entry was read from a tree by who keeps what it found there from being freed for `'g`: with a lock, or
+/// in a read section (RCU).
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     if entry.value == CLOSING {
         return TreeEntry::Closing(entry.start..entry.end);
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
-    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as the caller says.
+    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
+    // the caller says.
     TreeEntry::Vma(unsafe { &*vma })
 }
 
@@ -173,8 +175,9 @@ pub struct ReadGuard<'s, P: Platform> {
 
 /// The mmap lock held for writing: the right to change which VMAs there are.
 ///
-/// All changes of the tree go through it. It is obtained for a range ([`AddressSpace::write_range`]), which today only
-/// decides which closing reservations to wait for: the seam along which the address space will be divided.
+/// All changes of the tree go through it. It is obtained for a range ([`AddressSpace::write_range`]), which
+/// today only decides which closing reservations to wait for: the seam along which the address space will be
+/// divided.
 ///
 /// A VMA that it shows is gone with it, and cannot be kept for afterwards (hazard C-7):
 ///
@@ -200,7 +203,7 @@ pub(crate) struct VmaWrite<'g, P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined: every fault begins with it.
+    /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined: faults begin with it.
     #[inline(always)]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
@@ -217,11 +220,13 @@ impl<P: Platform> AddressSpace<P> {
             };
             match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
                 Ok(place) => {
-                    // Only now are the bounds known to stand still; the entry may have been of an earlier life.
+                    // Only now are the bounds known to stand still; the entry may have been of an earlier
+                    // life.
                     let read = VmaRead { vma, place, task: PhantomData };
                     return if read.range().contains(&addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
                 }
-                // It left the tree after we found it: whatever is there now is worth another look, but not for ever.
+                // It left the tree after we found it: whatever is there now is worth another look, but not
+                // for ever.
                 Err(ReadFail::Detached) if looks < LOOKS => looks += 1,
                 Err(_) => return Err(NeedMmapLock::Busy),
             }
@@ -280,7 +285,8 @@ impl<P: Platform> AddressSpace<P> {
         self.writer(self.mmap_lock.write_nested())
     }
 
-    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is still closing.
+    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is
+    /// still closing.
     ///
     /// # Errors
     ///
@@ -361,7 +367,8 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     /// Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
         let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| NeedMmapLock::Busy)?;
-        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is returned.
+        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is
+        // returned.
         Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
     }
 
@@ -446,8 +453,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         false
     }
 
-    /// A free range of `len` bytes within `bounds`, all of them whole pages. Does not know of the gaps that stacks keep. Takes time
-    /// by the depth of the tree, since no gap that is long enough is passed over.
+    /// A free range of `len` bytes within `bounds`, all of them whole pages. Does not know of the gaps that
+    /// stacks keep. Takes time by the depth of the tree, since no gap that is long enough is passed over.
     pub(crate) fn gap(&self, len: u64, bounds: Range<u64>, direction: Direction) -> Option<u64> {
         let request =
             GapRequest { len, align: crate::PAGE_SIZE, low: bounds.start, high: bounds.end, direction };
@@ -497,14 +504,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(VmaWrite { vma })
     }
 
-    /// Makes a VMA that was just stored into the tree lockable. It is complete: an embedder's hook hears of it.
+    /// Makes a VMA that was just stored into the tree lockable. It is complete: a hook hears of it.
     pub(crate) fn attach(&self, vma: &Vma<P>) {
         vma.lock().write::<P>(&self.lock);
         vma.lock().attach::<P>(&self.lock);
         vma.object().open_hook(&self.space.vm, vma);
     }
 
-    /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to notice.
+    /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to
+    /// notice.
     pub(crate) fn detach(&self, vma: &Vma<P>) {
         vma.lock().detach::<P>(&self.lock);
     }

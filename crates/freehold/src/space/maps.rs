@@ -1,9 +1,10 @@
 //! What /proc/PID/maps says: one line for each VMA.
 //!
-//! Each VMA is looked at under its own lock, found without any other; the mmap lock is taken, for reading, only where that
-//! fails, and for one VMA. Between two VMAs nothing is held, so the set may change: the next line is the first VMA at or
-//! above the end of the last, or the part of one that lies there. Whatever exists all the time is reported, in whole or
-//! in parts, and a gap between two lines was there at some moment (hazard C-70).
+//! Each VMA is looked at under its own lock, found without any other; the mmap lock is taken, for reading,
+//! only where that fails, and for one VMA. Between two VMAs nothing is held, so the set may change: the next
+//! line is the first VMA at or above the end of the last, or the part of one that lies there. Whatever exists
+//! all the time is reported, in whole or in parts, and a gap between two lines was there at some moment
+//! (hazard C-70).
 
 use super::{AddressSpace, FaultLock, locking::NeedMmapLock};
 use crate::{
@@ -102,7 +103,8 @@ impl<W: fmt::Write + ?Sized> fmt::Write for Measured<'_, W> {
     }
 }
 
-/// The line as /proc/PID/maps has it, without the newline. Devices and inodes are the kernel's around us: zeroes here.
+/// The line as /proc/PID/maps has it, without the newline. Devices and inodes are the kernel's around us:
+/// zeroes here.
 impl<P: Platform> fmt::Display for MapLine<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
@@ -180,7 +182,8 @@ impl<P: Platform> AddressSpace<P> {
         self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a lock keeps it still.
+    /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a
+    /// lock keeps it still.
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, Range<u64>) -> R) -> Option<R> {
         let at = at & !(PAGE_SIZE - 1);
         let part = |vma: &Vma<P>| vma.start().max(at)..vma.end();

@@ -19,13 +19,13 @@ impl From<SplitMergeError> for MbindError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives everything mapped in `range` the NUMA policy `tag`; zero is the default policy. VMAs with different tags do
-    /// not merge. An end inside a page counts as its end.
+    /// Gives everything mapped in `range` the NUMA policy `tag`; zero is the default policy. VMAs with
+    /// different tags do not merge. An end inside a page counts as its end.
     ///
     /// # Errors
     ///
-    /// See [`MbindError`]. Holes are an error unless the default policy is asked for; then only a range that is nothing
-    /// but a hole is. What lies left of a failure to cut a VMA has the new tag.
+    /// See [`MbindError`]. Holes are an error unless the default policy is asked for; then only a range that
+    /// is nothing but a hole is. What lies left of a failure to cut a VMA has the new tag.
     ///
     /// # Locks
     ///

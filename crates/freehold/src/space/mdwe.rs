@@ -37,7 +37,8 @@ impl Mdwe {
 impl<P: Platform> AddressSpace<P> {
     /// What it denies itself.
     pub fn mdwe(&self) -> Mdwe {
-        // Relaxed, here and below: one word, on which nothing else depends; who changes rights meanwhile comes before or after.
+        // Relaxed, here and below: one word, on which nothing else depends; who changes rights meanwhile
+        // comes before or after.
         Mdwe::from_bits_retain(self.mdwe.load(Relaxed))
     }
 
@@ -60,7 +61,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether memory with the rights `old` may not get the rights `new`; `old` are `new` for what is only being mapped.
+    /// Whether memory with the rights `old` may not get the rights `new`; `old` are `new` for what is only
+    /// being mapped.
     #[inline]
     pub(super) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
         new.contains(VmFlags::EXEC)

@@ -8,9 +8,11 @@ use core::ops::Range;
 const BATCH: usize = 4096;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a byte a page.
+    /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a
+    /// byte a page.
     ///
-    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page cache holds.
+    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page
+    /// cache holds.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! mlock and its relatives: memory that stays.
 //!
-//! Nothing here takes pages away from anybody, so locking means: a flag on the VMA, a count, and pages brought in at once
-//! unless they are locked only as they come. Locks do not nest, and a forked child has none.
+//! Nothing here takes pages away from anybody, so locking means: a flag on the VMA, a count, and pages
+//! brought in at once unless they are locked only as they come. Locks do not nest, and a forked child has
+//! none.
 
 use super::{
     AddressSpace, TASK_SIZE,
@@ -82,7 +83,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. What lies left of a hole is locked; after a failure to bring pages in, everything is.
+    /// See [`MlockError`]. What lies left of a hole is locked; after a failure to bring pages in, everything
+    /// is.
     ///
     /// # Locks
     ///
@@ -139,8 +141,8 @@ impl<P: Platform> AddressSpace<P> {
         guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
     }
 
-    /// Locks everything: what is mapped, what will be mapped, or both. Each call replaces what the last one said about the
-    /// future.
+    /// Locks everything: what is mapped, what will be mapped, or both. Each call replaces what the last one
+    /// said about the future.
     ///
     /// # Errors
     ///
@@ -227,7 +229,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Gives every VMA these lock flags, as far as it lets itself.
     fn set_lock_everywhere(&self, lock: VmFlags) {
         let _ = self.for_each_vma_range(0..TASK_SIZE, Holes::Skip, |vma, part| {
-            // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is told.
+            // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
+            // told.
             let _ = self.lock_part(vma, part, lock);
             Ok::<(), MlockError>(())
         });

@@ -58,12 +58,13 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MmapError`]; nothing was changed, even where Linux leaves a hole in the place of what was to be replaced.
+    /// See [`MmapError`]; nothing was changed, even where Linux leaves a hole in the place of what was to be
+    /// replaced.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's content lock for writing.
-    /// Then, to populate, the locks of faults.
+    /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's
+    /// content lock for writing. Then, to populate, the locks of faults.
     ///
     /// # Examples
     ///
@@ -155,7 +156,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // Whether the offset fits is asked later: by `settle_file`, and of huge pages last of all by `store_mapping`.
+        // Whether the offset fits is asked later: by `settle_file`, and of huge pages last of all by
+        // `store_mapping`.
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
         }
@@ -200,7 +202,8 @@ impl<P: Platform> Request<P> {
         self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
     }
 
-    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge it.
+    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge
+    /// it.
     fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
         if !self.vm_flags.contains(VmFlags::HUGETLB) {
             return None;
@@ -208,8 +211,8 @@ impl<P: Platform> Request<P> {
         self.object.file().filter(|_| self.wants_reservation() || self.vm_flags.contains(VmFlags::WRITE))
     }
 
-    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be written. Everything else has
-    /// been asked: the rights, and whether the file can be so large.
+    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
+    /// written. Everything else has been asked: the rights, and whether the file can be so large.
     fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
         let start = self.pgoff << PAGE_SHIFT;
         let enlarge = self.vm_flags.contains(VmFlags::WRITE);
@@ -237,7 +240,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the address.
+    /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the
+    /// address.
     pub(super) fn map_and_populate(
         self,
         request: Request<P>,
@@ -454,7 +458,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<bool, MmapError> {
         let mut gathered = self.gather_replaced(request, &range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
-            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to map.
+            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
+            // map.
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
@@ -488,8 +493,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         attrs: &Attrs<'_, P>,
         gone: &mut DeferredRetire<'s, P>,
     ) -> &'g Vma<P> {
-        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a neighbour that is
-        // not locked, and its first fault must find the range empty.
+        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a
+        // neighbour that is not locked, and its first fault must find the range empty.
         gathered.zap_in_place();
         let vma = self.insert(range, new, attrs);
         gone.add(gathered.commit_replaced());
@@ -503,8 +508,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
-            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from joining those that
-            // were mapped before, as on Linux; and it is populated all the same.
+            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from
+            // joining those that were mapped before, as on Linux; and it is populated all the
+            // same.
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {
             space.counters.count_locked(self, pages);

@@ -1,7 +1,7 @@
 //! The address space (an "mm"): its fields, who guards each, and one operation a file.
 //!
-//! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model of a change:
-//! decode, prepare, commit, settle, retire), then any operation.
+//! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model
+//! of a change: decode, prepare, commit, settle, retire), then any operation.
 
 pub(crate) mod anon;
 mod arguments;
@@ -116,7 +116,8 @@ impl Unmap {
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 
-/// The first lock that a fault tries, and whoever else looks at one VMA: readers of maps, access on behalf of others.
+/// The first lock that a fault tries, and whoever else looks at one VMA: readers of maps, access on behalf of
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).
@@ -172,11 +173,13 @@ pub use crate::TASK_SIZE;
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// First address above the area from which mmap places downwards; the start of a page, at most [`TASK_SIZE`].
+    /// First address above the area from which mmap places downwards; the start of a page, at most
+    /// [`TASK_SIZE`].
     pub mmap_base: u64,
     /// Start of the heap (the break), at most [`TASK_SIZE`].
     pub brk: u64,
-    /// Start and end, at most [`TASK_SIZE`], of the program's initialised data, which RLIMIT_DATA counts with the heap.
+    /// Start and end, at most [`TASK_SIZE`], of the program's initialised data, which RLIMIT_DATA counts
+    /// with the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
@@ -233,8 +236,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) engine: Counted<Engine<P>>,
     /// Keeps the set of VMAs still. Order: see `docs/locking.md`.
     pub(crate) mmap_lock: MmapLock<P>,
-    /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read under it, under
-    /// RCU, or under a VMA's lock (which keeps that VMA in the tree).
+    /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read
+    /// under it, under RCU, or under a VMA's lock (which keeps that VMA in the tree).
     pub(crate) tree: RangeMap<P>,
     /// What the hardware sees of it: page tables, TLBs, resident pages.
     pub(crate) vm: VmSpace<P>,
@@ -258,7 +261,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) start_brk: AtomicU64,
     /// The break; written under `mmap_lock` held for writing.
     pub(crate) brk: AtomicU64,
-    /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock` held for writing.
+    /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
+    /// held for writing.
     pub(crate) default_flags: AtomicU64,
     /// Where the program's arguments lie, under a lock of their own.
     pub(crate) arguments: SpinLock<Arguments>,
@@ -349,8 +353,8 @@ impl<P: Platform> AddressSpace<P> {
         self.counters.faults()
     }
 
-    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats); that of every space that
-    /// shares them, if it uses [those of all](crate::engine::Config::lock_stats).
+    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats); that of
+    /// every space that shares them, if it uses [those of all](crate::engine::Config::lock_stats).
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.mmap_lock.stats().map(LockStats::snapshot)
     }

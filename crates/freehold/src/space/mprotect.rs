@@ -1,9 +1,10 @@
 //! mprotect: other access rights for what is mapped.
 //!
-//! VMAs change from left to right, and a failure leaves what was done before it done. Entries of the page tables change in
-//! place: they are never empty in between, so that a DONTNEED or a fault that comes by sees a page where there is one.
-//! Rights that are taken away are gone from every TLB before the lock is let go; rights that are given need no flush, for a
-//! processor that still has the old ones faults once and looks again.
+//! VMAs change from left to right, and a failure leaves what was done before it done. Entries of the page
+//! tables change in place: they are never empty in between, so that a DONTNEED or a fault that comes by sees
+//! a page where there is one. Rights that are taken away are gone from every TLB before the lock is let go;
+//! rights that are given need no flush, for a processor that still has the old ones faults once and looks
+//! again.
 
 use super::{
     AddressSpace, Prot,
@@ -64,7 +65,8 @@ impl Request {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives `len` bytes at `addr` other access rights. Pages stay, even where nothing may be accessed any more.
+    /// Gives `len` bytes at `addr` other access rights. Pages stay, even where nothing may be accessed any
+    /// more.
     ///
     /// # Errors
     ///
@@ -72,7 +74,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of faults.
+    /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of
+    /// faults.
     ///
     /// # Examples
     ///
@@ -124,7 +127,8 @@ impl<P: Platform> AddressSpace<P> {
         gather.finish();
         drop(guard);
         for opened in &opened {
-            // Copies in advance, so that locked memory does not fault later; what fails shows at the next access.
+            // Copies in advance, so that locked memory does not fault later; what fails shows at the next
+            // access.
             self.populate_locked(opened.clone());
         }
         done
@@ -208,8 +212,9 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
 
     /// The limits on writable memory, and whether the part counts towards committed memory from now on.
     ///
-    /// Private memory counts once it may have been written, and keeps counting when it becomes read-only; only anonymous memory
-    /// that no page was ever made for stops counting. The flag decides merges, so this is visible in maps.
+    /// Private memory counts once it may have been written, and keeps counting when it becomes read-only;
+    /// only anonymous memory that no page was ever made for stops counting. The flag decides merges, so
+    /// this is visible in maps.
     fn settle_account(&self, vma: &Vma<P>, mut new: VmFlags, pages: u64) -> Result<VmFlags, MprotectError> {
         let (old, space) = (vma.flags(), self.guard.space);
         if new.contains(VmFlags::WRITE) {
@@ -241,8 +246,8 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         space.vm.protect(part.clone(), change, taken.then_some(&mut *self.gather));
     }
 
-    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their anon_vma is chosen
-    /// now, while its neighbours are as they are.
+    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
+    /// anon_vma is chosen now, while its neighbours are as they are.
     fn note_opened(&mut self, vma: &Vma<P>, part: Range<u64>) {
         let space = self.guard.space;
         let (first, level) = space.vm.peek(VirtAddr::new(part.start));

@@ -6,10 +6,10 @@
 //!   move              |---- vma ----|      ->     |---- vma' ----|+++++|
 //! ```
 //!
-//! A move is prepared completely before anything changes: the source is cut out of its VMA and locked, the target's VMA
-//! and tables are allocated. Then the target enters the tree, the entries move, and the source, empty now, is unmapped;
-//! none of that can fail, so nothing ever has to be moved back (hazard C-47). The target of `FIXED` is unmapped before,
-//! and a failure leaves it so.
+//! A move is prepared completely before anything changes: the source is cut out of its VMA and locked, the
+//! target's VMA and tables are allocated. Then the target enters the tree, the entries move, and the source,
+//! empty now, is unmapped; none of that can fail, so nothing ever has to be moved back (hazard C-47). The
+//! target of `FIXED` is unmapped before, and a failure leaves it so.
 
 use super::{
     AddressSpace, TASK_SIZE,
@@ -147,21 +147,21 @@ impl Remap {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`] allow or demand
-    /// it, and returns where it is now. All that mremap(2) has, with Linux's order of checks.
+    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`]
+    /// allow or demand it, and returns where it is now. All of mremap(2), with Linux's order of checks.
     ///
-    /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With equal lengths
-    /// and `FIXED` the range may span several VMAs, which move one after the other, keeping the gaps between them.
+    /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With
+    /// equal lengths and `FIXED` the range may span several VMAs, which move one by one and keep their gaps.
     ///
     /// # Errors
     ///
-    /// See [`MremapError`]. What was at a fixed target is gone if the error is found after it was cleared; of several VMAs
-    /// those before the failing one have moved.
+    /// See [`MremapError`]. What was at a fixed target is gone if the error is found after it was cleared; of
+    /// several VMAs those before the failing one have moved.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then, to populate
-    /// what grew of a locked mapping, the locks of faults. Waits for munmaps of the same ranges to end.
+    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then,
+    /// to populate what grew of a locked mapping, the locks of faults. Waits for munmaps of the ranges.
     ///
     /// # Examples
     /// ```
@@ -425,8 +425,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let attrs = moved_attrs(source, request);
         // One for the target, one for the source.
         self.reserve(2)?;
-        // The source will be unmapped: all that this needs is there before an entry moves. It is a VMA of its own by now, which the
-        // target does not join, so it stays what was gathered.
+        // The source will be unmapped: all that this needs is there before an entry moves. It is a VMA of its
+        // own by now, which the target does not join, so it stays what was gathered.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
             false => Some(self.gather(&Decoded::trusted(from.clone()))?),
@@ -476,8 +476,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The VMA is
-    /// locked for writing: no more faults.
+    /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The
+    /// VMA is locked for writing: no more faults.
     fn prepare_source(&self, request: &Remap) -> Result<&Vma<P>, MremapError> {
         let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let end = request.addr + request.old_len;
@@ -528,8 +528,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
     }
 
-    /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the target met on its
-    /// other side reaches all of that. Here the cut comes first, for it can fail; so the rest gets its share afterwards.
+    /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the
+    /// target met on its other side reaches all of that. Here the cut comes first, for it can fail; so
+    /// the rest gets its share afterwards.
     fn share_with_rest(&self, landing: &Vma<P>, whole: &Range<u64>, from: &Range<u64>) {
         let sides = [(whole.start < from.start, from.start - 1), (from.end < whole.end, from.end)];
         for (exists, at) in sides {
@@ -544,8 +545,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Moves the entries; the source's translations are flushed when this returns.
     fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: Range<u64>, to: u64) {
-        // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put the target into
-        // a VMA before the source, it has to be kept out; and where whole tables move, for it may be in one.
+        // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put
+        // the target into a VMA before the source, it has to be kept out; and where whole tables
+        // move, for it may be in one.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let mut gather: MoveGather<'_, P> = self.space.vm.gather();
         if let Some(size) = source.huge_page_size() {
@@ -557,7 +559,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         gather.finish();
     }
 
-    /// DONTUNMAP: what stays is mapped, empty and unlocked, and has no anonymous pages any more if it moved whole.
+    /// DONTUNMAP: what stays is mapped, empty and unlocked; it has no anonymous pages if it moved whole.
     fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: &Range<u64>) {
         let right = self.lock_vma(source);
         let flags = source.flags();
@@ -577,8 +579,8 @@ fn movable<P: Platform>(source: &Vma<P>) -> Tables {
     if source.is_anonymous() { Tables::Move } else { Tables::Stay }
 }
 
-/// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place, so that it
-/// can merge there; what had pages keeps the offsets by which these are known.
+/// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place,
+/// so that it can merge there; what had pages keeps the offsets by which these are known.
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = source.is_anonymous() && !source.anon().is_some();
     let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
@@ -588,7 +590,7 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, have their own say in where they go.
+/// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, say where they go.
 fn moves_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,

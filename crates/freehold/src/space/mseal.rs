@@ -18,8 +18,9 @@ impl From<SplitMergeError> for MsealError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights, nor emptied
-    /// where they cannot be written. Sealing again is fine. `flags` are none so far: it must be 0.
+    /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights,
+    /// nor emptied where they cannot be written. Sealing again is fine. `flags` are none so far: it must
+    /// be 0.
     ///
     /// # Errors
     ///

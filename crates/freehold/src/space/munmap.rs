@@ -1,4 +1,5 @@
-//! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away shares.
+//! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away
+//! shares.
 
 use super::{AddressSpace, unmap::Decoded};
 use crate::{error::MunmapError, platform::Platform};
@@ -33,8 +34,8 @@ impl<P: Platform> AddressSpace<P> {
         self.unmap_range(&Decoded::new(addr, len)?, false)
     }
 
-    /// As [`munmap`](Self::munmap) for a caller that is *atomic*: nobody sees the range half gone, and the lock is held
-    /// throughout, whatever the design.
+    /// As [`munmap`](Self::munmap) for a caller that is *atomic*: nobody sees the range half gone, and the
+    /// lock is held throughout, whatever the design.
     ///
     /// # Errors
     ///

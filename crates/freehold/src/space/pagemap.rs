@@ -10,12 +10,13 @@ pub use freehold_vmspace::{PageKind, Present};
 const RUNS: usize = 32;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a table. Pages of which only a
-    /// part lies in the range count.
+    /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a
+    /// table. Pages of which only a part lies in the range count.
     ///
     /// # Locks
     ///
-    /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at. None while `sink` runs.
+    /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at.
+    /// None while `sink` runs.
     ///
     /// # Examples
     ///
@@ -53,8 +54,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The frame of the page at `addr`, if one is mapped there at this moment: what /proc/PID/pagemap calls its PFN. The next
-    /// moment it may be another; [`Engine::migrate`](crate::engine::Engine::migrate) and its kin find that out.
+    /// The frame of the page at `addr`, if one is mapped there at this moment: what /proc/PID/pagemap calls
+    /// its PFN. The next moment it may be another; [`Engine::migrate`](crate::engine::Engine::migrate)
+    /// and its kin find that out.
     ///
     /// # Locks
     ///

@@ -35,8 +35,9 @@ pub(crate) trait Parts<P: Platform> {
         false
     }
 
-    /// Calls `f` with each VMA in `range` and the part of it inside; `f` may cut and merge that VMA, and join it to its
-    /// neighbours, which is why each step looks up what now lies behind the part before. Returns whether there was no hole.
+    /// Calls `f` with each VMA in `range` and the part of it inside; `f` may cut and merge that VMA, and join
+    /// it to its neighbours, which is why each step looks up what now lies behind the part before.
+    /// Returns whether there was no hole.
     fn for_each_vma_range<'g, E>(
         &'g self,
         mut range: Range<u64>,

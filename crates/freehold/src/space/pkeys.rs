@@ -1,12 +1,14 @@
 //! Protection keys: a second set of rights to pages, which a thread changes for itself without a call.
 //!
-//! A key is a number that pages have, in their VMA's flags and in their entries, besides the rights that everybody has to them.
-//! What a thread may do with the pages of each key is said by a register of its processor, which the platform knows and each fault
-//! reports ([`Access::pkru`](crate::fault::Access)). Here is which keys are in use; who uses a key that is not does so at his own
-//! risk, as on Linux: freeing one changes no page.
+//! A key is a number that pages have, in their VMA's flags and in their entries, besides the rights that
+//! everybody has to them. What a thread may do with the pages of each key is said by a register of its
+//! processor, which the platform knows and each fault reports ([`Access::pkru`](crate::fault::Access)). Here
+//! is which keys are in use; who uses a key that is not does so at his own risk, as on Linux: freeing one
+//! changes no page.
 //!
-//! Key 0 is what pages have by themselves. One key more may be taken for memory that may be executed and not read, which x86 cannot
-//! say otherwise: the first time that somebody asks for `EXEC` alone, and then for good.
+//! Key 0 is what pages have by themselves. One key more may be taken for memory that may be executed and not
+//! read, which x86 cannot say otherwise: the first time that somebody asks for `EXEC` alone, and then for
+//! good.
 
 use super::{AddressSpace, locking::WriteGuard};
 use crate::{
@@ -21,7 +23,8 @@ const KEYS: u8 = 16;
 
 /// The keys in use by one address space.
 ///
-/// All is written under its mmap lock held for writing, and read under that; relaxed, since the lock orders it.
+/// All is written under its mmap lock held for writing, and read under that; relaxed, since the lock orders
+/// it.
 pub(crate) struct Pkeys {
     /// A bit for each key that is allocated, that for executing included.
     allocated: AtomicU32,
@@ -107,8 +110,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked for; else that for
-    /// executing, where this is all that is allowed; else what they have, unless they have it for that reason.
+    /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked
+    /// for; else that for executing, where this is all that is allowed; else what they have, unless they
+    /// have it for that reason.
     pub(super) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {
             return pkey;

@@ -1,4 +1,5 @@
-//! Where mappings go that have no fixed place: the highest gap that is large enough, or for addresses of 31 bits the lowest.
+//! Where mappings go that have no fixed place: the highest gap that is large enough, or for addresses of 31
+//! bits the lowest.
 
 use super::{TASK_SIZE, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MmapError, platform::Platform};
@@ -11,8 +12,8 @@ const HUGE: u64 = 2 << 20;
 /// Where MAP_32BIT places.
 const LOW: Range<u64> = 1 << 30..1 << 31;
 
-/// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program may have as many stacks
-/// as VMAs, and others wait for the mmap lock meanwhile.
+/// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program
+/// may have as many stacks as VMAs, and others wait for the mmap lock meanwhile.
 const DETOURS: usize = 64;
 
 impl<P: Platform> WriteGuard<'_, P> {
@@ -52,8 +53,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Where `len` bytes of a file from page `pgoff` on go, if huge pages can map it: address and offset agree within those, as long as
-    /// there is a whole one and room for another. Room for that is asked for at the hint, too, as Linux does.
+    /// Where `len` bytes of a file from page `pgoff` on go, if huge pages can map it: address and offset
+    /// agree within those, as long as there is a whole one and room for another. Room for that is asked
+    /// for at the hint, too, as Linux does.
     pub(super) fn place_file(&self, hint: u64, len: u64, pgoff: u64) -> Result<u64, MmapError> {
         let offset = pgoff << PAGE_SHIFT;
         let first = offset.checked_next_multiple_of(HUGE);
@@ -99,8 +101,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.next_slot(addr).is_none_or(|slot| addr + len <= self.kept_from(&slot))
     }
 
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space. With `huge`, where a
-    /// huge page may start, if there is room for one more than needed.
+    /// The highest gap below the mmap base, or else the lowest above a third of the address space. With
+    /// `huge`, where a huge page may start, if there is room for one more than needed.
     pub(super) fn find_gap(&self, len: u64, huge: bool) -> Result<u64, MmapError> {
         let roomy = len + HUGE;
         if huge && let Ok(at) = self.find_aligned_gap(roomy, PAGE_SIZE) {
@@ -109,15 +111,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.find_aligned_gap(len, PAGE_SIZE)
     }
 
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space, for `len` bytes from a multiple
-    /// of `align` on.
+    /// The highest gap below the mmap base, or else the lowest above a third of the address space, for `len`
+    /// bytes from a multiple of `align` on.
     fn find_aligned_gap(&self, len: u64, align: u64) -> Result<u64, MmapError> {
         let upper = TASK_SIZE / 3..TASK_SIZE;
         self.highest_gap(len, align).or_else(|| self.lowest_gap(len, align, upper)).ok_or(MmapError::NoSpace)
     }
 
-    /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants some of it, the
-    /// search goes on below what it wants. So a stack right above something else takes nothing from what is below that.
+    /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
+    /// some of it, the search goes on below what it wants. So a stack right above something else takes
+    /// nothing from what is below that.
     fn highest_gap(&self, len: u64, align: u64) -> Option<u64> {
         let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
         let mut high = self.space.mmap_base;
@@ -132,7 +135,8 @@ impl<P: Platform> WriteGuard<'_, P> {
                 _ => return Some(at),
             }
         }
-        // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may lie above it.
+        // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may
+        // lie above it.
         let roomy = self.beside_stacks(wanted)?;
         let room = highest(roomy, high)?;
         let kept = self.next_slot(room).map_or(u64::MAX, |slot| self.kept_from(&slot));

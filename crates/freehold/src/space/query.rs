@@ -41,11 +41,11 @@ impl QueryFlags {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `addr`, if it is as `flags` say; with [`COVERING_OR_NEXT`](QueryFlags::COVERING_OR_NEXT) the first from there on that
-    /// is. Whole, also where it begins before `addr`.
+    /// The VMA at `addr`, if it is as `flags` say; with [`COVERING_OR_NEXT`](QueryFlags::COVERING_OR_NEXT)
+    /// the first from there on that is. Whole, also where it begins before `addr`.
     ///
-    /// What is in a file, a build ID say, is read by the caller afterwards, when no lock is held; the line keeps the file. Calls share
-    /// nothing, so one may be made beside another (hazard C-70).
+    /// What is in a file, a build ID say, is read by the caller afterwards, when no lock is held; the line
+    /// keeps the file. Calls share nothing, so one may be made beside another (hazard C-70).
     ///
     /// # Errors
     ///
@@ -53,7 +53,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// For each VMA looked at its lock for reading, or the mmap lock for reading; none in between, and none on entry.
+    /// For each VMA looked at its lock for reading, or the mmap lock for reading; none in between, and none
+    /// on entry.
     ///
     /// # Examples
     ///

@@ -1,4 +1,5 @@
-//! remap_file_pages: other pages of the same file at the same addresses, as what it has been since Linux 4.0: an mmap over them.
+//! remap_file_pages: other pages of the same file at the same addresses, as what it has been since Linux 4.0:
+//! an mmap over them.
 
 use super::{
     AddressSpace, TASK_SIZE,
@@ -28,19 +29,21 @@ impl From<MmapError> for RemapFilePagesError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps the file that is mapped shared at `addr`, from its page `pgoff` on, at `len` bytes there. Both are rounded down to
-    /// pages. Of `flags` only [`MapFlags::NONBLOCK`] counts: do not populate. Rights are those of the mapping there, and `prot` must be
-    /// empty. The range may span several VMAs, if they follow each other and map the same open file in the same way.
+    /// Maps the file that is mapped shared at `addr`, from its page `pgoff` on, at `len` bytes there. Both
+    /// are rounded down to pages. Of `flags` only [`MapFlags::NONBLOCK`] counts: do not populate. Rights
+    /// are those of the mapping there, and `prot` must be empty. The range may span several VMAs, if they
+    /// follow each other and map the same open file in the same way.
     ///
     /// # Errors
     ///
-    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::object::Segment) that was removed, and that nothing
-    /// but what lies in the range has attached: as on Linux it is destroyed with that, the range is empty, and the call is refused as
-    /// [invalid](RemapFilePagesError::Invalid).
+    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::object::Segment) that was
+    /// removed, and that nothing but what lies in the range has attached: as on Linux it is destroyed
+    /// with that, the range is empty, and the call is refused as [invalid](RemapFilePagesError::Invalid).
     ///
     /// # Locks
     ///
-    /// As [`mmap`](Self::mmap). Then, if a removed segment is attached nowhere any more, those that give its memory back.
+    /// As [`mmap`](Self::mmap). Then, if a removed segment is attached nowhere any more, those that give its
+    /// memory back.
     pub fn remap_file_pages(
         &self,
         addr: u64,

@@ -62,8 +62,8 @@ fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. Whether the caller may is for
-    /// the embedder to say, beforehand.
+    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. Whether the
+    /// caller may is for the embedder to say, beforehand.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Then, if the segment was removed and is attached nowhere by the end of the call, those
-    /// that give its memory back.
+    /// The mmap lock for writing, killably. Then, if the segment was removed and is attached nowhere by the
+    /// end of the call, those that give its memory back.
     ///
     /// # Examples
     ///
@@ -133,8 +133,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.map_and_populate(request, None)?)
     }
 
-    /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its segment had been attached at
-    /// `addr`, and what else is left of that attach. What cannot be unmapped, because it is sealed, stays, and nobody is told.
+    /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its
+    /// segment had been attached at `addr`, and what else is left of that attach. What cannot be
+    /// unmapped, because it is sealed, stays, and nobody is told.
     ///
     /// # Errors
     ///
@@ -142,7 +143,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Then, if a removed segment is attached nowhere any more, those that give its memory back.
+    /// The mmap lock for writing, killably. Then, if a removed segment is attached nowhere any more, those
+    /// that give its memory back.
     pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(ShmdtError::Invalid);

@@ -17,8 +17,8 @@ use freehold_sync::atomic::Ordering::Relaxed;
 /// Most parts that are installed together.
 const PARTS: usize = 4;
 
-/// What a special mapping may be: rights, and properties that say nothing of whose its pages are or who is asked for them. A lock is
-/// allowed, and taken away.
+/// What a special mapping may be: rights, and properties that say nothing of whose its pages are or who is
+/// asked for them. A lock is allowed, and taken away.
 const ALLOWED: VmFlags = VmFlags::ACCESS
     .union(VmFlags::SPECIAL)
     .union(VmFlags::LOCK_MASK)
@@ -41,15 +41,16 @@ const ALLOWED: VmFlags = VmFlags::ACCESS
 pub struct SpecialPart<'a, P: Platform> {
     /// Bytes; rounded up to whole pages.
     pub len: u64,
-    /// Rights and properties. It never merges or grows, whatever they say, and is never locked into memory, since it
-    /// is never out of it.
+    /// Rights and properties. It never merges or grows, whatever they say, and is never locked into memory,
+    /// since it is never out of it.
     pub flags: VmFlags,
     /// What it maps, from its first page on.
     pub special: &'a Counted<Special<P>>,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps `len` bytes of `special`, from its first page on, and returns where; see [`install_specials`](Self::install_specials).
+    /// Maps `len` bytes of `special`, from its first page on, and returns where; see
+    /// [`install_specials`](Self::install_specials).
     ///
     /// # Errors
     ///
@@ -68,13 +69,15 @@ impl<P: Platform> AddressSpace<P> {
         self.install_specials(hint, &[SpecialPart { len, flags, special }])
     }
 
-    /// Maps up to four specials side by side, each a VMA, all or none; returns where the first begins: at `hint` if all of them fit
-    /// there, else where [`mmap`](Self::mmap) would put them. The vdso and its data are two such parts.
+    /// Maps up to four specials side by side, each a VMA, all or none; returns where the first begins: at
+    /// `hint` if all of them fit there, else where [`mmap`](Self::mmap) would put them. The vdso and its
+    /// data are two such parts.
     ///
     /// # Errors
     ///
-    /// As `mmap`, for a range or a limit that does not allow it, or a special of another engine; nothing was changed. `Invalid`: no part, an empty one, more than
-    /// four, an unaligned hint, or a property that only other memory can have.
+    /// As `mmap`, for a range or a limit that does not allow it, or a special of another engine; nothing was
+    /// changed. `Invalid`: no part, an empty one, more than four, an unaligned hint, or a property that
+    /// only other memory can have.
     ///
     /// # Locks
     ///

@@ -1,16 +1,17 @@
-//! Looking at a VMA without any lock: what is read counts if the mmap lock's sequence number shows that nobody has written to the
-//! address space meanwhile.
+//! Looking at a VMA without any lock: what is read counts if the mmap lock's sequence number shows that
+//! nobody has written to the address space meanwhile.
 //!
 //! ```text
 //! reader   RCU; number, even; tree; words of the VMA; number again, unchanged?
 //! writer   number odd; changes the tree and VMAs; number even
 //! ```
 //!
-//! If it is unchanged no write section overlapped the look: then the entry was in the tree from beginning to end, so its VMA was
-//! attached, and this space's; its fields belong together; and the file that it maps was there. The file itself may go as soon as the
-//! look is over, but its home does not before the RCU section ends. If the number has changed nothing that was read means
-//! anything, not even that the VMA was this space's: its memory is a VMA until the RCU section ends, and its fields are atomics, so to
-//! have read it does no harm.
+//! If it is unchanged no write section overlapped the look: then the entry was in the tree from beginning to
+//! end, so its VMA was attached, and this space's; its fields belong together; and the file that it maps was
+//! there. The file itself may go as soon as the look is over, but its home does not before the RCU section
+//! ends. If the number has changed nothing that was read means anything, not even that the VMA was this
+//! space's: its memory is a VMA until the RCU section ends, and its fields are atomics, so to have read it
+//! does no harm.
 #![expect(
     unsafe_code,
     reason = "follows words of the tree, and the word for a file's home, without a lock that keeps either"
@@ -35,8 +36,8 @@ pub(crate) struct VmaSnapshot<'r, P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `addr` as it was at one moment; nothing if there was none. An error: somebody is changing the address space, so
-    /// one has to take a lock.
+    /// The VMA at `addr` as it was at one moment; nothing if there was none. An error: somebody is changing
+    /// the address space, so one has to take a lock.
     pub(crate) fn speculate<'r>(
         &'r self,
         rcu: &'r P::RcuGuard,
@@ -55,13 +56,13 @@ impl<P: Platform> AddressSpace<P> {
         if !look.valid(&self.mmap_lock) {
             return Err(NeedMmapLock::Busy);
         }
-        // SAFETY: null, or the home of the file that an attached VMA mapped at a moment of this RCU section, by the module's argument;
-        // it is freed a grace period after the file has gone.
+        // SAFETY: null, or the home of the file that an attached VMA mapped at a moment of this RCU section,
+        // by the module's argument; it is freed a grace period after the file has gone.
         Ok(seen.map(|(info, file)| VmaSnapshot { info, file: unsafe { file.as_ref() } }))
     }
 
-    /// What was true of the VMA at `addr` at one moment of this call, for who needs no more than that: whether a futex lies in
-    /// private memory, say.
+    /// What was true of the VMA at `addr` at one moment of this call, for who needs no more than that:
+    /// whether a futex lies in private memory, say.
     ///
     /// # Locks
     ///

@@ -10,8 +10,9 @@
 //!                     |----|                   |- p -|v|-new-|v'|- n -|  nothing merges: v is cut
 //! ```
 //!
-//! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds change only
-//! under the VMA's write lock, so that a reader which still finds an old entry cannot lock the VMA and looks again.
+//! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds
+//! change only under the VMA's write lock, so that a reader which still finds an old entry cannot lock the
+//! VMA and looks again.
 
 use super::locking::{TreeEntry, WriteGuard, entry, entry_at};
 use crate::{
@@ -102,7 +103,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         [prev, next].into_iter().flatten().any(|side| core::ptr::eq(side, vma))
     }
 
-    /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is going away.
+    /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is
+    /// going away.
     pub(crate) fn prepare_new<'g>(
         &'g self,
         range: Range<u64>,
@@ -138,7 +140,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that now covers it.
+    /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that
+    /// now covers it.
     pub(crate) fn insert<'g>(
         &'g self,
         range: Range<u64>,
@@ -184,7 +187,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             anon_vma = anon_vma.or(vma.anon_vma());
         }
         right.set_flags(flags);
-        // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to another.
+        // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to
+        // another.
         let mut edit = RmapEdit::new(survivor.object(), anon_vma.tree);
         if !survivor.anon().is_some() {
             right.join_within(&mut edit, anon_vma);
@@ -211,7 +215,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         drop(unsafe { self.space.engine.slab.own(vma) });
     }
 
-    /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may belong to two VMAs.
+    /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
+    /// belong to two VMAs.
     fn split_huge_at(&self, vma: &Vma<P>, part: &Range<u64>) -> Result<(), NoMemory> {
         if vma.is_anonymous() && vma.anon().is_some() {
             for at in [part.start, part.end] {
@@ -279,8 +284,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(result)
     }
 
-    /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns the VMA that
-    /// now holds the range; it is write-locked.
+    /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns
+    /// the VMA that now holds the range; it is write-locked.
     pub(crate) fn modify<'g>(
         &'g self,
         vma: &'g Vma<P>,
@@ -391,7 +396,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }))
     }
 
-    /// Moves the border between two neighbours: `winner` takes what `loser` gives. Uses up one reserved replace.
+    /// Moves the border between two neighbours: `winner` takes what `loser` gives. Uses up one reserved
+    /// replace.
     fn shift<'g>(
         &'g self,
         winner: &'g Vma<P>,
@@ -418,7 +424,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         winner
     }
 
-    /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved replace.
+    /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved
+    /// replace.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
         self.lock_vma(vma).set_bounds(range.clone(), pgoff);
         self.replace(range, &[entry(vma)]);

@@ -1,10 +1,11 @@
-//! exec's stack move (Linux: shift_arg_pages): a new program's stack is filled with arguments before it is known where it ends up;
-//! then it moves down, whole, over a part of itself.
+//! exec's stack move (Linux: shift_arg_pages): a new program's stack is filled with arguments before it is
+//! known where it ends up; then it moves down, whole, over a part of itself.
 //!
-//! The call is atomic: all of it happens in one hold of the mmap lock for writing and of the VMA's. The VMA keeps its offset in its
-//! pages' home, so that the same offset means another address afterwards; walkers of the reverse map, who would look at the
-//! wrong one half-way, are kept out by the home's lock throughout. Linux marks the VMA instead, and walkers pass over it: its home may
-//! be others' too. That of a program being loaded is its own, and a stack then has a few pages.
+//! The call is atomic: all of it happens in one hold of the mmap lock for writing and of the VMA's. The VMA
+//! keeps its offset in its pages' home, so that the same offset means another address afterwards; walkers of
+//! the reverse map, who would look at the wrong one half-way, are kept out by the home's lock throughout.
+//! Linux marks the VMA instead, and walkers pass over it: its home may be others' too. That of a program
+//! being loaded is its own, and a stack then has a few pages.
 
 use super::{
     AddressSpace,
@@ -17,7 +18,8 @@ use crate::{
 use freehold_vmspace::{MoveGather, Tables};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place may overlap the old one.
+    /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place
+    /// may overlap the old one.
     ///
     /// # Errors
     ///

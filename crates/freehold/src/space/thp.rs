@@ -1,4 +1,5 @@
-//! Where a program does without huge pages of anonymous and of shared memory, by a word for all of it (prctl's `PR_SET_THP_DISABLE`).
+//! Where a program does without huge pages of anonymous and of shared memory, by a word for all of it
+//! (prctl's `PR_SET_THP_DISABLE`).
 
 use super::AddressSpace;
 use crate::{
@@ -7,8 +8,8 @@ use crate::{
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// Where a program has no huge pages, with the numbers that `PR_GET_THP_DISABLE` returns. A forked child has it, too, and so
-/// has an address space that an exec makes.
+/// Where a program has no huge pages, with the numbers that `PR_GET_THP_DISABLE` returns. A forked child has
+/// it, too, and so has an address space that an exec makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpDisable {
     /// As its VMAs say.
@@ -16,7 +17,8 @@ pub enum ThpDisable {
     Nowhere = 0,
     /// In all of its memory.
     Everywhere = 1,
-    /// Where nobody asked for them, by MADV_HUGEPAGE or MADV_COLLAPSE (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18).
+    /// Where nobody asked for them, by MADV_HUGEPAGE or MADV_COLLAPSE (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux
+    /// 6.18).
     UnlessAdvised = 3,
 }
 
@@ -44,7 +46,8 @@ impl ThpDisable {
 impl<P: Platform> AddressSpace<P> {
     /// Where it has no huge pages, and no blocks.
     pub fn thp_disable(&self) -> ThpDisable {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or after.
+        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
+        // after.
         ThpDisable::of(self.thp_disable.load(Relaxed))
     }
 

@@ -17,12 +17,12 @@
 //! | `Downgraded` | read lock | writers: all of it |
 //! | `Released` | nothing; the range is a *closing* reservation in the tree | only who needs that very range |
 //!
-//! With `Released` the tables at the two edges are shared with neighbours that map and fault meanwhile. Those tables are
-//! left alone until the end, and then unlinked under the write lock if by then nothing else lies in their span: at most
-//! two tables a level.
+//! With `Released` the tables at the two edges are shared with neighbours that map and fault meanwhile. Those
+//! tables are left alone until the end, and then unlinked under the write lock if by then nothing else lies
+//! in their span: at most two tables a level.
 //!
-//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is gone; on failure the caller still holds it, every
-//! VMA is attached and mapped as before (splits excepted).
+//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is gone; on failure the caller still
+//! holds it, every VMA is attached and mapped as before (splits excepted).
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -46,8 +46,8 @@ use core::ops::Range;
 use freehold_pagetable::VaRange;
 use freehold_vmspace::VmGather;
 
-/// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a second hold of the
-/// lock; a constant, so the hold stays independent of sizes.
+/// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
+/// second hold of the lock; a constant, so the hold stays independent of sizes.
 const AT_ONCE: u64 = 64 * PAGE_SIZE;
 
 /// A section where the design names none.
@@ -155,7 +155,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if vma.flags().contains(VmFlags::SEALED) {
             return Err(MunmapError::Sealed);
         }
-        // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard C-30).
+        // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard
+        // C-30).
         for (cut, at) in [(inside_start, range.start), (inside_end, range.end)] {
             if cut && !vma.object().may_split(vma, at) {
                 return Err(MunmapError::NotSplittable);
@@ -220,8 +221,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// How step 4 goes: the one place that reads the design.
     ///
-    /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers come to its
-    /// addresses, which must not be anybody else's, and may still owe the flush of an entry that they cleared.
+    /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
+    /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
+    /// that they cleared.
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
         let small = span.end - span.start <= AT_ONCE;
@@ -258,8 +260,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         gathered.detach(0..TASK_SIZE).settle(VaRange::of(0, u64::MAX))
     }
 
-    /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to one section; or
-    /// behind a VMA that must not be cut there.
+    /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
+    /// one section; or behind a VMA that must not be cut there.
     fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
         self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
@@ -325,7 +327,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.detach(span)
     }
 
-    /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their place.
+    /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their
+    /// place.
     pub fn zap_in_place(&self) {
         if self.totals.vmas != 0 {
             let span = self.span();
@@ -422,11 +425,13 @@ impl<P: Platform> Unmapped<'_, P> {
 
 /// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
 ///
-/// VMAs of files stay linked until their entries are gone and flushed: a truncation or a revocation that is over has met every
-/// entry that a processor could use. The file's walkers and this zap overlap, as gathers may. Whatever a walker has
-/// cleared it flushes before it lets go of the i_mmap lock, which unlinking waits for (hazard C-58).
+/// VMAs of files stay linked until their entries are gone and flushed: a truncation or a revocation that is
+/// over has met every entry that a processor could use. The file's walkers and this zap overlap, as gathers
+/// may. Whatever a walker has cleared it flushes before it lets go of the i_mmap lock, which unlinking waits
+/// for (hazard C-58).
 ///
-/// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to anonymous pages ask frames.
+/// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to
+/// anonymous pages ask frames.
 fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
     let files = list.iter().any(|vma| vma.object().listed_by().is_some());
     let mut gather = if files {
@@ -445,15 +450,16 @@ fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<
         gather.flush();
         RmapEdit::unlink(list.iter());
     }
-    // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the caller holds
-    // the lock, or `free` is the closing range itself; nobody comes through the reverse map.
+    // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
+    // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
     unsafe { space.vm.unlink_tables(VaRange::of(span.start, span.end), free, &mut gather) };
     gather.finish();
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is step 1's caution, which is kept with
-    /// its design: what they need is that the VMA is unlinked, and no lock of the address space.
+    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is step 1's caution,
+    /// which is kept with its design: what they need is that the VMA is unlinked, and no lock of the
+    /// address space.
     fn is_special(&self, vma: &Vma<P>) -> bool {
         let huge = if self.locking.unmap == Unmap::Downgraded { VmFlags::HUGETLB } else { VmFlags::empty() };
         vma.flags().intersects(VmFlags::PFNMAP | huge)
@@ -468,8 +474,8 @@ impl<P: Platform> AddressSpace<P> {
         gather.finish();
     }
 
-    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else needs by now
-    /// and takes it out of the tree; flushes and frees those tables after the lock.
+    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
+    /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
     fn end_closing(&self, span: &Range<u64>) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
@@ -481,8 +487,8 @@ impl<P: Platform> AddressSpace<P> {
         gather.finish();
     }
 
-    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which must not let go of
-    /// the lock half-way.
+    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which
+    /// must not let go of the lock half-way.
     ///
     /// # Locks
     ///
@@ -500,7 +506,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let gathered = guard.gather(range)?;
         if gathered.totals.special && self.locking.unmap != Unmap::Exclusive {
-            // Step 0 (docs/designs.md) for what must be zapped under the write lock. What was gathered is in place still.
+            // Step 0 (docs/designs.md) for what must be zapped under the write lock. What was gathered is in
+            // place still.
             drop(gathered);
             return self.unmap_sections(guard, range, SECTION);
         }
@@ -509,11 +516,13 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that nothing is ever half gone.
-    /// What would fail half-way is looked for before the first section; waiting for the lock again cannot be interrupted.
+    /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that
+    /// nothing is ever half gone. What would fail half-way is looked for before the first section;
+    /// waiting for the lock again cannot be interrupted.
     ///
-    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there only if others take
-    /// it meanwhile, and then the sections before are gone. So they are when somebody seals a later one meanwhile.
+    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there
+    /// only if others take it meanwhile, and then the sections before are gone. So they are when somebody
+    /// seals a later one meanwhile.
     fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,

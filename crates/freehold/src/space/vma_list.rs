@@ -10,8 +10,8 @@ use freehold_sync::atomic::Ordering::Relaxed;
 ///
 /// # Invariants
 ///
-/// Every member is owned by the list's owner: gathered under the write lock, or detached. So the links are relaxed throughout: one task
-/// reads and writes them.
+/// Every member is owned by the list's owner: gathered under the write lock, or detached. So the links are
+/// relaxed throughout: one task reads and writes them.
 pub(super) struct VmaList<P: Platform> {
     head: *const Vma<P>,
     tail: *const Vma<P>,

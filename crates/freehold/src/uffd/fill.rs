@@ -1,7 +1,8 @@
 //! Pages that the pager supplies: COPY, ZEROPAGE, CONTINUE, POISON.
 //!
-//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds it for some pages at a
-//! time. A page is put where nothing is, or the marker of a write-protected page; whoever waits for it is woken when all are there.
+//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
+//! it for some pages at a time. A page is put where nothing is, or the marker of a write-protected page;
+//! whoever waits for it is woken when all are there.
 
 use super::{Context, Userfaultfd, decode};
 use crate::{
@@ -73,8 +74,9 @@ impl From<TableError> for UffdError {
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_COPY: puts copies of `bytes`, whole pages, at `start` on. Returns how many bytes were put: fewer than there are where Linux
-    /// says EAGAIN and a number, because something was in the way after the first page.
+    /// UFFDIO_COPY: puts copies of `bytes`, whole pages, at `start` on. Returns how many bytes were put:
+    /// fewer than there are where Linux says EAGAIN and a number, because something was in the way after
+    /// the first page.
     ///
     /// In a private mapping of shared memory the copy is private; in a shared one it becomes the file's page.
     ///
@@ -84,12 +86,14 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Locks
     ///
-    /// The VMA's lock for reading, taken without the mmap lock where possible; of shared memory the invalidate lock for reading; tables' locks.
+    /// The VMA's lock for reading, taken without the mmap lock where possible; of shared memory the
+    /// invalidate lock for reading; tables' locks.
     pub fn copy(&self, start: u64, bytes: &[u8], mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, bytes.len() as u64, Source::Bytes(bytes), mode, FillMode::all())
     }
 
-    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. A write-protected page that is not there counts as something in the way.
+    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. A write-protected page that is not there counts
+    /// as something in the way.
     ///
     /// # Errors
     ///
@@ -262,8 +266,8 @@ impl<P: Platform> Filler<'_, P> {
         Ok(Pte::page(pfn, self.file_rights(vma, pfn)))
     }
 
-    /// The rights of an entry for the file's own page. Without the right to write it is not dirty either: whether a page may be written
-    /// is never read off that (hazard C-52).
+    /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
+    /// whether a page may be written is never read off that (hazard C-52).
     fn file_rights(&self, vma: &Vma<P>, pfn: crate::Pfn) -> PteFlags {
         let mut rights = vma_pte_flags(vma.flags());
         if self.wp {
@@ -334,7 +338,8 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        // As in `put_many`: a change that waits for the section finds the page, and one that did not lets none come.
+        // As in `put_many`: a change that waits for the section finds the page, and one that did not lets
+        // none come.
         if !mapping.insert_page(index, contents, || self.still_fills())? {
             return Err(UffdError::Present);
         }
@@ -360,8 +365,8 @@ impl<P: Platform> Filler<'_, P> {
         if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
     }
 
-    /// Whether no change is under way; asked in the read section in which a page is put, so that a change which waits for its end
-    /// finds the page.
+    /// Whether no change is under way; asked in the read section in which a page is put, so that a change
+    /// which waits for its end finds the page.
     fn still_fills(&self) -> Result<(), UffdError> {
         if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) }
     }
@@ -387,7 +392,8 @@ impl<P: Platform> Filler<'_, P> {
     }
 }
 
-/// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it begins.
+/// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it
+/// begins.
 fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     match vma.object() {
         Object::Zeroes(_) => Err(UffdError::BadAddress),
@@ -409,11 +415,13 @@ pub(super) fn prepare<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with an anon_vma, if `anon_vma` and it can have private pages.
+    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with an anon_vma, if `anon_vma` and
+    /// it can have private pages.
     ///
     /// # Locks
     ///
-    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the look-up and to choose an anon_vma.
+    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the
+    /// look-up and to choose an anon_vma.
     pub(super) fn lock_for_pager(
         &self,
         at: u64,

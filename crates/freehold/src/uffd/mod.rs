@@ -1,12 +1,15 @@
-//! userfaultfd: page faults that are served by a program of the embedder's, and word of what becomes of the memory.
+//! userfaultfd: page faults that are served by a program of the embedder's, and word of what becomes of the
+//! memory.
 //!
-//! Reading order: this file, `records/uffd` (the context, who waits, what has not been read, what the pager is told),
-//! `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `protect.rs`, `move_pages.rs` (what the pager does).
+//! Reading order: this file, `records/uffd` (the context, who waits, what has not been read, what the pager
+//! is told), `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `protect.rs`, `move_pages.rs`
+//! (what the pager does).
 //!
 //! # The protocol
 //!
-//! A *context* is known to the VMAs that are registered with it, each by a counted reference, and to the pager by its handle,
-//! [`Userfaultfd`]. It knows its address space by a reference that does not keep the space alive.
+//! A *context* is known to the VMAs that are registered with it, each by a counted reference, and to the
+//! pager by its handle, [`Userfaultfd`]. It knows its address space by a reference that does not keep the
+//! space alive.
 //!
 //! | of a context | states | leaves it by |
 //! | --- | --- | --- |
@@ -16,19 +19,22 @@
 //! | | either | woken: the context is closed. Gone: a fatal signal |
 //! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, who goes on |
 //!
-//! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks at VMA and entry
-//! again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first, and looks at the queue then. Both take the
-//! queue's lock in between, so one comes second: either the filler finds the waiter, or the waiter finds the entry. Closing is the same:
-//! VMAs are cleared first, waiters woken then, and who is queued later finds its VMA cleared. Nobody who was woken is told more than to look
-//! again. Nothing borrowed from the address space survives the drop of its locks (hazard C-25): a waiter has an address.
+//! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks
+//! at VMA and entry again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first,
+//! and looks at the queue then. Both take the queue's lock in between, so one comes second: either the filler
+//! finds the waiter, or the waiter finds the entry. Closing is the same: VMAs are cleared first, waiters
+//! woken then, and who is queued later finds its VMA cleared. Nobody who was woken is told more than to look
+//! again. Nothing borrowed from the address space survives the drop of its locks (hazard C-25): a waiter has
+//! an address.
 //!
-//! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` with the VMA's write lock in hand, which keeps fills out; the one
-//! that has only a lock for reading, MADV_DONTNEED and its like, then waits for a grace period: a fill asks for `changing` and installs
-//! within one RCU guard. The message is sent, and waited for, after the locks are let go of. So a fill before the change is part of what
-//! changes, one after it is refused until the message was read, and no fill takes a lock that all fills share.
+//! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` with the VMA's write lock in hand,
+//! which keeps fills out; the one that has only a lock for reading, MADV_DONTNEED and its like, then waits
+//! for a grace period: a fill asks for `changing` and installs within one RCU guard. The message is sent, and
+//! waited for, after the locks are let go of. So a fill before the change is part of what changes, one after
+//! it is refused until the message was read, and no fill takes a lock that all fills share.
 //!
-//! **`UFFD_WP`** of an entry, and markers that stand for it where nothing is mapped, exist only in VMAs with the flag of that name: who
-//! takes the flag away clears them in the same hold of the write locks.
+//! **`UFFD_WP`** of an entry, and markers that stand for it where nothing is mapped, exist only in VMAs with
+//! the flag of that name: who takes the flag away clears them in the same hold of the write locks.
 
 mod fill;
 mod move_pages;
@@ -45,7 +51,8 @@ pub use protect::ProtectMode;
 pub use register::RegisterMode;
 
 impl<P: Platform> Userfaultfd<P> {
-    /// Takes the context from all memory; whoever waits, for a page, for a message, or for one to be read, goes on.
+    /// Takes the context from all memory; whoever waits, for a page, for a message, or for one to be read,
+    /// goes on.
     ///
     /// # Locks
     ///

@@ -1,10 +1,11 @@
 //! UFFDIO_MOVE: pages go from one place of an address space to another, and nothing is copied.
 //!
-//! Both VMAs are locked for reading: the second by trying, and if that fails both under the mmap lock, which is let go of then (hazard C-50).
-//! For each pair of tables both locks are taken, in the order of addresses. Under them a page's frame is locked, by trying; the entry is
-//! taken; then it is asked whether anybody else has the page (hazard C-48); then the page is given its new home, and its new entry. Old
-//! translations are flushed before the tables' locks are let go of. Whoever works on the page (another frame for it, its failure) has its
-//! frame locked, and is waited for without any lock.
+//! Both VMAs are locked for reading: the second by trying, and if that fails both under the mmap lock, which
+//! is let go of then (hazard C-50). For each pair of tables both locks are taken, in the order of addresses.
+//! Under them a page's frame is locked, by trying; the entry is taken; then it is asked whether anybody else
+//! has the page (hazard C-48); then the page is given its new home, and its new entry. Old translations are
+//! flushed before the tables' locks are let go of. Whoever works on the page (another frame for it, its
+//! failure) has its frame locked, and is waited for without any lock.
 //!
 //! Forks, moves and unmaps of either VMA wait for its lock, so no page is in two places or in none for them.
 
@@ -53,17 +54,18 @@ const NEVER: VmFlags = VmFlags::SHARED
     .union(VmFlags::MIXEDMAP);
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_MOVE: moves the pages of `len` bytes at `from` to `to`, where nothing is. Returns how many bytes were moved, as
-    /// [`copy`](Self::copy) does.
+    /// UFFDIO_MOVE: moves the pages of `len` bytes at `from` to `to`, where nothing is. Returns how many
+    /// bytes were moved, as [`copy`](Self::copy) does.
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; nothing was moved. [`UffdError::Busy`]: a page that somebody else can reach, too: a forked process, or who has
-    /// borrowed it, if only for a moment. It can be copied.
+    /// See [`UffdError`]; nothing was moved. [`UffdError::Busy`]: a page that somebody else can reach, too: a
+    /// forked process, or who has borrowed it, if only for a moment. It can be copied.
     ///
     /// # Locks
     ///
-    /// Those of the two VMAs for reading, taken without the mmap lock where possible; two tables' locks; frames' locks, tried for.
+    /// Those of the two VMAs for reading, taken without the mmap lock where possible; two tables' locks;
+    /// frames' locks, tried for.
     pub fn move_pages(&self, to: u64, from: u64, len: u64, mode: MoveMode) -> Result<u64, UffdError> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);
@@ -209,7 +211,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
         };
         let mut gather: VmGather<'_, _, 1> = space.vm.gather();
-        // In one read section with the moves, so that a change which waits for its end finds the pages where they are then.
+        // In one read section with the moves, so that a change which waits for its end finds the pages where
+        // they are then.
         let rcu = P::rcu_read();
         if self.context.is_changing() {
             return Err(UffdError::Changing.into());
@@ -281,7 +284,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         Ok(())
     }
 
-    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; its home is in `target` then.
+    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; its home
+    /// is in `target` then.
     fn take(
         &self,
         tables: &mut Tables<'m, P>,
@@ -295,13 +299,14 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // Who works on the page goes first, and is waited for; who comes by the home it has now comes too late for the old entry. See `rmap`.
+        // Who works on the page goes first, and is waited for; who comes by the home it has now comes too
+        // late for the old entry. See `rmap`.
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };
         let old = tables.source.take(from, gather);
-        // A borrower that takes no lock raises the count, then looks whether the entry is still the same: with the fences on both
-        // sides one of us notices.
+        // A borrower that takes no lock raises the count, then looks whether the entry is still the same:
+        // with the fences on both sides one of us notices.
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {

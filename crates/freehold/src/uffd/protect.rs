@@ -1,8 +1,8 @@
 //! Write protection by the pager: a bit of entries, and markers where nothing is mapped.
 //!
-//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; everybody who gives that right, under the table's lock, looks for the
-//! bit there. Right and bit change by one exchange, and the old right is gone from all TLBs when the call returns, whoever took it away
-//! (hazard C-53).
+//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; everybody who gives that
+//! right, under the table's lock, looks for the bit there. Right and bit change by one exchange, and the old
+//! right is gone from all TLBs when the call returns, whoever took it away (hazard C-53).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{
@@ -32,11 +32,13 @@ bitflags! {
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and who waits for one goes on.
+    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and who waits for
+    /// one goes on.
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; what lies left of the cause is done. Holes are passed over, if anything is mapped at all.
+    /// See [`UffdError`]; what lies left of the cause is done. Holes are passed over, if anything is mapped
+    /// at all.
     ///
     /// # Locks
     ///
@@ -102,13 +104,14 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is marked: pages of files, and
-    /// with `unpopulated` anonymous ones.
+    /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is
+    /// marked: pages of files, and with `unpopulated` anonymous ones.
     fn protect_part(&self, vma: &Vma<P>, part: &Range<u64>, unpopulated: bool) -> Result<(), UffdError> {
         Ok(self.vm.write_protect(part.clone(), unpopulated || !vma.is_anonymous())?)
     }
 
-    /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be written.
+    /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be
+    /// written.
     pub(crate) fn unprotect(&self, part: &Range<u64>) {
         self.vm.write_unprotect(part.clone());
     }

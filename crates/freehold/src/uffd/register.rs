@@ -20,7 +20,8 @@ bitflags! {
         const MISSING = 1;
         /// UFFDIO_REGISTER_MODE_WP: stores to pages that it write-protects.
         const WP = 2;
-        /// UFFDIO_REGISTER_MODE_MINOR: accesses to pages of shared memory that are in the cache and not mapped.
+        /// UFFDIO_REGISTER_MODE_MINOR: accesses to pages of shared memory that are in the cache and not
+        /// mapped.
         const MINOR = 4;
     }
 }
@@ -48,7 +49,8 @@ impl From<SplitMergeError> for UffdRegisterError {
 /// Memory that is never registered, whatever is asked (hazard C-51).
 const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
 
-/// Whether a VMA may be registered like this: anonymous memory, and what shows shared memory, which alone has minor faults.
+/// Whether a VMA may be registered like this: anonymous memory, and what shows shared memory, which alone has
+/// minor faults.
 fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     let shmem = vma.object().file().is_some_and(|file| file.mapping().is_shmem());
     let kind = match vma.object() {
@@ -60,9 +62,9 @@ fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_REGISTER: what is mapped in the range is the pager's business from now on, as `mode` says. VMAs are cut and merged; holes are
-    /// passed over. What is registered with this context for more stays so; else it gets the new
-    /// mode.
+    /// UFFDIO_REGISTER: what is mapped in the range is the pager's business from now on, as `mode` says. VMAs
+    /// are cut and merged; holes are passed over. What is registered with this context for more stays so;
+    /// else it gets the new mode.
     ///
     /// # Errors
     ///
@@ -101,8 +103,8 @@ impl<P: Platform> Userfaultfd<P> {
         guard.set_uffd(&range, flags, Some(&self.context))
     }
 
-    /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Whoever waits for one of its pages goes on.
-    /// Memory that is not registered is passed over.
+    /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Whoever waits for one of
+    /// its pages goes on. Memory that is not registered is passed over.
     ///
     /// # Errors
     ///
@@ -160,8 +162,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Takes a context that is about to end from every VMA. Merging what becomes alike needs memory, and is left out where there is none
-    /// (hazard C-55).
+    /// Takes a context that is about to end from every VMA. Merging what becomes alike needs memory, and is
+    /// left out where there is none (hazard C-55).
     pub(crate) fn clear_uffd(&self, context: &Counted<Context<P>>) {
         let mut at = 0;
         while let Some(vma) = self.next(at) {

@@ -1,10 +1,10 @@
-//! Probes (Linux: uprobes): a breakpoint in the page of a file, in every process that maps it as text, now or later. The
-//! file stays as it is: each process gets a private copy of the page, with the breakpoint in it.
+//! Probes (Linux: uprobes): a breakpoint in the page of a file, in every process that maps it as text, now or
+//! later. The file stays as it is: each process gets a private copy of the page, with the breakpoint in it.
 //!
-//! One rule says what a page of a private mapping that is not written shows: *where a probe is, the breakpoint replaces the
-//! instruction it was made for*. The **fault** alone makes it so for pages to come. All else only takes away what a fault would
-//! not make: so mmap, exec, fork, mremap, DONTNEED need no word about probes, and no breakpoint can be there twice or be
-//! overwritten by a move (hazard C-68).
+//! One rule says what a page of a private mapping that is not written shows: *where a probe is, the
+//! breakpoint replaces the instruction it was made for*. The **fault** alone makes it so for pages to come.
+//! All else only takes away what a fault would not make: so mmap, exec, fork, mremap, DONTNEED need no word
+//! about probes, and no breakpoint can be there twice or be overwritten by a move (hazard C-68).
 //!
 //! ```text
 //! add      publish   the registry has the probe: faults make patched copies, and map nothing around them
@@ -15,10 +15,11 @@
 //!          forget    the registry is without it: a trap is nobody's now
 //! ```
 //!
-//! A fault reads the registry, looks up the page and maps it within one RCU guard, as it does for truncation: it sees the
-//! probe, or the walk meets its entry. mprotect, which may make text of what was not, changes the flags first and then looks at
-//! the registry within a guard: it finds the probe, or the walk finds the flags. Entries move only forward along the walk, from
-//! source to target and from parent to child (`docs/reverse-map-and-pins.md`, rules 3 and 4), so one pass meets all of them.
+//! A fault reads the registry, looks up the page and maps it within one RCU guard, as it does for truncation:
+//! it sees the probe, or the walk meets its entry. mprotect, which may make text of what was not, changes the
+//! flags first and then looks at the registry within a guard: it finds the probe, or the walk finds the
+//! flags. Entries move only forward along the walk, from source to target and from parent to child
+//! (`docs/reverse-map-and-pins.md`, rules 3 and 4), so one pass meets all of them.
 //!
 //! | page found | add | remove |
 //! | --- | --- | --- |
@@ -28,8 +29,8 @@
 //! | private, shared by fork | replaced by a patched copy (hazards C-2, C-56) | the same |
 //! | just moving to another frame | waited for, the walk starts over | the same |
 //!
-//! "Private" and "not written": the VMA maps a file, `MAYEXEC`, neither `MAYSHARE` nor `WRITE`. In a VMA that has become
-//! writable since, breakpoints stay, none are put, and removing takes them away.
+//! "Private" and "not written": the VMA maps a file, `MAYEXEC`, neither `MAYSHARE` nor `WRITE`. In a VMA that
+//! has become writable since, breakpoints stay, none are put, and removing takes them away.
 
 mod place;
 
@@ -67,23 +68,24 @@ impl Hit {
         self.offset
     }
 
-    /// What the file had there when the probe was added: sixteen bytes, beyond the end of the page too, or as many as it had;
-    /// enough for any instruction of x86, to be carried out elsewhere.
+    /// What the file had there when the probe was added: sixteen bytes, beyond the end of the page too, or as
+    /// many as it had; enough for any instruction of x86, to be carried out elsewhere.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more; if memory at
-    /// `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing had happened.
+    /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more;
+    /// if memory at `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing
+    /// had happened.
     ///
     /// Many threads may run into one probe at a time: nothing that they share is written.
     ///
     /// # Locks
     ///
-    /// None where nobody changes the address space; else the VMA's for reading, or the mmap lock for reading, for the look-up.
-    /// None on entry.
+    /// None where nobody changes the address space; else the VMA's for reading, or the mmap lock for reading,
+    /// for the look-up. None on entry.
     pub fn probe_at(&self, addr: u64) -> Option<Hit> {
         let rcu = P::rcu_read();
         if let Ok(seen) = self.speculate(&rcu, addr) {
@@ -103,24 +105,27 @@ fn hit<P: Platform>(home: &RmapRoot<P, IMmap>, offset: u64, rcu: &P::RcuGuard) -
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies of all who map it
-    /// as text (see the module). When this returns, no processor executes what was there before, but in a range that is just
-    /// being unmapped.
+    /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies
+    /// of all who map it as text (see the module). When this returns, no processor executes what was
+    /// there before, but in a range that is just being unmapped.
     ///
-    /// A copy that shows something else than the file at that place is another program's text, and is left alone; so is the page
-    /// of every process once the file itself is overwritten there. There is one probe at a place: who has several uses for it
-    /// counts them. Probes last as long as the `Mapping`, of which their owner keeps a reference. Without an MMU nobody has
-    /// copies of his own, and nothing is put anywhere.
+    /// A copy that shows something else than the file at that place is another program's text, and is left
+    /// alone; so is the page of every process once the file itself is overwritten there. There is one
+    /// probe at a place: who has several uses for it counts them. Probes last as long as the `Mapping`,
+    /// of which their owner keeps a reference. Without an MMU nobody has copies of his own, and nothing
+    /// is put anywhere.
     ///
     /// # Errors
     ///
-    /// See [`ProbeError`]; there is no probe. After `OutOfMemory` some breakpoints may be left, if the memory to take them back
-    /// was missing too: [`probe_at`](AddressSpace::probe_at) still knows them, and [`remove_probe`](Self::remove_probe) finishes.
+    /// See [`ProbeError`]; there is no probe. After `OutOfMemory` some breakpoints may be left, if the memory
+    /// to take them back was missing too: [`probe_at`](AddressSpace::probe_at) still knows them, and
+    /// [`remove_probe`](Self::remove_probe) finishes.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing. Under it: the invalidate lock for reading, to read the file; the i_mmap lock for
-    /// reading and tables' locks one at a time; frames' locks are waited for. The caller holds none.
+    /// The file's content lock for writing. Under it: the invalidate lock for reading, to read the file; the
+    /// i_mmap lock for reading and tables' locks one at a time; frames' locks are waited for. The caller
+    /// holds none.
     pub fn add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
         let len = breakpoint.len() as u64;
         if !(1..=MAX_BYTES as u64).contains(&len) || offset % PAGE_SIZE + len > PAGE_SIZE {
@@ -144,8 +149,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// There is none; or no memory for a copy of a page that was written and is shared by fork: then the breakpoint is left
-    /// there, in no new copy, and known to [`probe_at`](AddressSpace::probe_at), until this is called again with success.
+    /// There is none; or no memory for a copy of a page that was written and is shared by fork: then the
+    /// breakpoint is left there, in no new copy, and known to [`probe_at`](AddressSpace::probe_at), until
+    /// this is called again with success.
     ///
     /// # Locks
     ///
@@ -164,7 +170,8 @@ impl<P: Platform> Mapping<P> {
         without: impl FnOnce() -> crate::records::probes::Owned,
     ) -> Result<(), NoMemory> {
         if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
-            // Relaxed: the grace period orders it for all readers but those who look beside it and need not know.
+            // Relaxed: the grace period orders it for all readers but those who look beside it and need not
+            // know.
             probe.leaving.store(true, Relaxed);
         }
         grace_period::<P>();
@@ -196,8 +203,8 @@ impl<P: Platform> Mapping<P> {
         if probe.original.starts_with(breakpoint) { Err(ProbeError::Unchanged) } else { Ok(probe) }
     }
 
-    /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a grace period after
-    /// the registry changed.
+    /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a
+    /// grace period after the registry changed.
     fn settle_all(&self, index: u64) -> Result<(), NoMemory> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));

@@ -1,9 +1,10 @@
 //! Making one page of one address space show what the registry says, whatever is there now.
 //!
-//! All happens under the table's lock and within one RCU guard. A page that others execute is never written while they can:
-//! its entry is taken and flushed first. It is written in place only if it is this address space's alone; whoever has borrowed
-//! it meanwhile (process_vm_writev) goes on with the same frame, so that no store is lost. And a copy is thrown away only if
-//! nobody has borrowed it, after the flush, so that no store can come to it any more.
+//! All happens under the table's lock and within one RCU guard. A page that others execute is never written
+//! while they can: its entry is taken and flushed first. It is written in place only if it is this address
+//! space's alone; whoever has borrowed it meanwhile (process_vm_writev) goes on with the same frame, so that
+//! no store is lost. And a copy is thrown away only if nobody has borrowed it, after the flush, so that no
+//! store can come to it any more.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
@@ -50,7 +51,8 @@ impl<P: Platform> Drop for Spare<'_, P> {
     }
 }
 
-/// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows anything now.
+/// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows
+/// anything now.
 ///
 /// # Locks
 ///
@@ -68,8 +70,8 @@ pub(super) fn settle_probes<P: Platform>(
     let Some(table) = vm.pte_table(address) else { return Ok(()) };
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
-        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes before the table's lock
-        // is let go of; what has left the entry goes back after the guard.
+        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes
+        // before the table's lock is let go of; what has left the entry goes back after the guard.
         let mut gather = vm.gather();
         let outcome = {
             let rcu = P::rcu_read();
@@ -96,12 +98,13 @@ pub(super) fn settle_probes<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// As text from now on, `part` of `vma` is to show breakpoints. Without memory for a copy of a page that was written and is
-    /// shared by fork, it does not there; the change of rights does not fail for that.
+    /// As text from now on, `part` of `vma` is to show breakpoints. Without memory for a copy of a page that
+    /// was written and is shared by fork, it does not there; the change of rights does not fail for that.
     ///
     /// # Locks
     ///
-    /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is waited for.
+    /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is
+    /// waited for.
     pub(crate) fn settle_text(&self, vma: &Vma<P>, part: Range<u64>) {
         let Some(file) = vma.object().file() else { return };
         let (mut index, end) = (vma.pgoff_of(part.start), vma.pgoff_of(part.end - 1) + 1);
@@ -218,8 +221,9 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by breakpoints, and
-    /// by nothing else. A copy that does not differ at all was perhaps made by a store, and stays.
+    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by
+    /// breakpoints, and by nothing else. A copy that does not differ at all was perhaps made by a store,
+    /// and stays.
     fn is_made_anew(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
         let platform = self.vm.platform();

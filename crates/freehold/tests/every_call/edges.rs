@@ -1,5 +1,5 @@
-//! Arguments and settings at the edges: what nothing could keep to is refused, with an error that says what it was; nothing
-//! panics.
+//! Arguments and settings at the edges: what nothing could keep to is refused, with an error that says what
+//! it was; nothing panics.
 
 use crate::support::*;
 use freehold::{

@@ -1,5 +1,6 @@
-//! Objects of two engines never meet: each engine believes that what it finds is in the keeping of its own caches and records. One
-//! test for each place where they could; and numbers of frames that are nobody's, or another engine's.
+//! Objects of two engines never meet: each engine believes that what it finds is in the keeping of its own
+//! caches and records. One test for each place where they could; and numbers of frames that are nobody's, or
+//! another engine's.
 
 use crate::support::*;
 use freehold::{
@@ -141,7 +142,8 @@ fn a_file_without_an_mmu() {
     });
 }
 
-/// Two engines on one platform: records of frames name pages of both, and neither touches the other's by a number.
+/// Two engines on one platform: records of frames name pages of both, and neither touches the other's by a
+/// number.
 #[test]
 fn a_frame_of_another_engine_on_the_same_machine() {
     let world = World::new();

@@ -1,5 +1,6 @@
-//! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is bounded, or ends with a
-//! fatal signal (`docs/bounds.md`). Nothing here asserts a time: depths, places and how far a call came are what shows.
+//! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is
+//! bounded, or ends with a fatal signal (`docs/bounds.md`). Nothing here asserts a time: depths, places and
+//! how far a call came are what shows.
 
 use crate::support::*;
 use freehold::{
@@ -15,8 +16,9 @@ fn hash(addr: usize) -> u64 {
     product ^ (product >> 32)
 }
 
-/// The slab gives the VMA again that was freed last. So a process learns of each VMA where it will lie, by a mapping that goes at once,
-/// and maps the page of the file that stands where this VMA's address makes the tree deepest.
+/// The slab gives the VMA again that was freed last. So a process learns of each VMA where it will lie, by a
+/// mapping that goes at once, and maps the page of the file that stands where this VMA's address makes the
+/// tree deepest.
 #[test]
 fn offsets_chosen_by_the_addresses_of_vmas_make_no_list() {
     const VMAS: u64 = 400;
@@ -62,7 +64,8 @@ fn stack(process: &Process, at: u64) {
 /// Pages between two stacks: too few for any mapping in between.
 const BETWEEN: u64 = 258;
 
-/// Below the mmap base: stacks, a mapping, a gap of 8 pages, a mapping. Where the next one goes, in pages below the first mapping.
+/// Below the mmap base: stacks, a mapping, a gap of 8 pages, a mapping. Where the next one goes, in pages
+/// below the first mapping.
 fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();
@@ -103,8 +106,9 @@ fn place_above(stacks: u64) -> u64 {
     (found - at) / PAGE
 }
 
-/// A search for room goes around some stacks one by one, as Linux does, and finds the first gap that is large enough. It does not go
-/// around any number: then it takes a gap that has room beside a stack, though that lies further on.
+/// A search for room goes around some stacks one by one, as Linux does, and finds the first gap that is large
+/// enough. It does not go around any number: then it takes a gap that has room beside a stack, though that
+/// lies further on.
 #[test]
 fn a_search_for_room_goes_around_a_bounded_number_of_stacks() {
     assert_eq!([0, 1, 30, 63].map(place_below), [4; 4]);
@@ -163,8 +167,8 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
     });
 }
 
-/// A file with three pages in its cache, mapped over more addresses than could be gone through: whoever writes it back takes the
-/// lock of all that map it a few times.
+/// A file with three pages in its cache, mapped over more addresses than could be gone through: whoever
+/// writes it back takes the lock of all that map it a few times.
 #[test]
 fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
     let config = Config { lock_stats: true, ..Config::default() };

@@ -1,8 +1,9 @@
 //! A fatal signal arrives while a call waits (C-72).
 //!
-//! Architecture code ignored that a killable lock was not taken, went on, and let go of a lock that somebody else held. So
-//! every call is made to wait here, for the lock of the address space, for the lock of a VMA, for the end of a munmap of
-//! the same range, and killed as it does: it must say so, hold nothing, and have changed nothing.
+//! Architecture code ignored that a killable lock was not taken, went on, and let go of a lock that somebody
+//! else held. So every call is made to wait here, for the lock of the address space, for the lock of a VMA,
+//! for the end of a munmap of the same range, and killed as it does: it must say so, hold nothing, and have
+//! changed nothing.
 
 use super::{
     gate::Gated,
@@ -124,7 +125,8 @@ fn while_a_fault_waits_for_a_writer() {
     });
 }
 
-/// fork waits for those who read a VMA, in the middle of its work: what it shared before is written as ever afterwards.
+/// fork waits for those who read a VMA, in the middle of its work: what it shared before is written as ever
+/// afterwards.
 #[test]
 fn while_fork_waits_for_readers_of_a_vma() {
     everywhere(|world, process, cpu| {
@@ -190,8 +192,8 @@ const NEEDING: &[Needing] = &[
     }),
 ];
 
-/// Unmaps `BASE..BASE + RANGE`, and runs `visit` while that is closing, on the thread that unmaps. Behind it lies memory
-/// with the flags `behind`.
+/// Unmaps `BASE..BASE + RANGE`, and runs `visit` while that is closing, on the thread that unmaps. Behind it
+/// lies memory with the flags `behind`.
 fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) + Send + 'static) {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
@@ -339,7 +341,8 @@ impl Pager<Gated> for Hangs {
     }
 }
 
-/// Somebody waits for the disk, a truncation waits for that, and everybody else who needs a page of the file for the truncation.
+/// Somebody waits for the disk, a truncation waits for that, and everybody else who needs a page of the file
+/// for the truncation.
 #[test]
 fn while_it_waits_for_a_file_whose_disk_hangs() {
     const PAGES: u64 = 4096;

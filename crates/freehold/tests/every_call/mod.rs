@@ -1,4 +1,5 @@
-//! What every call keeps to: arguments, contexts, bounds, and what is left when memory runs out or a signal comes.
+//! What every call keeps to: arguments, contexts, bounds, and what is left when memory runs out or a signal
+//! comes.
 
 mod contexts;
 mod edges;

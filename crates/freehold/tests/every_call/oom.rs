@@ -1,13 +1,13 @@
 //! Memory runs out in the middle of a call (C-10, C-32, C-47, C-64).
 //!
-//! A munmap that had no memory to split a VMA left it detached and still in the tree, or reported success with half the
-//! range gone; a merge that failed went on to split with bounds it had changed already; a move that failed lost pages; a
-//! fork that failed left a child that the reverse maps could find.
+//! A munmap that had no memory to split a VMA left it detached and still in the tree, or reported success
+//! with half the range gone; a merge that failed went on to split with bounds it had changed already; a move
+//! that failed lost pages; a fork that failed left a child that the reverse maps could find.
 //!
-//! So every allocation of every call fails once here: the first, the second, .., alone and together with all that follow.
-//! Afterwards everything must be as it was, but for VMAs that may stay cut, and the same call without failures must end
-//! like one that never met any. Caches are run down before: frames and VMAs are allocated in batches, and what lies in
-//! store cannot fail.
+//! So every allocation of every call fails once here: the first, the second, .., alone and together with all
+//! that follow. Afterwards everything must be as it was, but for VMAs that may stay cut, and the same call
+//! without failures must end like one that never met any. Caches are run down before: frames and VMAs are
+//! allocated in batches, and what lies in store cannot fail.
 
 pub mod calls;
 pub mod scene;

@@ -1,10 +1,10 @@
-//! Everything at once: threads of two processes map, touch, protect, move, fork and unmap in the same windows (C-4, C-21,
-//! C-22, C-56).
+//! Everything at once: threads of two processes map, touch, protect, move, fork and unmap in the same windows
+//! (C-4, C-21, C-22, C-56).
 //!
-//! Each thread owns a window, where it knows at every moment what each page must hold: a tag of the address and of the one
-//! who wrote it. Another window belongs to all: anything may be there, but only what somebody in this process wrote to that
-//! very page, or nothing. A page that shows up elsewhere, in the other process, or after it was given away, is found by its
-//! tag; a translation that outlived its page, by the machine.
+//! Each thread owns a window, where it knows at every moment what each page must hold: a tag of the address
+//! and of the one who wrote it. Another window belongs to all: anything may be there, but only what somebody
+//! in this process wrote to that very page, or nothing. A page that shows up elsewhere, in the other process,
+//! or after it was given away, is found by its tag; a translation that outlived its page, by the machine.
 
 use super::*;
 use freehold::{

@@ -4,8 +4,9 @@ use crate::support::*;
 use freehold::fault::Access;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Readers that meet so often that they go to their CPUs' slots, beside a writer who wants the VMA alone again and again (C-19,
-/// C-22). Nobody is lost: each page is filled once, each write lock is got, and the VMA goes at the end.
+/// Readers that meet so often that they go to their CPUs' slots, beside a writer who wants the VMA alone
+/// again and again (C-19, C-22). Nobody is lost: each page is filled once, each write lock is got, and the
+/// VMA goes at the end.
 #[test]
 fn c22_many_faults_in_one_vma_beside_writers() {
     const THREADS: u64 = 3;
@@ -42,7 +43,8 @@ fn c22_many_faults_in_one_vma_beside_writers() {
     world.end();
 }
 
-/// A CPU that takes frame after frame fetches them in ever larger batches; one that also gives frames back keeps to small ones.
+/// A CPU that takes frame after frame fetches them in ever larger batches; one that also gives frames back
+/// keeps to small ones.
 #[test]
 fn batches_of_frames_grow_while_none_comes_back() {
     let world = World::with(16 << 20, Config::default());

@@ -1,8 +1,8 @@
 //! Walkers of page tables beside faults (C-23, C-61).
 //!
-//! mlock and others walked the tables with the address space locked but the VMAs not, so that faults ran beside them and
-//! pages were missed. A change of rights emptied an entry for a moment; DONTNEED came by, found nothing, and what it should
-//! have thrown away was there afterwards.
+//! mlock and others walked the tables with the address space locked but the VMAs not, so that faults ran
+//! beside them and pages were missed. A change of rights emptied an entry for a moment; DONTNEED came by,
+//! found nothing, and what it should have thrown away was there afterwards.
 
 use super::*;
 use freehold::{fault::FaultError, space::Advice};

@@ -1,4 +1,5 @@
-//! What calls about mapped files say and do: mincore, msync, and advice, beside pages that come, go, and move.
+//! What calls about mapped files say and do: mincore, msync, and advice, beside pages that come, go, and
+//! move.
 
 use crate::support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,

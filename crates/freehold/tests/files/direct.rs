@@ -1,5 +1,5 @@
-//! Files whose pages are the storage itself (DAX): nothing is copied, what is stored is noticed once after every write-back,
-//! and a frame goes back to the storage only when nobody has it any more.
+//! Files whose pages are the storage itself (DAX): nothing is copied, what is stored is noticed once after
+//! every write-back, and a frame goes back to the storage only when nobody has it any more.
 
 use crate::support::{
     ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,
@@ -125,7 +125,8 @@ fn a_private_store_copies_from_the_storage() {
         }
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.load(cpu, at + 8), Ok(0u64), "a private store reached the storage");
-        // A child has what its parent had; the copy is not the storage's to take back, unless the file ends before it.
+        // A child has what its parent had; the copy is not the storage's to take back, unless the file ends
+        // before it.
         let child = Process::of(process.fork().unwrap());
         process.store(cpu, private + 8, 3u64).unwrap();
         file.mapping().punch(0..PAGE).unwrap();
@@ -149,7 +150,8 @@ fn a_frame_goes_back_when_nobody_maps_it() {
             process.store(cpu, at + page * PAGE, page + 1).unwrap();
             other.load::<u64>(&mut remembers, there + page * PAGE).unwrap();
         }
-        // The storage itself asserts that nobody has a frame that it gets back, and the machine that no CPU remembers it.
+        // The storage itself asserts that nobody has a frame that it gets back, and the machine that no CPU
+        // remembers it.
         file.mapping().punch(PAGE..2 * PAGE).unwrap();
         assert_eq!((storage.freed(), storage.frame(1)), (1, None));
         assert_eq!(process.load(cpu, at + PAGE), Ok(0u64), "a hole reads as zeroes");
@@ -233,8 +235,9 @@ fn discarding_leaves_the_storage() {
     });
 }
 
-/// C-58 and C-26: frames that leave the file beside everybody who could still have one. The storage frees them as soon as it is
-/// told to, and asserts that nobody has them; the machine, that no CPU can reach a frame that is free.
+/// C-58 and C-26: frames that leave the file beside everybody who could still have one. The storage frees
+/// them as soon as it is told to, and asserts that nobody has them; the machine, that no CPU can reach a
+/// frame that is free.
 #[test]
 fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
     for locking in Locking::ALL {

@@ -1,5 +1,5 @@
-//! Mapped files: what programs see through their mappings, and what truncation, hole punching and copying on write do to
-//! it, on the machine with TLBs that remember.
+//! Mapped files: what programs see through their mappings, and what truncation, hole punching and copying on
+//! write do to it, on the machine with TLBs that remember.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{
@@ -402,7 +402,8 @@ impl Drop for NeverStuck<'_> {
     }
 }
 
-/// C-21 in the small: when one thread has stored to a page that was mapped read-only, no other thread still reads the old page.
+/// C-21 in the small: when one thread has stored to a page that was mapped read-only, no other thread still
+/// reads the old page.
 #[test]
 fn c21_no_cpu_reads_the_old_page_after_a_store() {
     const PAGES: u64 = 200;
@@ -457,8 +458,9 @@ impl Drop for StopOthers<'_> {
     }
 }
 
-/// C-26, C-37: faults, splits, merges and munmaps beside truncation and hole punching. Whatever the schedule: a fault gives a
-/// page or a bus error, nobody reads a page that is gone, and in the end nothing is mapped behind the end of the file.
+/// C-26, C-37: faults, splits, merges and munmaps beside truncation and hole punching. Whatever the schedule:
+/// a fault gives a page or a bus error, nobody reads a page that is gone, and in the end nothing is mapped
+/// behind the end of the file.
 #[test]
 fn c26_c37_faults_and_splits_beside_truncation() {
     const PAGES: u64 = 64;

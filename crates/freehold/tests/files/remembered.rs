@@ -1,9 +1,10 @@
-//! Stores through translations that a processor remembers, and pages of files that move or go while somebody has just found them.
+//! Stores through translations that a processor remembers, and pages of files that move or go while somebody
+//! has just found them.
 //!
-//! An entry is cleared, or loses its right to write, and is flushed afterwards; until then a processor stores through what it
-//! remembers. That the page was written is for its frame to say: at once, because others write the page back meanwhile and find
-//! the entry gone, and again after the flush, because they have taken the bit by then, and stores came after. Whoever forgets
-//! one of the two loses a write to a file.
+//! An entry is cleared, or loses its right to write, and is flushed afterwards; until then a processor stores
+//! through what it remembers. That the page was written is for its frame to say: at once, because others
+//! write the page back meanwhile and find the entry gone, and again after the flush, because they have taken
+//! the bit by then, and stores came after. Whoever forgets one of the two loses a write to a file.
 
 use super::{
     gate::{Gate, Gated, tell_of_barriers},
@@ -75,8 +76,8 @@ impl Scene {
         Scene { machine, gated, store, file, space }
     }
 
-    /// Both pages are written, and a write-back has begun, which has taken the right to write from all entries and is stopped as it writes page 0.
-    /// What is returned lets it go on to its end.
+    /// Both pages are written, and a write-back has begun, which has taken the right to write from all
+    /// entries and is stopped as it writes page 0. What is returned lets it go on to its end.
     fn stopped_write_back(&self, cpu: &mut Vcpu) -> impl FnOnce() + Send + 'static {
         put(&self.space, cpu, 0, 1);
         put(&self.space, cpu, 1, 1);
@@ -175,7 +176,8 @@ fn a_store_before_is_written_back_beside() {
     });
 }
 
-/// A truncation that is over while somebody else takes the page away, and has not flushed yet: no processor uses what it remembers.
+/// A truncation that is over while somebody else takes the page away, and has not flushed yet: no processor
+/// uses what it remembers.
 #[test]
 fn a_truncation_waits_for_no_flush_but_its_own() {
     in_every_way(|what, scene, take| {
@@ -246,7 +248,8 @@ fn nothing_is_remembered_afterwards() {
 
 type Going = (&'static str, fn(&Mapped, Pfn));
 
-/// C-26, C-37: a fault that has found a page of a file, and copies it, is waited for before the page's frame goes.
+/// C-26, C-37: a fault that has found a page of a file, and copies it, is waited for before the page's frame
+/// goes.
 #[test]
 fn a_page_stays_until_it_is_copied() {
     let going: [Going; 3] = [

@@ -1,4 +1,5 @@
-//! Seals of a memfd: what they refuse, what has to be gone before they are put on, and that no mmap slips through beside.
+//! Seals of a memfd: what they refuse, what has to be gone before they are put on, and that no mmap slips
+//! through beside.
 
 use crate::support::{
     Counted, File, FileAccess, Locking, Machine, MapFlags, Mapping, PAGE, Process, R, RW, Vcpu, World,
@@ -122,7 +123,8 @@ fn what_cannot_be_sealed() {
     });
 }
 
-/// A seal against writing beside mmaps, forks and merges: either the seal or the mapping is refused, and nobody stores afterwards.
+/// A seal against writing beside mmaps, forks and merges: either the seal or the mapping is refused, and
+/// nobody stores afterwards.
 #[test]
 fn a_seal_beside_mmap() {
     for locking in Locking::ALL {

@@ -1,7 +1,8 @@
 //! A page that somebody else holds on to (C-56).
 //!
-//! After a fork, whoever wrote first got a copy, and the last who mapped the page wrote to it in place; but a pipe still held
-//! it, and so read what was written after it had been given its data: across the fork, in both directions.
+//! After a fork, whoever wrote first got a copy, and the last who mapped the page wrote to it in place; but a
+//! pipe still held it, and so read what was written after it had been given its data: across the fork, in
+//! both directions.
 //!
 //! The one who holds on here is a reader of another's memory, stopped in the middle of its copy.
 
@@ -25,8 +26,8 @@ fn load(space: &Space, cpu: &mut Vcpu) -> u64 {
     cpu.load(space.mmu(), BASE, fault).unwrap()
 }
 
-/// A page with 1 in it, shared by a parent and its child. While one of them is read, `meanwhile` is called with that one and
-/// the other; what the reader got is returned.
+/// A page with 1 in it, shared by a parent and its child. While one of them is read, `meanwhile` is called
+/// with that one and the other; what the reader got is returned.
 fn read_while(
     locking: Locking,
     read_parent: bool,
@@ -39,8 +40,8 @@ fn read_while(
     })
 }
 
-/// A page with 1 in it. What `prepare` makes of its space is read, and while that is done, `prepare`'s other half is called; what that
-/// returns is kept until the reader is done. What the reader got is returned.
+/// A page with 1 in it. What `prepare` makes of its space is read, and while that is done, `prepare`'s other
+/// half is called; what that returns is kept until the reader is done. What the reader got is returned.
 fn read_with<M, K>(locking: Locking, prepare: impl FnOnce(Space) -> (Space, M)) -> u64
 where
     M: FnOnce(&Space, &mut Vcpu) -> K + Send + 'static,
@@ -114,7 +115,8 @@ fn it_outlives_those_who_mapped_it() {
     }
 }
 
-/// C-48: a userfaultfd leaves the page where it is. Its reader would otherwise find what is stored at the new place.
+/// C-48: a userfaultfd leaves the page where it is. Its reader would otherwise find what is stored at the new
+/// place.
 #[test]
 fn c48_it_does_not_move_to_another_place() {
     for locking in Locking::ALL {

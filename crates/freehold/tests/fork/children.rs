@@ -127,7 +127,8 @@ fn merging_after_fork() {
         fill(process, cpu, BASE, 4, 1);
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
         let child = fork(process, cpu);
-        // The parent's parts are still of one anon_vma; the child's are of two, which may not be one VMA again.
+        // The parent's parts are still of one anon_vma; the child's are of two, which may not be one VMA
+        // again.
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 4)]);
@@ -169,8 +170,8 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
 
 #[test]
 fn a_child_has_a_snapshot() {
-    // C-21: the parent's threads raise two counters, the first before the second, while another thread forks. No child may
-    // see the second ahead of the first, nor see either move.
+    // C-21: the parent's threads raise two counters, the first before the second, while another thread forks.
+    // No child may see the second ahead of the first, nor see either move.
     for locking in [Locking::default(), Locking::ALL[0]] {
         let world = World::new();
         let process = world.process(locking);

@@ -1,5 +1,5 @@
-//! The index of a page cache gives its memory back: what a program writes far apart and punches or cuts off again costs nothing in
-//! the end.
+//! The index of a page cache gives its memory back: what a program writes far apart and punches or cuts off
+//! again costs nothing in the end.
 
 use super::{bytes_in_use as live, one_at_a_time, support::*};
 use freehold::hugetlb::HugePageSize;

@@ -1,5 +1,5 @@
-//! Blocks: which pages one store brings, by the setting, the VMA, and what is there; and where a page comes alone. The numbers are what the
-//! pagemap of Linux 6.18 shows with the same sizes allowed.
+//! Blocks: which pages one store brings, by the setting, the VMA, and what is there; and where a page comes
+//! alone. The numbers are what the pagemap of Linux 6.18 shows with the same sizes allowed.
 #![expect(clippy::single_range_in_vec_init, reason = "runs of pages, often one alone")]
 
 use super::*;

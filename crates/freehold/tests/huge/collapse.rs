@@ -1,5 +1,5 @@
-//! MADV_COLLAPSE: small pages become a huge one, or stay what they were. As Linux 6.18 answers; `recordings/causes/collapse` has the
-//! same from there.
+//! MADV_COLLAPSE: small pages become a huge one, or stay what they were. As Linux 6.18 answers;
+//! `recordings/causes/collapse` has the same from there.
 
 use super::*;
 use freehold::{
@@ -83,8 +83,8 @@ fn the_whole_ones_of_a_range() {
             map(process, BASE, 3);
             (0..3).for_each(|n| process.store(cpu, BASE + n * HUGE, n + 1).unwrap());
         };
-        // Start and length in pages, what is said, what became huge. Parts of huge pages are passed over; a range that lies within one
-        // and ends before its end is refused.
+        // Start and length in pages, what is said, what became huge. Parts of huge pages are passed over; a
+        // range that lies within one and ends before its end is refused.
         let cases = [
             (0, 3 * PAGES, Ok(()), [true, true, true]),
             (1, 3 * PAGES - 1, Ok(()), [false, true, true]),

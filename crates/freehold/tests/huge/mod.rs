@@ -1,5 +1,5 @@
-//! Huge pages: filled, shared, split, reported, and done without. On the machine with TLBs that remember: every scenario
-//! under every design of the locks.
+//! Huge pages: filled, shared, split, reported, and done without. On the machine with TLBs that remember:
+//! every scenario under every design of the locks.
 
 mod access;
 mod blocks;
@@ -34,7 +34,8 @@ fn world(huge_pages: HugePages) -> World {
     World::with(24 << 20, Config { huge_pages, ..Config::default() })
 }
 
-/// Runs a scenario under every design, in a process that gets huge pages wherever they fit, or none by itself.
+/// Runs a scenario under every design, in a process that gets huge pages wherever they fit, or none by
+/// itself.
 fn each_way(huge_pages: HugePages, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let world = world(huge_pages);
@@ -52,7 +53,8 @@ fn map(process: &Process, at: u64, huge: u64) -> u64 {
     anon(process, at, huge * PAGES)
 }
 
-/// Small pages of a huge one whose contents are looked at: its edges, both sides of where tests cut, and what lies between.
+/// Small pages of a huge one whose contents are looked at: its edges, both sides of where tests cut, and what
+/// lies between.
 const SAMPLE: [u64; 12] = [0, 1, 99, 100, 101, 255, 256, 257, 410, 411, 510, 511];
 
 /// What [`write_sample`] stores in a page.

@@ -1,7 +1,8 @@
-//! Memory runs out where huge pages come, are split, and are shared (C-10, C-47, C-64): every allocation of every call fails
-//! once, alone or with all that follow.
+//! Memory runs out where huge pages come, are split, and are shared (C-10, C-47, C-64): every allocation of
+//! every call fails once, alone or with all that follow.
 //!
-//! Either the call fails, then everything is as it was and the same call succeeds afterwards; or it does with small pages.
+//! Either the call fails, then everything is as it was and the same call succeeds afterwards; or it does with
+//! small pages.
 
 use super::{
     support::failure::{Failure, Point, try_at_every_allocation, use_up_frames, use_up_vmas},

@@ -1,7 +1,7 @@
 //! Random calls by processes with huge pages everywhere, against a map from pages to bytes.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with; `FREEHOLD_EFFORT=long` means thirty
-//! times as many.
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with;
+//! `FREEHOLD_EFFORT=long` means thirty times as many.
 
 mod known;
 

@@ -1,5 +1,6 @@
-//! Blocks of shared memory: what a first access brings and maps, by the setting, the file, and the VMA; what is left when a file loses pages
-//! of one. The numbers are what pagemap and mincore of Linux 6.18 show with the same sizes allowed.
+//! Blocks of shared memory: what a first access brings and maps, by the setting, the file, and the VMA; what
+//! is left when a file loses pages of one. The numbers are what pagemap and mincore of Linux 6.18 show with
+//! the same sizes allowed.
 #![expect(clippy::single_range_in_vec_init, reason = "runs of pages, often one alone")]
 
 use super::*;
@@ -119,7 +120,8 @@ fn it_lies_within_the_vma_where_file_and_memory_agree() {
             }
             assert_eq!(mapped(process, at, 42), [2..3, 14..30, 32..33]);
             assert_eq!(cached(&file), [20..21, 32..48, 50..51]);
-            // Elsewhere in a block than the file is: what is in the cache is mapped as a whole, and nothing comes.
+            // Elsewhere in a block than the file is: what is in the cache is mapped as a whole, and nothing
+            // comes.
             let file = memfd(world, 64);
             map_file(process, &file, OTHER, SHARED, 0..64);
             touch(process, cpu, OTHER, 20, write);
@@ -131,8 +133,8 @@ fn it_lies_within_the_vma_where_file_and_memory_agree() {
     }
 }
 
-/// A block that another mapping has brought: a read maps as much of it as the 16 pages around, or all of it if it is all in the VMA; a
-/// write all of it, or a page.
+/// A block that another mapping has brought: a read maps as much of it as the 16 pages around, or all of it
+/// if it is all in the VMA; a write all of it, or a page.
 #[test]
 fn a_block_in_the_cache_is_mapped_as_far_as_it_is_whole() {
     let blocks = SharedBlocks { always: 64 * KIB + 256 * KIB, ..NONE };
@@ -412,8 +414,8 @@ fn without_memory_for_a_block_a_page_comes() {
     world.end();
 }
 
-/// Faults of two processes, holes, and new lengths beside one another: what is stored is there as long as nobody cuts it off, and every frame
-/// goes back.
+/// Faults of two processes, holes, and new lengths beside one another: what is stored is there as long as
+/// nobody cuts it off, and every frame goes back.
 #[test]
 fn everything_at_once() {
     let blocks = SharedBlocks { always: (16 + 64) * KIB, within_size: 256 * KIB, ..NONE };

@@ -1,4 +1,5 @@
-//! A huge page is split when a part of it is taken away, moved, or gets other rights; what remains holds what it held.
+//! A huge page is split when a part of it is taken away, moved, or gets other rights; what remains holds what
+//! it held.
 
 use super::*;
 use freehold::{

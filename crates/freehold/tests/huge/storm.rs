@@ -1,7 +1,7 @@
 //! Everything at once: threads store to the same huge pages while others split, share and take them.
 //!
-//! In every page each thread has a word of its own, so that it knows what must be there, however the page came to lie where it
-//! does.
+//! In every page each thread has a word of its own, so that it knows what must be there, however the page
+//! came to lie where it does.
 
 use super::*;
 use freehold::{engine::Blocks, fault::FaultError};
@@ -78,7 +78,8 @@ impl Writer<'_> {
     }
 }
 
-/// A child finds in each word nothing, or what its owner stored there; what the child stores nobody else finds.
+/// A child finds in each word nothing, or what its owner stored there; what the child stores nobody else
+/// finds.
 fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let child = Process::of(cpu.call(|| process.fork()).unwrap());
     let mine = 1 + dice.roll(1 << 30);

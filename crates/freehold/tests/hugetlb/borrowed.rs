@@ -1,4 +1,5 @@
-//! Somebody looks at a page just when its owner needs it: neither the page nor its reservation is lost, and nobody gets SIGBUS for it.
+//! Somebody looks at a page just when its owner needs it: neither the page nor its reservation is lost, and
+//! nobody gets SIGBUS for it.
 
 use super::{support::gate::Gated, *};
 use freehold::{
@@ -55,7 +56,8 @@ fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// The owner takes a page back that a child has too, while somebody reads the child's memory: it waits for the reader.
+/// The owner takes a page back that a child has too, while somebody reads the child's memory: it waits for
+/// the reader.
 #[test]
 fn a_reader_does_not_cost_the_owner_its_page() {
     for locking in designs() {
@@ -124,7 +126,8 @@ fn a_reservation_outlives_a_move() {
     }
 }
 
-/// A pin lasts as long as its holder likes. The page comes back with the reservation, whatever happened to that meanwhile.
+/// A pin lasts as long as its holder likes. The page comes back with the reservation, whatever happened to
+/// that meanwhile.
 #[test]
 fn a_reservation_outlives_a_pin() {
     everywhere(2, |world, process, cpu| {
@@ -169,7 +172,8 @@ fn a_reservation_outlives_a_pin() {
     });
 }
 
-/// A private page of a file that is cut off while the page is being made: the fault has asked for the size before, and asks again.
+/// A private page of a file that is cut off while the page is being made: the fault has asked for the size
+/// before, and asks again.
 #[test]
 fn a_page_that_is_cut_off_while_it_is_made_is_not_mapped() {
     for locking in designs() {

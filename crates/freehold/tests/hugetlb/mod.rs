@@ -1,5 +1,6 @@
-//! Huge pages of pools: mapped, shared, copied, cut off, reserved and given back. On the machine with TLBs that remember: every
-//! scenario under every design of the locks, and with both designs of the locks of huge pages.
+//! Huge pages of pools: mapped, shared, copied, cut off, reserved and given back. On the machine with TLBs
+//! that remember: every scenario under every design of the locks, and with both designs of the locks of huge
+//! pages.
 
 mod borrowed;
 mod calls;
@@ -44,7 +45,8 @@ fn world(pages: u64) -> World {
     world
 }
 
-/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and none reserved.
+/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and
+/// none reserved.
 fn everywhere(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in designs() {
         let world = world(pages);

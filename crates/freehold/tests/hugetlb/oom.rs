@@ -1,5 +1,6 @@
-//! Memory runs out in the middle of calls on huge pages: every allocation of every call fails once, alone or with all that
-//! follow. A call that fails has changed nothing that the pool or another process would notice, and succeeds the next time.
+//! Memory runs out in the middle of calls on huge pages: every allocation of every call fails once, alone or
+//! with all that follow. A call that fails has changed nothing that the pool or another process would notice,
+//! and succeeds the next time.
 
 use super::{
     support::failure::{Failure, at_every_allocation},
@@ -7,8 +8,8 @@ use super::{
 };
 use freehold::space::RemapFlags;
 
-/// A private mapping of three pages, of which the second is there; and a span of a file, of which the first page is, with a table
-/// that another process uses as well.
+/// A private mapping of three pages, of which the second is there; and a span of a file, of which the first
+/// page is, with a table that another process uses as well.
 struct Scene {
     world: World,
     process: Process,

@@ -63,7 +63,8 @@ fn without_a_reservation_an_empty_pool_is_a_bus_error() {
     });
 }
 
-/// Many ranges of one file that do not touch: what the file keeps of them grows, and under its lock nothing is freed.
+/// Many ranges of one file that do not touch: what the file keeps of them grows, and under its lock nothing
+/// is freed.
 #[test]
 fn sets_of_reservations_grow() {
     everywhere(12, |world, process, _| {

@@ -49,7 +49,8 @@ fn the_owner_comes_first_when_the_pool_is_empty() {
     });
 }
 
-/// What a device stores to stays the parent's, and the page is in use until the device lets go (hazards C-56, C-57).
+/// What a device stores to stays the parent's, and the page is in use until the device lets go (hazards C-56,
+/// C-57).
 #[test]
 fn a_pinned_page_is_copied_for_a_child() {
     everywhere(3, |world, process, cpu| {

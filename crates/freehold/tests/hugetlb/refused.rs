@@ -143,8 +143,9 @@ fn cases() -> Vec<Refused> {
     ]
 }
 
-/// Every way in which mmap refuses: the file's size, the pool and the reservations stay, and so does what was to be replaced, also
-/// where Linux has unmapped it by then: for want of huge pages, and for an offset inside a page.
+/// Every way in which mmap refuses: the file's size, the pool and the reservations stay, and so does what was
+/// to be replaced, also where Linux has unmapped it by then: for want of huge pages, and for an offset inside
+/// a page.
 #[test]
 fn a_mapping_that_is_refused_leaves_no_trace() {
     for (case, locking) in cases().into_iter().zip(designs().collect::<Vec<_>>().into_iter().cycle()) {
@@ -244,7 +245,8 @@ fn nor_one_for_which_there_is_no_memory() {
     assert!(failed > 5, "{failed} calls failed");
 }
 
-/// fallocate that finds the pool empty half-way: the size stays, what came beyond the end goes, what came inside the file stays.
+/// fallocate that finds the pool empty half-way: the size stays, what came beyond the end goes, what came
+/// inside the file stays.
 #[test]
 fn fallocate_that_fails_does_not_enlarge_the_file() {
     everywhere(POOL, |world, process, cpu| {
@@ -271,7 +273,8 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
     });
 }
 
-/// The same for want of memory: each allocation fails once. What was reserved beyond the end is reserved again.
+/// The same for want of memory: each allocation fails once. What was reserved beyond the end is reserved
+/// again.
 #[test]
 fn fallocate_without_memory() {
     at_every_allocation(&Failure::ALL, |point| {

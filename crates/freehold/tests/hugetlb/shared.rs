@@ -8,7 +8,8 @@ fn tables(world: &World) -> usize {
     world.machine.accounting().tables
 }
 
-/// Two processes that map a span of one file with one table, of which so many pages are there, page n with n + 1 in it.
+/// Two processes that map a span of one file with one table, of which so many pages are there, page n with n
+/// + 1 in it.
 fn two(world: &World, process: &Process, cpu: &mut Vcpu, pages: u64) -> (Counted<File<Machine>>, Process) {
     let file = file(world, SPAN);
     let other = world.process(process.locking());
@@ -69,7 +70,8 @@ fn what_differs_shares_nothing() {
     });
 }
 
-/// Who unshares has to forget all of the span, not just what the call was about (hazard C-17), and the others keep it.
+/// Who unshares has to forget all of the span, not just what the call was about (hazard C-17), and the others
+/// keep it.
 #[test]
 fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
     everywhere(4, |world, process, cpu| {

@@ -1,5 +1,5 @@
-//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and who inherits it. As Linux 6.18 answers;
-//! `recordings/causes/memory-merge` and a case of the model have the same from there.
+//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and who inherits it.
+//! As Linux 6.18 answers; `recordings/causes/memory-merge` and a case of the model have the same from there.
 
 use crate::support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
 use freehold::{

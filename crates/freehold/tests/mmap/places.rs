@@ -1,8 +1,10 @@
-//! Where mappings go (C-38), how near stacks let others come (C-67), and moves at both ends of the space (C-43).
+//! Where mappings go (C-38), how near stacks let others come (C-67), and moves at both ends of the space
+//! (C-43).
 //!
-//! mmap returned the start of the VMA it had merged into; it rounded hints for the sake of huge pages. One page of gap below
-//! a stack was jumped over by a large frame; a stack grew down to address zero by a write through another's descriptor. A
-//! move counted its progress by a subtraction that wrapped when the source was at address zero.
+//! mmap returned the start of the VMA it had merged into; it rounded hints for the sake of huge pages. One
+//! page of gap below a stack was jumped over by a large frame; a stack grew down to address zero by a write
+//! through another's descriptor. A move counted its progress by a subtraction that wrapped when the source
+//! was at address zero.
 
 use super::*;
 use freehold::{
@@ -97,7 +99,8 @@ fn hole<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
 
-/// C-67: growing towards what lies below. What cannot be accessed is a gap by itself, and stacks keep none from stacks.
+/// C-67: growing towards what lies below. What cannot be accessed is a gap by itself, and stacks keep none
+/// from stacks.
 #[test]
 fn a_stack_keeps_its_distance() {
     let below: [(Prot, MapFlags, u64); 4] =
@@ -130,7 +133,8 @@ fn others_keep_their_distance_from_a_stack() {
         let stack = BASE + 2000 * PAGE;
         place(process, stack, PAGE, STACK);
         let near = stack - GAP;
-        // A hint that leaves the gap is taken, one that does not is not; a fixed address is the caller's own business.
+        // A hint that leaves the gap is taken, one that does not is not; a fixed address is the caller's own
+        // business.
         assert_eq!(place(process, near - PAGE, PAGE, ANON), near - PAGE);
         process.munmap(near - PAGE, PAGE).unwrap();
         for hint in [near, stack - PAGE, near - 2 * PAGE] {

@@ -1,4 +1,5 @@
-//! remap_file_pages: other pages of a shared file at the same addresses, with the arguments and errors of Linux's emulation.
+//! remap_file_pages: other pages of a shared file at the same addresses, with the arguments and errors of
+//! Linux's emulation.
 
 use crate::support::{
     BASE, Counted, File, FileAccess, Machine, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,

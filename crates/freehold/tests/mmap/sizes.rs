@@ -1,7 +1,8 @@
 //! Sizes that are counted wrongly (C-11).
 //!
-//! Pages of locked memory were counted in 32 bits; what split off was counted after it had gone; rights changed, and the
-//! pages stayed in the wrong sum. `check` recounts everything after each step here, with more than 2^31 pages in each.
+//! Pages of locked memory were counted in 32 bits; what split off was counted after it had gone; rights
+//! changed, and the pages stayed in the wrong sum. `check` recounts everything after each step here, with
+//! more than 2^31 pages in each.
 
 use super::*;
 use freehold::{

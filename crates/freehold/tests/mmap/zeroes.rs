@@ -57,8 +57,8 @@ fn move_to(process: &Process, at: u64, pages: u64, to: u64, flags: RemapFlags) -
     process.mremap(page(at), pages * PAGE, pages * PAGE, flags, page(to))
 }
 
-/// Every VMA: its first page, counted from `BASE`, its pages, the page offset that is shown, and the name. An offset by the place
-/// is shown as that of the place.
+/// Every VMA: its first page, counted from `BASE`, its pages, the page offset that is shown, and the name. An
+/// offset by the place is shown as that of the place.
 #[track_caller]
 fn assert_maps(process: &Process, expected: &[(u64, u64, u64, &str)]) {
     let lines: Vec<_> = process.maps(BASE).collect();

@@ -159,8 +159,8 @@ fn a_source_that_stays_is_empty_and_unlocked() {
 #[test]
 fn an_emptied_source_keeps_its_offsets() {
     everywhere(|_, process, cpu| {
-        // Moved once with pages, so that its offsets are not those of its addresses; then emptied. As on Linux it does not
-        // merge with new memory beside it.
+        // Moved once with pages, so that its offsets are not those of its addresses; then emptied. As on
+        // Linux it does not merge with new memory beside it.
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 1);
         remap(process, 0, 2, 2, FIXED, 100).unwrap();
@@ -297,8 +297,8 @@ fn a_move_that_fails_changes_nothing() {
 
 #[test]
 fn moved_pages_are_never_used_after_they_are_gone() {
-    // C-39, C-40: one thread moves shared pages to and fro, one punches holes into the file, one stores wherever it can. The
-    // machine's oracles see every use of a freed frame.
+    // C-39, C-40: one thread moves shared pages to and fro, one punches holes into the file, one stores
+    // wherever it can. The machine's oracles see every use of a freed frame.
     for locking in [Locking::default(), Locking::ALL[0], Locking::ALL[6]] {
         let world = World::new();
         let process = world.process(locking);

@@ -1,9 +1,10 @@
 //! What is opened is closed once (C-31, C-33).
 //!
-//! An error after a driver had set up its mapping closed what was never opened; merges swallowed VMAs without closing them,
-//! or closed the one that stayed. Here a VMA's hold on its file is the thing opened: for three VMAs side by side, of one
-//! file or two, with the same rights or different ones, every call over every range; then the files must go exactly with
-//! the last VMA that maps them, and all that while each page must show its own place in its own file.
+//! An error after a driver had set up its mapping closed what was never opened; merges swallowed VMAs without
+//! closing them, or closed the one that stayed. Here a VMA's hold on its file is the thing opened: for three
+//! VMAs side by side, of one file or two, with the same rights or different ones, every call over every
+//! range; then the files must go exactly with the last VMA that maps them, and all that while each page must
+//! show its own place in its own file.
 
 use super::*;
 use freehold::space::{Advice, Counts, Limits, RemapFlags};
@@ -179,7 +180,8 @@ fn files_go_with_their_last_vma() {
     world.end();
 }
 
-/// C-31, C-9: refused after everything about the file was found good, by a limit or for want of memory: as if never asked.
+/// C-31, C-9: refused after everything about the file was found good, by a limit or for want of memory: as if
+/// never asked.
 #[test]
 fn a_refused_mapping_holds_nothing() {
     let world = World::new();

@@ -1,7 +1,9 @@
-//! Who may let go of the mmap lock half-way through a munmap: a test for each row of the table of callers in `docs/munmap.md`.
+//! Who may let go of the mmap lock half-way through a munmap: a test for each row of the table of callers in
+//! `docs/munmap.md`.
 //!
-//! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in a walk of the
-//! tables, which a flush waits for, and its thread tries the lock. And the write holds of the whole call are counted.
+//! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in
+//! a walk of the tables, which a flush waits for, and its thread tries the lock. And the write holds of the
+//! whole call are counted.
 
 use crate::support::*;
 use freehold::{

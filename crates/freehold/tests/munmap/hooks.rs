@@ -1,13 +1,15 @@
 //! A hook that calls back (C-6, C-8), and VMAs that were kept too long (C-7).
 //!
-//! munmap ran a hook of the architecture after it had downgraded its lock; the hook unmapped something itself, and waited
-//! for the lock that its caller held, or freed what its caller still used. Drivers kept a pointer to a VMA over the end of
-//! the lock, or took "the first VMA that ends above" for the one at the address.
+//! munmap ran a hook of the architecture after it had downgraded its lock; the hook unmapped something
+//! itself, and waited for the lock that its caller held, or freed what its caller still used. Drivers kept a
+//! pointer to a VMA over the end of the lock, or took "the first VMA that ends above" for the one at the
+//! address.
 //!
-//! No hook here is shown a guard or a VMA, and none runs with a lock of an address space held. What goes with the last VMA may
-//! call whatever it likes. A disk that is asked for a page may not, for its file's locks are held, which come after those of
-//! an address space: the checker of lock orders says so at once, and not only when two threads meet. That no VMA outlives
-//! its guard, the compiler sees to: see the examples that must not compile in `space/locking.rs`.
+//! No hook here is shown a guard or a VMA, and none runs with a lock of an address space held. What goes with
+//! the last VMA may call whatever it likes. A disk that is asked for a page may not, for its file's locks are
+//! held, which come after those of an address space: the checker of lock orders says so at once, and not only
+//! when two threads meet. That no VMA outlives its guard, the compiler sees to: see the examples that must
+//! not compile in `space/locking.rs`.
 
 use super::*;
 use freehold::{
@@ -121,7 +123,8 @@ fn a_disk_that_unmaps_what_is_written_back_is_caught() {
     );
 }
 
-/// C-6 as it was: what goes with the last VMA unmaps, maps and forks while the munmap that took the VMA is not over.
+/// C-6 as it was: what goes with the last VMA unmaps, maps and forks while the munmap that took the VMA is
+/// not over.
 #[test]
 fn a_file_that_unmaps_when_it_goes() {
     meddled(

@@ -1,7 +1,8 @@
-//! What a munmap leaves behind. A VMA of a file that was still in the file's tree when its range was handed out again: a
-//! truncation came by and took the new owner's page. Upper page tables above a mapping that was never touched: with the last
-//! VMA gone nobody remembered them. Sections, which went through every hole, however large. And a move that met a page table
-//! which a fault on a neighbour had made after the move had looked.
+//! What a munmap leaves behind. A VMA of a file that was still in the file's tree when its range was handed
+//! out again: a truncation came by and took the new owner's page. Upper page tables above a mapping that was
+//! never touched: with the last VMA gone nobody remembered them. Sections, which went through every hole,
+//! however large. And a move that met a page table which a fault on a neighbour had made after the move had
+//! looked.
 
 use super::*;
 use freehold::fault::Access;
@@ -26,8 +27,8 @@ fn tables_go_with_the_last_mapping_below_them() {
     });
 }
 
-/// A truncation of many pages holds the file's tree while another process unmaps one of them, untouched, and a third thread
-/// takes the address for something else as soon as it is free.
+/// A truncation of many pages holds the file's tree while another process unmaps one of them, untouched, and
+/// a third thread takes the address for something else as soon as it is free.
 #[test]
 fn a_truncation_leaves_the_next_owner_alone() {
     const PAGES: u64 = 20_000;

@@ -1,7 +1,8 @@
 //! VMAs that are going, and those who come by way of the file.
 //!
-//! A file's walkers find address spaces through the VMAs that are in the file's tree. munmap takes its VMAs out of there before it
-//! touches an entry: from then on all entries are its own. But it waits for the walkers, and nobody is to wait for them with it.
+//! A file's walkers find address spaces through the VMAs that are in the file's tree. munmap takes its VMAs
+//! out of there before it touches an entry: from then on all entries are its own. But it waits for the
+//! walkers, and nobody is to wait for them with it.
 
 use super::{gate::Gated, *};
 use freehold::{
@@ -62,7 +63,8 @@ fn a_table_of_huge_pages_is_not_shared_while_it_is_emptied() {
     }
 }
 
-/// A munmap of pages that were never touched, of a file that somebody walks: it waits for the walker, its address space does not.
+/// A munmap of pages that were never touched, of a file that somebody walks: it waits for the walker, its
+/// address space does not.
 #[test]
 fn nobody_waits_for_a_walker_with_it() {
     for locking in Locking::ALL.into_iter().filter(|locking| locking.unmap == Unmap::Released) {

@@ -1,4 +1,5 @@
-//! munmap: who holds which lock, what is refused, what is left behind. Numbers such as C-10 are those of `docs/hazards.md`.
+//! munmap: who holds which lock, what is refused, what is left behind. Numbers such as C-10 are those of
+//! `docs/hazards.md`.
 
 mod balance;
 mod callers;

@@ -1,7 +1,7 @@
 //! A munmap that is refused half-way takes nothing (C-10, C-30).
 //!
-//! The error is found at the far end of the range: a VMA that must not be cut there, a sealed one, one VMA too many. Done
-//! section by section, what lies in the first sections must not be gone by then.
+//! The error is found at the far end of the range: a VMA that must not be cut there, a sealed one, one VMA
+//! too many. Done section by section, what lies in the first sections must not be gone by then.
 
 use super::*;
 use freehold::{

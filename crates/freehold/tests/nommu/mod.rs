@@ -1,6 +1,6 @@
-//! Address spaces without an MMU, on a machine whose CPUs use frame numbers as they are: nothing here ever goes through a page
-//! table. The machine fills what is freed with a pattern and looks for it when it hands a frame out again, so a store to memory
-//! that was given back does not go unnoticed.
+//! Address spaces without an MMU, on a machine whose CPUs use frame numbers as they are: nothing here ever
+//! goes through a page table. The machine fills what is freed with a pattern and looks for it when it hands a
+//! frame out again, so a store to memory that was given back does not go unnoticed.
 
 mod anonymous;
 mod files;
@@ -39,7 +39,8 @@ impl Flat {
     fn with(config: Config) -> Self {
         let world = World::with(16 << 20, config);
         let regions = Regions::new(world.engine()).unwrap();
-        // The engine takes frames in advance; where there are not enough for a run it gives them back, here at once.
+        // The engine takes frames in advance; where there are not enough for a run it gives them back, here
+        // at once.
         let too_much = NoMmuSpace::new(&regions).unwrap().mmap(0, 1 << 40, RW, ANON, None, 0);
         assert_eq!(too_much, Err(MmapError::OutOfMemory));
         let idle = world.machine.accounting().frames;

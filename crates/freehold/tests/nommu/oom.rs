@@ -1,5 +1,6 @@
-//! Memory runs out in the middle of a call: every allocation of every call fails once, alone and together with all that follow.
-//! Afterwards everything is as it was, and the same call without failures does what it should.
+//! Memory runs out in the middle of a call: every allocation of every call fails once, alone and together
+//! with all that follow. Afterwards everything is as it was, and the same call without failures does what it
+//! should.
 
 use super::*;
 use freehold::error::Errno;

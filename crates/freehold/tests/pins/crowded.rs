@@ -1,4 +1,5 @@
-//! Frames with as many references as can be counted: what may last and be had without end is refused, and nothing wraps.
+//! Frames with as many references as can be counted: what may last and be had without end is refused, and
+//! nothing wraps.
 
 use super::*;
 use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};

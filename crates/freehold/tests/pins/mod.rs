@@ -1,5 +1,5 @@
-//! Pages pinned from outside: what is pinned and what is refused, and that a pin, its program, and the program's children each see
-//! what they should.
+//! Pages pinned from outside: what is pinned and what is refused, and that a pin, its program, and the
+//! program's children each see what they should.
 
 mod crowded;
 mod files;

@@ -1,8 +1,8 @@
-//! Where parts meet that were made one by one: direct files, probes, memory that fails, pages that move, write-back, truncation and
-//! forced access, in random order upon a fork tree, against plain numbers.
+//! Where parts meet that were made one by one: direct files, probes, memory that fails, pages that move,
+//! write-back, truncation and forced access, in random order upon a fork tree, against plain numbers.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with, `FREEHOLD_EFFORT=long` means thirty times as
-//! many.
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with,
+//! `FREEHOLD_EFFORT=long` means thirty times as many.
 
 mod storm;
 
@@ -305,7 +305,8 @@ impl Run {
             let (process, places) = &self.anon_vma[who];
             let child = Process::of(process.fork().unwrap());
             let mut places = places.clone();
-            // Of a mapping that has nothing of its own nothing is copied: what failed is looked for in the file again.
+            // Of a mapping that has nothing of its own nothing is copied: what failed is looked for in the
+            // file again.
             for (at, place) in &mut places {
                 if place.own == Own::Failed && child.load::<u64>(&mut self.cpus[0], *at).is_ok() {
                     assert!(place.file.is_some(), "{at:#x}");

@@ -3,8 +3,8 @@
 use super::*;
 use std::thread;
 
-/// The same calls, and others, from several threads at once: nothing is compared but what processes and files verify of themselves,
-/// what the machine's TLBs and frames do, and that all comes back.
+/// The same calls, and others, from several threads at once: nothing is compared but what processes and files
+/// verify of themselves, what the machine's TLBs and frames do, and that all comes back.
 #[test]
 fn a_storm_where_parts_meet() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());

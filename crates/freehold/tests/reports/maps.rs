@@ -67,8 +67,8 @@ fn the_memory_in_smaps() {
 
 #[test]
 fn what_is_there_all_the_time_is_always_reported() {
-    // C-70: one thread splits, joins and moves; another reads. A mapping that stays is seen at each pass, addresses ascend,
-    // and no gap is seen where there never was one.
+    // C-70: one thread splits, joins and moves; another reads. A mapping that stays is seen at each pass,
+    // addresses ascend, and no gap is seen where there never was one.
     for locking in [Locking::default(), Locking::ALL[0]] {
         let world = World::new();
         let process = world.process(locking);

@@ -1,4 +1,5 @@
-//! Readers that are in nobody's way: one VMA by address, by what it must be, and without a lock; a program's arguments.
+//! Readers that are in nobody's way: one VMA by address, by what it must be, and without a lock; a program's
+//! arguments.
 
 use crate::support::*;
 use freehold::{

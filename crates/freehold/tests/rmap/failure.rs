@@ -198,7 +198,8 @@ fn a_clean_page_of_a_file_is_read_again() {
         assert_eq!(world.fail(process, private), Damage::Lost);
         assert_told(world, &[(process, private)]);
         assert_eq!((load(process, cpu, private), load(process, cpu, shared)), (failed(private), Ok(7)));
-        // Neither a hole in the file nor a truncation before it bring that copy back; one that cuts it off ends the marker.
+        // Neither a hole in the file nor a truncation before it bring that copy back; one that cuts it off
+        // ends the marker.
         file.mapping().punch(0..PAGE).unwrap();
         assert_eq!(load(process, cpu, private), failed(private));
         file.mapping().truncate(0).unwrap();
@@ -258,7 +259,8 @@ fn shared_memory_has_no_other_copy() {
             (mapping.read_at(0, &mut bytes), FillError::Lost.errno()),
             (Err(FillError::Lost), Errno::EIO)
         );
-        // Cut off, it is a page as any other for who had not mapped it; the others take the marker away first.
+        // Cut off, it is a page as any other for who had not mapped it; the others take the marker away
+        // first.
         mapping.punch(0..PAGE).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
         process.madvise(at, PAGE, Advice::DontNeed).unwrap();

@@ -1,5 +1,5 @@
-//! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that remember: every
-//! scenario under every design of the locks, a file's included.
+//! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that
+//! remember: every scenario under every design of the locks, a file's included.
 
 use crate::support::*;
 use freehold::{
@@ -257,7 +257,8 @@ fn the_largest_file_is_cut_and_written_back() {
         let mapping = Mapping::new(world.engine(), Disk, LARGEST, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
         let last = LARGEST / PAGE;
-        // Pages at the start, in the midst and at the end; two VMAs begin where others end, and one lies over three of them.
+        // Pages at the start, in the midst and at the end; two VMAs begin where others end, and one lies over
+        // three of them.
         let places = [0, 1, 5, 1 << 20, (1 << 20) + 1, last - 1];
         for (n, index) in (0..).zip(places) {
             process

@@ -180,7 +180,8 @@ fn a_huge_page_is_asked_as_one() {
     });
 }
 
-/// C-27: the page is unmapped for its move, and back in its place when that fails; what then cuts it off finds it mapped again.
+/// C-27: the page is unmapped for its move, and back in its place when that fails; what then cuts it off
+/// finds it mapped again.
 #[test]
 fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
     everywhere(|world, process, cpu| {

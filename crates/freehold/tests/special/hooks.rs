@@ -1,4 +1,5 @@
-//! C-31: hooks that fail, call back, or are called for what never was; C-30: private data that is freed twice.
+//! C-31: hooks that fail, call back, or are called for what never was; C-30: private data that is freed
+//! twice.
 
 use super::*;
 use freehold::{
@@ -158,8 +159,8 @@ fn a_hook_cannot_exchange_the_file() {
     });
 }
 
-/// What a driver may ask for, and what it gets for asking anything else; a request for private memory is whole or left to
-/// faults.
+/// What a driver may ask for, and what it gets for asking anything else; a request for private memory is
+/// whole or left to faults.
 #[test]
 fn a_request_is_within_limits() {
     struct Greedy(Pfn);

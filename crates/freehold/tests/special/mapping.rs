@@ -104,7 +104,8 @@ fn private_stores_are_copies() {
     }
 }
 
-/// The driver's flags, within limits: what it may not do fails the call, and nothing is left of it (C-31 d, e).
+/// The driver's flags, within limits: what it may not do fails the call, and nothing is left of it (C-31 d,
+/// e).
 #[test]
 fn a_driver_may_take_rights_away_and_mark_its_vmas() {
     let manner =
@@ -128,8 +129,8 @@ fn a_driver_may_take_rights_away_and_mark_its_vmas() {
     }
 }
 
-/// Merging comes after the hook, by its flags and private data: two mappings are one only over the same data, and pieces of
-/// one mapping are one again. A VMA with hooks may grow and is not swallowed.
+/// Merging comes after the hook, by its flags and private data: two mappings are one only over the same data,
+/// and pieces of one mapping are one again. A VMA with hooks may grow and is not swallowed.
 #[test]
 fn neighbours_merge_by_their_private_data() {
     for (one_for_all, add, expected) in [
@@ -242,7 +243,8 @@ fn advice_locks_and_transfers() {
         assert_eq!(board.word(0), Board::number(0));
         process.munlockall().unwrap();
     });
-    // Without flags that say so, it is no memory for others all the same: it may be taken back while they have it.
+    // Without flags that say so, it is no memory for others all the same: it may be taken back while they
+    // have it.
     on_board(by_faults(), |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         process.store(cpu, BASE, 3u64).unwrap();

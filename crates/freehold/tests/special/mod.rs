@@ -1,5 +1,5 @@
-//! Mappings by an embedder's own rules: a device's memory, a crash dump, the vdso. Numbers such as C-31 are those of the list of
-//! hazards.
+//! Mappings by an embedder's own rules: a device's memory, a crash dump, the vdso. Numbers such as C-31 are
+//! those of the list of hazards.
 
 mod hooks;
 mod mapping;

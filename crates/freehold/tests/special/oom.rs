@@ -1,8 +1,8 @@
-//! Memory runs out where devices are mapped, cut, moved, shared, and copied (C-10, C-31, C-47, C-64): every allocation of every
-//! call fails once, alone or with all that follow.
+//! Memory runs out where devices are mapped, cut, moved, shared, and copied (C-10, C-31, C-47, C-64): every
+//! allocation of every call fails once, alone or with all that follow.
 //!
-//! Afterwards everything is as it was, but for VMAs that may stay cut and for what a mapping was to replace; each VMA that is there
-//! is open, and no other; and the same call succeeds.
+//! Afterwards everything is as it was, but for VMAs that may stay cut and for what a mapping was to replace;
+//! each VMA that is there is open, and no other; and the same call succeeds.
 
 use super::{
     support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},

@@ -1,5 +1,5 @@
-//! Random calls on mappings of a device, by a process and its children: each VMA that is there was opened, and nothing else
-//! is (C-31, C-33); what is mapped shows what it should (C-30).
+//! Random calls on mappings of a device, by a process and its children: each VMA that is there was opened,
+//! and nothing else is (C-31, C-33); what is mapped shows what it should (C-30).
 
 use super::*;
 use freehold::space::{Advice, LockFlags, RemapFlags};
@@ -63,7 +63,8 @@ impl Player<'_> {
                 let moved = process.mremap(at, len, len, flags, BASE + to * PAGE).is_ok();
                 let found: Vec<_> = (0..pages).map(|page| self.known.get(&(first + page)).copied()).collect();
                 if to.abs_diff(first) >= pages {
-                    // What was in the way may be gone even if the move was refused, and of several VMAs some have moved.
+                    // What was in the way may be gone even if the move was refused, and of several VMAs some
+                    // have moved.
                     forget(&mut self.known, to, pages);
                     forget(&mut self.known, first, pages);
                 }

@@ -62,7 +62,8 @@ fn frames_go_from_everybody() {
     }
 }
 
-/// A revocation from inside the hook, after it has answered: the hook is asked again, and its old answer is never mapped.
+/// A revocation from inside the hook, after it has answered: the hook is asked again, and its old answer is
+/// never mapped.
 #[test]
 fn an_answer_that_is_old_is_not_used() {
     for hook in ["fault", "mkwrite", "mmap", "mapped"] {
@@ -90,7 +91,8 @@ fn an_answer_that_is_old_is_not_used() {
     }
 }
 
-/// A driver that takes back whatever it has answered, for ever: the call that it keeps going ends with a fatal signal.
+/// A driver that takes back whatever it has answered, for ever: the call that it keeps going ends with a
+/// fatal signal.
 #[test]
 fn answers_that_are_always_old_end_with_a_signal() {
     for hook in ["fault", "mmap"] {
@@ -133,7 +135,8 @@ fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<M
     });
 }
 
-/// On threads: what a revocation has taken is never seen again, whoever maps, faults, forks, moves and unmaps meanwhile.
+/// On threads: what a revocation has taken is never seen again, whoever maps, faults, forks, moves and unmaps
+/// meanwhile.
 #[test]
 fn nobody_sees_a_frame_that_is_gone() {
     const ROUNDS: u64 = if cfg!(debug_assertions) { 60 } else { 400 };

@@ -1,4 +1,5 @@
-//! The vdso and its data: a pair of VMAs that come together or not at all, and are neither cut nor merged nor grown.
+//! The vdso and its data: a pair of VMAs that come together or not at all, and are neither cut nor merged nor
+//! grown.
 
 use super::*;
 use freehold::{
@@ -164,7 +165,8 @@ fn the_last_vma_that_the_limit_allows() {
     }
 }
 
-/// Moved whole, one after the other as Linux's programs do, and told where to; not cut, not grown, not doubled (C-30).
+/// Moved whole, one after the other as Linux's programs do, and told where to; not cut, not grown, not
+/// doubled (C-30).
 #[test]
 fn a_pair_moves_whole() {
     everywhere(|world, process, cpu| {

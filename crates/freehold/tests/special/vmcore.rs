@@ -1,9 +1,9 @@
-//! A crash dump's memory as /proc/vmcore maps it: headers that the kernel has made, then piece by piece the memory of the machine
-//! that crashed, of which some cannot be mapped.
+//! A crash dump's memory as /proc/vmcore maps it: headers that the kernel has made, then piece by piece the
+//! memory of the machine that crashed, of which some cannot be mapped.
 //!
-//! Seeds 000 and 001 name this as a caller of munmap: when a piece could not be mapped, the hook unmapped what it had mapped so far,
-//! under the lock that mmap held. Here the hook gives up, and nothing was mapped (C-31 a, c). Until the mapping is there nobody
-//! sees any of it, and the lock is held throughout.
+//! Seeds 000 and 001 name this as a caller of munmap: when a piece could not be mapped, the hook unmapped
+//! what it had mapped so far, under the lock that mmap held. Here the hook gives up, and nothing was mapped
+//! (C-31 a, c). Until the mapping is there nobody sees any of it, and the lock is held throughout.
 
 use super::*;
 use freehold::{

@@ -50,7 +50,8 @@ pub struct Point {
 }
 
 impl Point {
-    /// Makes a call in which memory runs out there. It fails no more when the call panics: what reports that needs memory.
+    /// Makes a call in which memory runs out there. It fails no more when the call panics: what reports that
+    /// needs memory.
     pub fn fail<R>(&self, call: impl FnOnce() -> R) -> R {
         struct Stop<'p>(&'p Point);
         impl Drop for Stop<'_> {
@@ -75,8 +76,9 @@ impl fmt::Display for Point {
     }
 }
 
-/// Repeats an attempt with a failure at every allocation in turn, of each of these kinds, until one is not reached. The attempt says
-/// by [`Point::fail`] which call it is about. How many were reached, once for each kind.
+/// Repeats an attempt with a failure at every allocation in turn, of each of these kinds, until one is not
+/// reached. The attempt says by [`Point::fail`] which call it is about. How many were reached, once for each
+/// kind.
 pub fn at_every_allocation(kinds: &[Failure], mut attempt: impl FnMut(&Point)) -> u64 {
     let reached = try_at_every_allocation(kinds, |point| {
         attempt(point);
@@ -111,8 +113,8 @@ pub fn try_at_every_allocation<E>(
     Ok(reached)
 }
 
-/// Has `hog` take frames until `spare` are left of those that this CPU keeps, which is 256 at most. `start` is a place where
-/// nothing is.
+/// Has `hog` take frames until `spare` are left of those that this CPU keeps, which is 256 at most. `start`
+/// is a place where nothing is.
 pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, spare: u64) {
     const KEPT: u64 = 256;
     // No room for a huge page.
@@ -130,8 +132,8 @@ pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, s
     }
 }
 
-/// Has `hog` take VMAs until `spare` are left of those that the slab has made, 32 at a time. Others have `live` by now; `start`
-/// is a place where nothing is.
+/// Has `hog` take VMAs until `spare` are left of those that the slab has made, 32 at a time. Others have
+/// `live` by now; `start` is a place where nothing is.
 pub fn use_up_vmas(hog: &Process, live: u64, start: u64, spare: u64) {
     const CHUNK: u64 = 32;
     let live = live + hog.counts().map_count;

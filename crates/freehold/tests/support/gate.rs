@@ -1,5 +1,5 @@
-//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a frame. And one that says
-//! when somebody waits for a grace period.
+//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a
+//! frame. And one that says when somebody waits for a grace period.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![expect(
     unsafe_code,

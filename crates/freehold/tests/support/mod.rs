@@ -1,4 +1,5 @@
-//! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped where.
+//! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped
+//! where.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod board;
@@ -8,7 +9,8 @@ pub mod heap;
 pub mod public_calls;
 pub mod storage;
 
-// The engine on this machine is compiled with that crate, once for all test programs: they take seconds less to build.
+// The engine on this machine is compiled with that crate, once for all test programs: they take seconds less
+// to build.
 pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
@@ -113,7 +115,8 @@ pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &P
     }
 }
 
-/// Makes a call on a thread of its own that is killed as it looks for a fatal signal for the first time, which it must.
+/// Makes a call on a thread of its own that is killed as it looks for a fatal signal for the first time,
+/// which it must.
 pub fn killed<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let thread = || {
         Task::current().interrupt_wait(1);
@@ -167,7 +170,8 @@ pub fn assert_filled(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, fir
     }
 }
 
-/// Frames that a test took from the machine, and gives back when nothing maps them any more, as an argument of the engine.
+/// Frames that a test took from the machine, and gives back when nothing maps them any more, as an argument
+/// of the engine.
 pub fn foreign(first: Pfn, count: u64) -> ForeignFrames {
     // SAFETY: see above; or nothing ever asks for them.
     unsafe { ForeignFrames::new(first, count) }

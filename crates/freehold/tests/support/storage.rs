@@ -1,4 +1,5 @@
-//! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the power fails.
+//! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the
+//! power fails.
 
 use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,

@@ -1,7 +1,8 @@
 //! Memory runs out in the middle of any call, on any kind of memory (C-10, C-47, C-55, C-64).
 //!
-//! Operations x states: every call of [`OPS`] is made on memory of each kind of [`STATES`], and every allocation of it fails
-//! once, alone and together with all that follow. Afterwards no lock is held, `check` holds, and
+//! Operations x states: every call of [`OPS`] is made on memory of each kind of [`STATES`], and every
+//! allocation of it fails once, alone and together with all that follow. Afterwards no lock is held, `check`
+//! holds, and
 //!
 //! ```text
 //! the call failed     everything is as it was, or as the operation's `Left` says that Linux leaves it too;
@@ -9,8 +10,8 @@
 //! the call succeeded  it did without: everything is as after a call that met no failure
 //! ```
 //!
-//! and in the end all memory is back. `complete.rs` compares the list of operations with the public methods in the sources, so that
-//! a new one cannot be forgotten.
+//! and in the end all memory is back. `complete.rs` compares the list of operations with the public methods
+//! in the sources, so that a new one cannot be forgotten.
 
 mod complete;
 mod ops;

@@ -9,8 +9,8 @@ mod userfaults;
 use super::{scene::Scene, *};
 use freehold::{fault::FaultError, object::FillError};
 
-/// What a call that failed, or did with less, may leave behind, besides what it would have done. As Linux does: a call that works
-/// its way from left to right does not undo what it has done when memory runs out.
+/// What a call that failed, or did with less, may leave behind, besides what it would have done. As Linux
+/// does: a call that works its way from left to right does not undo what it has done when memory runs out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     /// Nothing but where VMAs are cut.

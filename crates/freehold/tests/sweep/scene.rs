@@ -1,4 +1,5 @@
-//! A process with one stretch of memory of some kind, everything that calls need beside it, and what of all that can be seen.
+//! A process with one stretch of memory of some kind, everything that calls need beside it, and what of all
+//! that can be seen.
 
 use super::{ops::Op, stage::Stage, support::failure::Point, *};
 use freehold::{

@@ -1,5 +1,5 @@
-//! What scenes of one kind of memory have in common, one after the other: a machine, its engine, and a process that keeps what the
-//! engine has in store, so that every allocation asks for memory that can fail.
+//! What scenes of one kind of memory have in common, one after the other: a machine, its engine, and a
+//! process that keeps what the engine has in store, so that every allocation asks for memory that can fail.
 
 use super::{
     board::{Board, PAGES},
@@ -115,7 +115,8 @@ impl Stage {
         (in_use.frames, in_use.tables, in_use.spaces)
     }
 
-    /// All that the scene had is back; but memory that has failed, and what other processors keep of what they were given.
+    /// All that the scene had is back; but memory that has failed, and what other processors keep of what
+    /// they were given.
     pub fn check_that_all_is_back(&mut self) {
         if self.segment.is_removed() || (0..4).any(|index| self.segment.mapping().has_page(index)) {
             self.segment = Segment::new(self.world.engine(), 7, 4 * PAGE).unwrap();
@@ -125,8 +126,9 @@ impl Stage {
         let (frames, tables, spaces) = self.count();
         let what = || format!("{} of {}", self.doing, self.state.name);
         let kept = frames as i64 - self.in_use.0 as i64;
-        // A pager's thread is another processor, which keeps some of the frames that it was given; and a huge page of which a frame
-        // has failed leaves its pool. Then they are counted when the stage ends.
+        // A pager's thread is another processor, which keeps some of the frames that it was given; and a huge
+        // page of which a frame has failed leaves its pool. Then they are counted when the stage
+        // ends.
         assert!(
             kept == 0 || self.state.features.is_some() || failed > 0,
             "{}: {kept} frames were leaked",

@@ -198,8 +198,8 @@ fn holes_in_files_are_told() {
     });
 }
 
-/// Nobody waits for ever: the sender is killed, or the context closed. Then nothing is in the way of fills any more, and a child whose
-/// context nobody took is not registered.
+/// Nobody waits for ever: the sender is killed, or the context closed. Then nothing is in the way of fills
+/// any more, and a child whose context nobody took is not registered.
 #[test]
 fn senders_go_on() {
     everywhere(|world, process, cpu| {

@@ -1,4 +1,5 @@
-//! A change that begins in the middle of a fill: what is put after it began would be put where the pager has not heard of the change.
+//! A change that begins in the middle of a fill: what is put after it began would be put where the pager has
+//! not heard of the change.
 
 use super::{gate::Gated, *};
 use freehold::space::{AddressSpace, Advice};

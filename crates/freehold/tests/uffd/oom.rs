@@ -1,5 +1,5 @@
-//! C-10, C-55: every allocation of every call fails once, alone or with all that follow. Either the call fails and can be tried again,
-//! or it did without.
+//! C-10, C-55: every allocation of every call fails once, alone or with all that follow. Either the call
+//! fails and can be tried again, or it did without.
 
 use super::{
     support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},

@@ -19,7 +19,8 @@ fn c54_close_wakes_every_kind() {
                 scope.spawn(move || f(&mut world.machine.cpu(number)))
             };
             let uffd = &uffd;
-            // A load, a store, a store to what is protected, a minor fault, a debugger, populating, a part that is unmapped, a fork.
+            // A load, a store, a store to what is protected, a minor fault, a debugger, populating, a part
+            // that is unmapped, a fork.
             run(1, Box::new(|cpu| assert_eq!(process.load(cpu, page(1)), Ok(0u64))));
             run(2, Box::new(|cpu| process.store(cpu, page(2), 2u64).unwrap()));
             run(3, Box::new(|cpu| process.store(cpu, page(0), 3u64).unwrap()));
@@ -58,7 +59,8 @@ fn c54_close_wakes_readers() {
     });
 }
 
-/// C-25: the page that is waited for is unmapped, and another file's is there when the sleeper looks again; or nothing.
+/// C-25: the page that is waited for is unmapped, and another file's is there when the sleeper looks again;
+/// or nothing.
 #[test]
 fn c25_the_page_goes_while_it_is_waited_for() {
     everywhere(|world, process, _| {

@@ -1,4 +1,5 @@
-//! Step 0: faults a second of programs that map files, read or write every page, and unmap, again and again, by the design of munmap.
+//! Step 0: faults a second of programs that map files, read or write every page, and unmap, again and again,
+//! by the design of munmap.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};

@@ -1,4 +1,5 @@
-//! Step 3: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared page tables where they are.
+//! Step 3: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared
+//! page tables where they are.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};

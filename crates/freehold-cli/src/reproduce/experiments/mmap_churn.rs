@@ -72,7 +72,8 @@ impl Experiment for MmapChurn {
     }
 }
 
-/// How fast, and then for a part of the turn what is waited for: to know that takes two looks at the clock for each hold.
+/// How fast, and then for a part of the turn what is waited for: to know that takes two looks at the clock
+/// for each hold.
 fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (operations, _) = churn(world, process, threads, scale.turn * 3 / 4)?;
     let watched = world.watched(process.locking())?;

@@ -1,4 +1,5 @@
-//! Steps 0 and 1: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and design.
+//! Steps 0 and 1: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and
+//! design.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};

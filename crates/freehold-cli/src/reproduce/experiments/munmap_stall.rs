@@ -1,4 +1,5 @@
-//! Steps 0 and 1: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120 seconds.
+//! Steps 0 and 1: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120
+//! seconds.
 
 use super::Experiment;
 use super::victim::Victim;
@@ -32,7 +33,8 @@ enum Side {
 }
 
 impl Side {
-    /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with faults as now.
+    /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with
+    /// faults as now.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
             Side::Design(Locking { unmap, fault, hugetlb: freehold::space::HugetlbLock::VmaLock })
@@ -178,7 +180,8 @@ struct Watch<'f> {
 }
 
 impl Watch<'_> {
-    /// Does `operation`, which tells how long it took, until the munmap is over. What ended after its beginning counts as beside it.
+    /// Does `operation`, which tells how long it took, until the munmap is over. What ended after its
+    /// beginning counts as beside it.
     fn until_told(&mut self, operation: &mut dyn FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<()> {
         loop {
             let nanoseconds = operation()?.as_nanos() as u64;
@@ -332,8 +335,8 @@ fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
     Table { title, columns, rows: rows.collect() }
 }
 
-/// Which part of the time went into operations that took longer than a time. Of a hundred operations that wait for a moment and one that waits
-/// for all of the munmap, this says what matters to who waits.
+/// Which part of the time went into operations that took longer than a time. Of a hundred operations that
+/// wait for a moment and one that waits for all of the munmap, this says what matters to who waits.
 fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     let line = |(side, turns): (&Side, &Vec<Turn>)| {
         let points = (5..=31).map(|power| {
@@ -350,7 +353,8 @@ fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     }
 }
 
-/// Which part of the sum of all values is of those larger than `limit`; a value counts as much as the largest of its bucket.
+/// Which part of the sum of all values is of those larger than `limit`; a value counts as much as the largest
+/// of its bucket.
 fn longer(times: &Histogram, limit: u64) -> f64 {
     let sum = |from: u64| -> u64 {
         times

@@ -1,4 +1,5 @@
-//! Step 4: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock that faults take.
+//! Step 4: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock
+//! that faults take.
 
 use super::{Experiment, published};
 use crate::reproduce::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
@@ -111,8 +112,9 @@ fn sides(scale: &Scale) -> usize {
     2 + usize::from(host(scale))
 }
 
-/// Lets all threads begin at once, again and again until a turn is over, and counts the time of their faults alone. `round` makes what they
-/// fault in, which ends when it is dropped; `fault` is one thread's part, which tells when it begins.
+/// Lets all threads begin at once, again and again until a turn is over, and counts the time of their faults
+/// alone. `round` makes what they fault in, which ends when it is dropped; `fault` is one thread's part,
+/// which tells when it begins.
 fn rounds<M: Sync>(
     threads: usize,
     pages: u64,

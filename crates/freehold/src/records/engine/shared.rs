@@ -5,7 +5,8 @@ use crate::{PAGE_SIZE, platform::Platform};
 use freehold_pagetable::Level;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// Where shared memory has huge pages, as /sys/kernel/mm/transparent_hugepage/shmem_enabled and the mount option `huge` of a tmpfs say it.
+/// Where shared memory has huge pages, as /sys/kernel/mm/transparent_hugepage/shmem_enabled and the mount
+/// option `huge` of a tmpfs say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum SharedHuge {
@@ -45,14 +46,16 @@ impl SharedHuge {
     }
 }
 
-/// How much shared memory a first access brings into the file's cache, and maps, where it brings more than a page: the largest block of these
-/// sizes that lies at a multiple of its size in the file and in memory, within the VMA, and of which nothing is in the cache yet. Each
-/// field but the first is a sum of sizes in bytes, those whose file /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled has this
-/// word; what is none of [`SIZES`](Self::SIZES) counts for nothing. They are for memory without a name: memfds and shared anonymous memory.
-/// Segments of System V, and files [of a mount](crate::object::Mapping::set_mount_huge), have blocks of 2 MiB or none.
+/// How much shared memory a first access brings into the file's cache, and maps, where it brings more than a
+/// page: the largest block of these sizes that lies at a multiple of its size in the file and in memory,
+/// within the VMA, and of which nothing is in the cache yet. Each field but the first is a sum of sizes in
+/// bytes, those whose file /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled has this
+/// word; what is none of [`SIZES`](Self::SIZES) counts for nothing. They are for memory without a name:
+/// memfds and shared anonymous memory. Segments of System V, and files [of a
+/// mount](crate::object::Mapping::set_mount_huge), have blocks of 2 MiB or none.
 ///
-/// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` keep all of them away. A block of 2 MiB is mapped by small pages. What lies behind the end
-/// of the file does not come.
+/// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` keep all of them away. A block of 2 MiB is mapped by small pages.
+/// What lies behind the end of the file does not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SharedBlocks {
     /// What segments get, and sizes that inherit it.
@@ -136,7 +139,8 @@ impl SharedBlocks {
 impl<P: Platform> Engine<P> {
     /// The blocks that shared memory gets.
     pub fn shared_blocks(&self) -> SharedBlocks {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or after.
+        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
+        // after.
         SharedBlocks::of(self.shared_blocks.load(Relaxed))
     }
 

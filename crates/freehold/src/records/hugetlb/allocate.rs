@@ -9,16 +9,19 @@ use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> Mapping<P> {
-    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file (fallocate).
+    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file
+    /// (fallocate).
     ///
     /// # Errors
     ///
-    /// The pool has no page left, a seal forbids it, the file would become larger than any may be, or no memory. The size is what it
-    /// was, and beyond it there is no page. Pages that came inside the file stay, as on Linux.
+    /// The pool has no page left, a seal forbids it, the file would become larger than any may be, or no
+    /// memory. The size is what it was, and beyond it there is no page. Pages that came inside the file
+    /// stay, as on Linux.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing; then as [`fill`](Self::fill). On failure the invalidate lock for writing.
+    /// The file's content lock for writing; then as [`fill`](Self::fill). On failure the invalidate lock for
+    /// writing.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
         let Some(huge) = self.huge.as_ref().filter(|_| !bytes.is_empty()) else {
             return Err(FillError::Invalid);
@@ -45,7 +48,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was not reserved before.
+    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was
+    /// not reserved before.
     fn fill_beyond(&self, huge: &HugeFile, index: u64, fresh: &IndexSet) -> Result<(), FillError> {
         if !huge.reserves.is_reserved::<P>(index) {
             fresh.insert::<P>(index..index + 1)?;
@@ -59,7 +63,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was never published.
+    /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was
+    /// never published.
     fn take_back(&self, huge: &HugeFile, pages: Range<u64>, fresh: &IndexSet) {
         let pages_go = self.invalidate.write();
         for index in pages.clone() {
@@ -76,7 +81,8 @@ impl<P: Platform> Mapping<P> {
             }
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
-                // Without memory to forget the page, its place stays reserved: then the pool keeps the reservation as well.
+                // Without memory to forget the page, its place stays reserved: then the pool keeps the
+                // reservation as well.
                 if !forgotten {
                     self.engine().memory().restore_reservation(pfn, huge.size);
                 }

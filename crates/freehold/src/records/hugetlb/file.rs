@@ -1,7 +1,8 @@
 //! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and what MAP_HUGETLB maps.
 //!
-//! Their pages come and go by the rules of every file ([`object`](crate::object)), in units of huge pages. What differs is where a
-//! page is taken from, what was reserved of it, and that page tables are left and not only emptied when it goes.
+//! Their pages come and go by the rules of every file ([`object`](crate::object)), in units of huge pages.
+//! What differs is where a page is taken from, what was reserved of it, and that page tables are left and not
+//! only emptied when it goes.
 
 use super::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
@@ -25,7 +26,8 @@ use freehold_sync::{
 pub(crate) struct HugeFile {
     pub(super) size: HugePageSize,
     pub(super) reserves: FileReserves,
-    /// How many walks need VMAs without shared tables: no VMA shares another while there is one. Changed under i_mmap exclusively.
+    /// How many walks need VMAs without shared tables: no VMA shares another while there is one. Changed
+    /// under i_mmap exclusively.
     pub(crate) apart: AtomicU32,
 }
 
@@ -77,10 +79,11 @@ impl HugeFile {
     }
 }
 
-/// The right to reserve pages of a file of huge pages to a shared mapping, and to enlarge the file: its content lock for writing.
+/// The right to reserve pages of a file of huge pages to a shared mapping, and to enlarge the file: its
+/// content lock for writing.
 ///
-/// That lock comes before the locks of address spaces. So mmap takes it first, then asks everything that can be refused, and uses
-/// the right last: a call that fails leaves no reservation and no new size behind.
+/// That lock comes before the locks of address spaces. So mmap takes it first, then asks everything that can
+/// be refused, and uses the right last: a call that fails leaves no reservation and no new size behind.
 pub(crate) struct Reserving<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     huge: &'m HugeFile,
@@ -88,7 +91,8 @@ pub(crate) struct Reserving<'m, P: Platform> {
 }
 
 impl<P: Platform> Reserving<'_, P> {
-    /// Reserves every page of `bytes`, if `reserved`; with `enlarge` the file reaches at least that far from now on.
+    /// Reserves every page of `bytes`, if `reserved`; with `enlarge` the file reaches at least that far from
+    /// now on.
     ///
     /// # Errors
     ///
@@ -107,8 +111,9 @@ impl<P: Platform> Reserving<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of memfd_create(MFD_HUGETLB). Its pages come from the
-    /// [pool](Engine::huge_pool); it has none yet, and has none reserved before it is mapped.
+    /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of
+    /// memfd_create(MFD_HUGETLB). Its pages come from the [pool](Engine::huge_pool); it has none yet, and
+    /// has none reserved before it is mapped.
     ///
     /// # Errors
     ///
@@ -135,8 +140,8 @@ impl<P: Platform> Mapping<P> {
         self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
     }
 
-    /// Brings a page into the cache, unless it is there: from its reservation, or from what the pool has not reserved. Under the
-    /// invalidate lock, inside the file.
+    /// Brings a page into the cache, unless it is there: from its reservation, or from what the pool has not
+    /// reserved. Under the invalidate lock, inside the file.
     ///
     /// # Locks
     ///
@@ -193,7 +198,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing, until the value is dropped. The caller holds no lock of an address space.
+    /// The file's content lock for writing, until the value is dropped. The caller holds no lock of an
+    /// address space.
     pub(crate) fn reserving(&self) -> Result<Option<Reserving<'_, P>>, Killed> {
         let Some(huge) = &self.huge else { return Ok(None) };
         Ok(Some(Reserving { mapping: self, huge, _content: self.content.write_killable()? }))

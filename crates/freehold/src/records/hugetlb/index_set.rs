@@ -1,4 +1,5 @@
-//! A set of page offsets, kept as runs: what a reserve map needs, where nearly always all pages of a mapping are in or out.
+//! A set of page offsets, kept as runs: what a reserve map needs, where nearly always all pages of a mapping
+//! are in or out.
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
@@ -16,7 +17,8 @@ type Runs<'s, P> = SpinGuard<'s, Vec<Range<u64>>, P>;
 /// The runs, locked, with room for one more.
 struct Roomy<'s, P: Platform> {
     runs: Runs<'s, P>,
-    /// What they lay in before, or room that was not needed: freed after the lock, in the order of these fields.
+    /// What they lay in before, or room that was not needed: freed after the lock, in the order of these
+    /// fields.
     _spent: Vec<Range<u64>>,
 }
 

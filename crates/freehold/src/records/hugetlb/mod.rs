@@ -43,7 +43,8 @@ impl<P: Platform> Hugetlb<P> {
         Ok(Hugetlb { mutexes, stats })
     }
 
-    /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private copy of it.
+    /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private
+    /// copy of it.
     pub fn fault_mutex(&self, mapping: &Mapping<P>, index: u64) -> RwSemWriteGuard<'_, P> {
         self.mutexes[mutex_of(core::ptr::from_ref(mapping).addr(), index)].0.write()
     }
@@ -56,8 +57,8 @@ fn mutex_of(mapping: usize, index: u64) -> usize {
 }
 
 impl<P: Platform> Engine<P> {
-    /// What a VMA of huge pages has besides. One that is shared does without, where there is no memory for it: it shares no
-    /// tables then.
+    /// What a VMA of huge pages has besides. One that is shared does without, where there is no memory for
+    /// it: it shares no tables then.
     pub(crate) fn hugetlb_part(
         &self,
         attrs: &Attrs<'_, P>,
@@ -77,8 +78,9 @@ impl<P: Platform> Engine<P> {
         self.memory().huge_pool(size)
     }
 
-    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns how many it has then.
-    /// Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as surplus until they are not.
+    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns
+    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved,
+    /// stay as surplus until they are not.
     ///
     /// # Locks
     ///

@@ -9,8 +9,8 @@
 //!
 //! The parts into which such a VMA is cut share its set, by offsets in the file, and mremap hands it on.
 //!
-//! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files without a page, and
-//! of all owners not used up.
+//! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files
+//! without a page, and of all owners not used up.
 
 use super::{HugePageSize, index_set::IndexSet};
 use crate::{
@@ -35,12 +35,14 @@ impl Reserves {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
     }
 
-    /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for writing.
+    /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for
+    /// writing.
     pub fn is_reserved<P: Platform>(&self, index: u64) -> bool {
         !self.used.contains::<P>(index)
     }
 
-    /// The reservation of a page is used up, or that of one without reservation is not to be looked for any more.
+    /// The reservation of a page is used up, or that of one without reservation is not to be looked for any
+    /// more.
     ///
     /// # Errors
     ///
@@ -104,7 +106,8 @@ impl<P: Platform> Drop for PendingReservation<P> {
 }
 
 impl<P: Platform> Vma<P> {
-    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used up.
+    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used
+    /// up.
     pub(crate) fn end_reservations(&self, engine: &Engine<P>) {
         let Some(own) = self.hugetlb() else { return };
         let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
@@ -148,7 +151,8 @@ impl FileReserves {
         self.offsets.remove::<P>(index..index + 1).map(drop)
     }
 
-    /// Reserves every page of `range` that is not, or has not come. Under the file's content lock for writing.
+    /// Reserves every page of `range` that is not, or has not come. Under the file's content lock for
+    /// writing.
     ///
     /// # Errors
     ///
@@ -173,7 +177,8 @@ impl FileReserves {
         added.map(|_| true)
     }
 
-    /// Makes sure that the next [`cut`](Self::cut) needs no memory. Like that, with the file's invalidate lock for writing.
+    /// Makes sure that the next [`cut`](Self::cut) needs no memory. Like that, with the file's invalidate
+    /// lock for writing.
     pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
         self.offsets.prepare::<P>()
     }

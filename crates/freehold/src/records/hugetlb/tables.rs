@@ -1,17 +1,19 @@
 //! PMD tables that address spaces share, and the lock of a VMA that keeps them where a fault has found them.
 //!
-//! Two VMAs that map the same part of a file alike, 1 GiB of it at least and at such addresses that one table serves both,
-//! use one table. The first fault in such a span looks among the file's VMAs for one that has a table already.
+//! Two VMAs that map the same part of a file alike, 1 GiB of it at least and at such addresses that one table
+//! serves both, use one table. The first fault in such a span looks among the file's VMAs for one that has a
+//! table already.
 //!
 //! ```text
 //! share      i_mmap shared      find a table; hang it in; both from then on see each other's entries
 //! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for who walks it without locks
 //! ```
 //!
-//! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes one away
-//! and flushes its own processors alone, unshares first, and must then stay alone until done ([`UnsharedTables`]). As long as a VMA
-//! [allows sharing](HugetlbVma) others may share its tables, and it theirs; but in no VMA of a file while somebody who walks over all of them
-//! waits for one that is busy ([`apart`](super::file::HugeFile)).
+//! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes
+//! one away and flushes its own processors alone, unshares first, and must then stay alone until done
+//! ([`UnsharedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and it
+//! theirs; but in no VMA of a file while somebody who walks over all of them waits for one that is busy
+//! ([`apart`](super::file::HugeFile)).
 //!
 //! | who | is alone because |
 //! | --- | --- |
@@ -22,8 +24,8 @@
 //!
 //! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
 //!
-//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the way instead of the VMA's lock, and a zap holds it exclusively:
-//! Linux 5.7 to 6.0.
+//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the
+//! way instead of the VMA's lock, and a zap holds it exclusively: Linux 5.7 to 6.0.
 
 use super::{HugePageSize, reserves::Reserves};
 use crate::{
@@ -48,19 +50,20 @@ use freehold_vmspace::{VmGather, VmSpace};
 /// What one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
 
-/// What a VMA of huge pages has besides, counted, so that who waits for its lock without any other can (truncation).
+/// What a VMA of huge pages has besides, counted, so that who waits for its lock without any other can
+/// (truncation).
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock: see the [module](super).
     pub(crate) lock: RwSem<P>,
-    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds `lock` for writing, who
-    /// also sets it again; for good by who has detached the VMA.
+    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds
+    /// `lock` for writing, who also sets it again; for good by who has detached the VMA.
     pub(crate) sharing_allowed: AtomicBool,
     /// Of a private VMA that mmap made, not fork. Fixed.
     reserves: Option<Counted<Reserves>>,
     /// Its reservations are another VMA's: mremap moved it. Written with the mmap lock for writing.
     moved: AtomicBool,
-    /// The owner of the reservations took a page away that both had, for want of another: accesses to what is missing
-    /// fail. Written under the page's fault mutex.
+    /// The owner of the reservations took a page away that both had, for want of another: accesses to what
+    /// is missing fail. Written under the page's fault mutex.
     resv_unmapped: AtomicBool,
 }
 
@@ -98,7 +101,8 @@ impl<P: Platform> HugetlbVma<P> {
         self.moved.store(true, Relaxed);
     }
 
-    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is [`UnsharedTables`].
+    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is
+    /// [`UnsharedTables`].
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
         // Relaxed: who looks has the lock that we hold.
         self.sharing_allowed.store(false, Relaxed);
@@ -166,8 +170,8 @@ impl<P: Platform> Vma<P> {
     }
 }
 
-/// Takes the tables over `range` out of `vm` that others use as well. They are gone for its processors when `gather` has
-/// flushed, which has to be before `_edit` ends.
+/// Takes the tables over `range` out of `vm` that others use as well. They are gone for its processors when
+/// `gather` has flushed, which has to be before `_edit` ends.
 pub(crate) fn leave_tables<P: Platform, const N: usize>(
     vm: &VmSpace<P>,
     range: &Range<u64>,
@@ -185,8 +189,8 @@ pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: &Range<u64>, edit: &R
 }
 
 impl<P: Platform> Vma<P> {
-    /// Makes the tables of `range`, in this VMA, the own ones of its space, `vm`, for as long as the result lives; faults of this
-    /// VMA wait.
+    /// Makes the tables of `range`, in this VMA, the own ones of its space, `vm`, for as long as the result
+    /// lives; faults of this VMA wait.
     ///
     /// # Locks
     ///
@@ -207,12 +211,14 @@ impl<P: Platform> Vma<P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Does `f` to every VMA that maps any page of `pages`, page offsets of 4 KiB, with what it maps of them, the tables of which are
-    /// that VMA's own, and nobody shares meanwhile. What `f` removes is flushed when it returns.
+    /// Does `f` to every VMA that maps any page of `pages`, page offsets of 4 KiB, with what it maps of them,
+    /// the tables of which are that VMA's own, and nobody shares meanwhile. What `f` removes is flushed
+    /// when it returns.
     ///
-    /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a VMA's lock. Where
-    /// it fails it lets go of i_mmap, waits for that one lock, and does this part of the file again with the lock in hand. From
-    /// then on no VMA of the file shares a table until all is done: each is waited for once, however much it faults.
+    /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a
+    /// VMA's lock. Where it fails it lets go of i_mmap, waits for that one lock, and does this part of
+    /// the file again with the lock in hand. From then on no VMA of the file shares a table until all is
+    /// done: each is waited for once, however much it faults.
     ///
     /// # Locks
     ///

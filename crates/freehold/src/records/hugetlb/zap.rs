@@ -14,8 +14,8 @@ struct Zapper<'z, 'g, P: Platform> {
     renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,
 }
 
-/// Clears the entries of `range`, whose tables are this space's own. `renew`: whose reservations stand again when a page of theirs
-/// becomes free, and in which VMA.
+/// Clears the entries of `range`, whose tables are this space's own. `renew`: whose reservations stand again
+/// when a page of theirs becomes free, and in which VMA.
 pub(crate) fn zap_own<P: Platform>(
     vm: &VmSpace<P>,
     range: Range<u64>,
@@ -44,8 +44,9 @@ impl<P: Platform> Mapping<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, P> {
-    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the reservation that it came in place of, if
-    /// it is one of an owner whose reservations are to stand again. Somebody has a reference to it.
+    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the reservation
+    /// that it came in place of, if it is one of an owner whose reservations are to stand again. Somebody
+    /// has a reference to it.
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
@@ -76,7 +77,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 if self.zap.spares_copies() => {}
             Kind::Marker { kind, payload } => {
                 leaf.take(self.gather);
-                // It is on the move: whoever moves it has a reference. Others may have it as well if it was not exclusive.
+                // It is on the move: whoever moves it has a reference. Others may have it as well if it was
+                // not exclusive.
                 let moving = Some(Moving::of(payload)).filter(|_| kind == MarkerKind::Migration);
                 if let Some(moving) = moving.filter(|moving| moving.exclusive) {
                     self.renew(moving.pfn, range);
@@ -89,8 +91,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 }
                 leaf.take(self.gather);
                 frame.sub_map();
-                // Whoever still looks at it gives it back with the reservation. One that is just coming back from a move may be mapped
-                // again elsewhere, if it was not exclusive.
+                // Whoever still looks at it gives it back with the reservation. One that is just coming back
+                // from a move may be mapped again elsewhere, if it was not exclusive.
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }

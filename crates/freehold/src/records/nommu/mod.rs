@@ -1,4 +1,5 @@
-//! Regions of machines without an MMU: runs of frames that mappings have, or share. See [`nommu`](crate::nommu).
+//! Regions of machines without an MMU: runs of frames that mappings have, or share. See
+//! [`nommu`](crate::nommu).
 
 pub(crate) mod locked;
 pub(crate) mod region;

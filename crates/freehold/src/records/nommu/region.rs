@@ -24,7 +24,8 @@ use freehold_vmspace::Run;
 
 /// What the frames of a region hold.
 pub(crate) enum Source<P: Platform> {
-    /// What one mapping has for itself: anonymous memory, a copy to be written, or pages of a file that it only reads.
+    /// What one mapping has for itself: anonymous memory, a copy to be written, or pages of a file that it
+    /// only reads.
     Single,
     /// A copy of a file's pages, used by all who only read them.
     Text(FilePages<P>),
@@ -148,7 +149,8 @@ impl<P: Platform> RegionUse<P> {
             // SAFETY: it was just seen to be there.
             unsafe { all.remove(self.region) };
         }
-        // SAFETY: this is the only share, nobody comes through a tree any more, and the region is in no file's.
+        // SAFETY: this is the only share, nobody comes through a tree any more, and the region is in no
+        // file's.
         let result = f(unsafe { &mut self.region.as_mut().run });
         self.link(&mut all);
         result
@@ -166,8 +168,8 @@ impl<P: Platform> Deref for RegionUse<P> {
 impl<P: Platform> Drop for RegionUse<P> {
     /// # Locks
     ///
-    /// The lock of all regions for writing, and inside it the file's i_mmap lock for writing. Frames and files are let go
-    /// of after them.
+    /// The lock of all regions for writing, and inside it the file's i_mmap lock for writing. Frames and
+    /// files are let go of after them.
     fn drop(&mut self) {
         let regions = self.regions.clone();
         let mut all = regions.edit();
@@ -200,8 +202,8 @@ pub(crate) struct ByPage<P>(PhantomData<fn() -> P>);
 
 macro_rules! adapter {
     ($adapter:ident, $field:ident) => {
-        // SAFETY: the link lies at a fixed offset inside the region, which stays where it is; nothing but trees of this
-        // adapter uses it.
+        // SAFETY: the link lies at a fixed offset inside the region, which stays where it is; nothing but
+        // trees of this adapter uses it.
         unsafe impl<P: Platform> IntervalAdapter for $adapter<P> {
             type Object = Region<P>;
 

@@ -18,8 +18,8 @@ use freehold_range::IntervalTree;
 use freehold_sync::Rank;
 use freehold_vmspace::Run;
 
-/// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one, and all its
-/// [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
+/// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one,
+/// and all its [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
 pub struct Regions<P: Platform> {
     /// Linux's nommu_region_sem and its tree.
     all: Locked<P, IntervalTree<ByAddress<P>>>,
@@ -99,8 +99,8 @@ impl<P: Platform> Regions<P> {
         Ok(region)
     }
 
-    /// A region of pages that a file must not lose from now on. While `stay` is held it does not, so whoever takes pages away
-    /// finds the region, or has taken them away before `run` was looked for.
+    /// A region of pages that a file must not lose from now on. While `stay` is held it does not, so whoever
+    /// takes pages away finds the region, or has taken them away before `run` was looked for.
     pub(crate) fn shared(
         this: &Counted<Self>,
         stay: &PagesStay<'_, P>,
@@ -117,7 +117,8 @@ impl<P: Platform> Regions<P> {
     ///
     /// # Errors
     ///
-    /// There is one of some of them, and not of all: two copies of a page would differ once the file was written.
+    /// There is one of some of them, and not of all: two copies of a page would differ once the file was
+    /// written.
     pub(crate) fn text(
         this: &Counted<Self>,
         mapping: &Mapping<P>,
@@ -127,7 +128,8 @@ impl<P: Platform> Regions<P> {
         this.find_text(&all, mapping, pages)
     }
 
-    /// Offers a copy of pages of a file to all who only read them. If somebody was faster it is their copy that is used.
+    /// Offers a copy of pages of a file to all who only read them. If somebody was faster it is their copy
+    /// that is used.
     ///
     /// # Errors
     ///
@@ -184,8 +186,9 @@ impl<P: Platform> Regions<P> {
     }
 }
 
-/// The regions of one file that others have to know of, by its pages: copies that can be shared, and pages that must not be
-/// lost. It stands where VMAs stand with an MMU, and so does its lock, which has the rank and the name of theirs:
+/// The regions of one file that others have to know of, by its pages: copies that can be shared, and pages
+/// that must not be lost. It stands where VMAs stand with an MMU, and so does its lock, which has the rank
+/// and the name of theirs:
 ///
 /// | i_mmap lock held | gives |
 /// | --- | --- |
@@ -200,8 +203,8 @@ impl<P: Platform> FileRegions<P> {
         FileRegions { tree: Locked::new(Rank::IMmap, IntervalTree::new()) }
     }
 
-    /// Whether the file may lose bytes of these pages, of which there is at least one: not while somebody has one of them
-    /// mapped shared, whom nothing would stop from using it.
+    /// Whether the file may lose bytes of these pages, of which there is at least one: not while somebody has
+    /// one of them mapped shared, whom nothing would stop from using it.
     ///
     /// The caller holds the file's invalidate lock for writing, so that nobody comes to have one afterwards.
     ///

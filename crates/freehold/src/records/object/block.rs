@@ -1,12 +1,14 @@
-//! Blocks of shared memory: pages that come into the cache together, and are mapped together as long as they are whole.
+//! Blocks of shared memory: pages that come into the cache together, and are mapped together as long as they
+//! are whole.
 //!
 //! ```text
 //! nothing in the block   -> a frame for each of its pages, as far as the file goes; each word says how many pages the block has
 //! cut off, punched       -> what is left of it: smaller blocks, mapped nowhere until somebody asks for them
 //! ```
 //!
-//! Linux has a block in one piece (a large folio). Here each page has a word and a record of its own, and what takes, copies or moves
-//! a page needs to know of no block. What a word says of its block is a hint for who maps it: pages of it may be missing.
+//! Linux has a block in one piece (a large folio). Here each page has a word and a record of its own, and
+//! what takes, copies or moves a page needs to know of no block. What a word says of its block is a hint for
+//! who maps it: pages of it may be missing.
 
 use super::mapping::{FillError, Mapping};
 use super::radix::{Locked, Stay};
@@ -68,8 +70,9 @@ pub(crate) fn block_around(index: u64, pages: u64) -> Range<u64> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's option `huge`); `None`: it has no
-    /// name, as at first, and the engine's [`SharedBlocks`] say more. What is in the cache stays.
+    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's
+    /// option `huge`); `None`: it has no name, as at first, and the engine's [`SharedBlocks`] say more.
+    /// What is in the cache stays.
     pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
         // Relaxed, here and below: a fault meanwhile comes before or after.
         self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
@@ -81,7 +84,8 @@ impl<P: Platform> Mapping<P> {
         (number != NO_MOUNT).then(|| SharedHuge::of(number))
     }
 
-    /// Brings a page inside the file into the cache, unless it is there, and the largest block with it that may come and has room.
+    /// Brings a page inside the file into the cache, unless it is there, and the largest block with it that
+    /// may come and has room.
     ///
     /// # Errors
     ///
@@ -120,8 +124,8 @@ impl<P: Platform> Mapping<P> {
         self.cache.each(stay, pages, absent).is_continue()
     }
 
-    /// Puts pages, of which none is there, into the cache, in frames that follow each other, as their store has them; as part of a block of
-    /// this order.
+    /// Puts pages, of which none is there, into the cache, in frames that follow each other, as their store
+    /// has them; as part of a block of this order.
     ///
     /// # Errors
     ///
@@ -150,8 +154,8 @@ impl<P: Platform> Mapping<P> {
             let word = self.cache_word(pages_go, index);
             debug_assert!(word.is_ok(), "the word was made above");
             if let Ok(word) = word {
-                // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes the word: the
-                // lock is held for writing.
+                // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes
+                // the word: the lock is held for writing.
                 word.store(Word::present(pfn).in_block(order).0, Release);
             }
         }
@@ -165,8 +169,8 @@ impl<P: Platform> Mapping<P> {
         word.visible().map(|_| block_around(index, 1 << word.order()))
     }
 
-    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and nobody maps these any more, as on
-    /// Linux. Copies stay.
+    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
+    /// nobody maps these any more, as on Linux. Copies stay.
     pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: &Range<u64>) {
         if !self.is_shmem() || cut.is_empty() {
             return;
@@ -178,15 +182,16 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// As for all of them, for the block that page `at` is part of, and without a look at who maps it. None: there is nothing to split.
+    /// As for all of them, for the block that page `at` is part of, and without a look at who maps it. None:
+    /// there is nothing to split.
     pub(crate) fn split_block(
         &self,
         pages_go: &impl Locked,
         at: u64,
         cut: &Range<u64>,
     ) -> Option<Range<u64>> {
-        // Relaxed, here and below: words change under the lock, which is held for writing; who looks without it finds the old block or
-        // the new one.
+        // Relaxed, here and below: words change under the lock, which is held for writing; who looks without
+        // it finds the old block or the new one.
         let block = block_around(at, 1 << Word(self.word(pages_go, at)?.load(Relaxed)).order());
         if cut.start <= block.start && block.end <= cut.end {
             return None;

@@ -18,8 +18,8 @@ impl<P: Platform> Mapping<P> {
         CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
 
-    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and more go where offset and
-    /// address agree within huge pages. Of those that are there nothing changes.
+    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and
+    /// more go where offset and address agree within huge pages. Of those that are there nothing changes.
     pub fn align_to_huge_pages(&self, aligns: bool) {
         // Relaxed: who maps it meanwhile may see either.
         self.aligns.store(aligns, Relaxed);
@@ -86,8 +86,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// The first page could not be had, a seal forbids it, the file would become larger than any may be, or it is one of huge pages,
-    /// which can only be mapped.
+    /// The first page could not be had, a seal forbids it, the file would become larger than any may be, or
+    /// it is one of huge pages, which can only be mapped.
     ///
     /// # Locks
     ///
@@ -148,25 +148,27 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at). Of a direct
-    /// file, whose stores are in the storage already, it makes them last.
+    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
+    /// Of a direct file, whose stores are in the storage already, it makes them last.
     ///
     /// # Errors
     ///
-    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been written, of whatever part
-    /// of the file, was lost with its memory since this was last asked; who asks first is told.
+    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been
+    /// written, of whatever part of the file, was lost with its memory since this was last asked; who
+    /// asks first is told.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock for reading and
-    /// the tables' locks, which are let go of before the pager is called; and each frame's lock while its page is written.
+    /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock
+    /// for reading and the tables' locks, which are let go of before the pager is called; and each
+    /// frame's lock while its page is written.
     pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
         if self.is_shmem() || self.is_secret() {
             return Ok(());
         }
         let pages_stay = self.invalidate.read();
-        // First the rights to write go, so that a store after this makes its page dirty again. What is not in the cache is not mapped,
-        // and a mapping may be far larger than what is.
+        // First the rights to write go, so that a store after this makes its page dirty again. What is not in
+        // the cache is not mapped, and a mapping may be far larger than what is.
         let mut at = pages.start;
         while let ControlFlow::Break(first) = self.each_page(&pages_stay, at..pages.end, ControlFlow::Break) {
             at = pages.end.min(first.saturating_add(TOGETHER));

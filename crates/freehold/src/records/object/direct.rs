@@ -1,7 +1,8 @@
-//! Files whose pages are frames of the storage itself (DAX, once called xip): nothing is copied, and there is no cache.
+//! Files whose pages are frames of the storage itself (DAX, once called xip): nothing is copied, and there is
+//! no cache.
 //!
-//! The storage's frames stand in the file's index like those of a cache, are counted in their records like others while they
-//! do, and are mapped, zapped and found beyond repair by the same code. What differs:
+//! The storage's frames stand in the file's index like those of a cache, are counted in their records like
+//! others while they do, and are mapped, zapped and found beyond repair by the same code. What differs:
 //!
 //! ```text
 //! comes       the pager names the frame; its record is the file's from now on, with one reference
@@ -12,13 +13,14 @@
 //!             clean; the pager may free the frame
 //! ```
 //!
-//! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and storage has to be the
-//! storage's again. Who may have a reference then: a munmap that has taken an entry and not flushed it yet (hazard C-58), a
-//! transfer in the midst of a page (process_vm_readv), a read of the file. None of them waits for a lock of the file with
-//! that reference in hand, and nobody gets one by the number of a frame (`rmap/walk.rs`), so the wait is short.
+//! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and
+//! storage has to be the storage's again. Who may have a reference then: a munmap that has taken an entry and
+//! not flushed it yet (hazard C-58), a transfer in the midst of a page (process_vm_readv), a read of the
+//! file. None of them waits for a lock of the file with that reference in hand, and nobody gets one by the
+//! number of a frame (`rmap/walk.rs`), so the wait is short.
 //!
-//! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and write-back, or whoever
-//! takes the entry away, makes the page what its entry was, after the flush.
+//! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and
+//! write-back, or whoever takes the entry away, makes the page what its entry was, after the flush.
 
 use super::{
     Mapping, Pager,
@@ -33,7 +35,8 @@ use freehold_sync::{
 };
 
 impl<P: Platform> Mapping<P> {
-    /// A file of `size` bytes whose pages are frames of the storage, which `pager` names: see [`Pager::direct_access`].
+    /// A file of `size` bytes whose pages are frames of the storage, which `pager` names: see
+    /// [`Pager::direct_access`].
     ///
     /// # Errors
     ///
@@ -87,7 +90,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Gives a frame back to the storage, once nobody else has a reference. No entry maps it, and nobody finds it any more.
+    /// Gives a frame back to the storage, once nobody else has a reference. No entry maps it, and nobody
+    /// finds it any more.
     pub(super) fn let_go_of(&self, pfn: Pfn) {
         let frame = self.engine().platform().frame(pfn);
         while frame.refs() != 1 {

@@ -1,8 +1,9 @@
 //! The mmap hook of a file that is not made of pages: what its driver is told, and what it may answer.
 //!
-//! The hook sees a request and nothing else: there is no VMA yet, and none of what it answers is published before
-//! everything that can fail has been done. So a hook that gives up half-way, or an engine that runs out of memory behind it, has
-//! nothing to take back: what the hook made is dropped, and `close` is never called for what was never opened (hazard C-31).
+//! The hook sees a request and nothing else: there is no VMA yet, and none of what it answers is published
+//! before everything that can fail has been done. So a hook that gives up half-way, or an engine that runs
+//! out of memory behind it, has nothing to take back: what the hook made is dropped, and `close` is never
+//! called for what was never opened (hazard C-31).
 
 use super::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};
@@ -11,11 +12,11 @@ use core::ops::Range;
 
 /// What stands behind a [file](File::with_driver) instead of pages.
 pub trait Driver<P: Platform>: Send + Sync + 'static {
-    /// The mmap hook: answers `request` with what is to be mapped. A new [`Special`] has private data of its own; where the same
-    /// one is given again, neighbours over it may become one VMA, as flags allow.
+    /// The mmap hook: answers `request` with what is to be mapped. A new [`Special`] has private data of its
+    /// own; where the same one is given again, neighbours over it may become one VMA, as flags allow.
     ///
-    /// Called with the mmap lock held for writing. May be called again for the same call of mmap, if frames were revoked
-    /// meanwhile.
+    /// Called with the mmap lock held for writing. May be called again for the same call of mmap, if frames
+    /// were revoked meanwhile.
     ///
     /// # Errors
     ///
@@ -69,8 +70,8 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         &self.info
     }
 
-    /// Gives the VMA other flags. Allowed are more of `IO`, `PFNMAP`, `MIXEDMAP`, `DONTEXPAND`, `DONTCOPY`, `DONTDUMP`, and less of
-    /// `MAYREAD`, `MAYWRITE`, `MAYEXEC` where the right itself was not asked for.
+    /// Gives the VMA other flags. Allowed are more of `IO`, `PFNMAP`, `MIXEDMAP`, `DONTEXPAND`, `DONTCOPY`,
+    /// `DONTDUMP`, and less of `MAYREAD`, `MAYWRITE`, `MAYEXEC` where the right itself was not asked for.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     }
 
     /// Maps `frames` behind the pages from `page` on, counted from the start of the mapping (Linux's
-    /// `remap_pfn_range`); in ascending order. They are there when mmap returns, in pages that have `IO`, `PFNMAP`, `DONTEXPAND` and
-    /// `DONTDUMP`; what is left out is up to the fault hook.
+    /// `remap_pfn_range`); in ascending order. They are there when mmap returns, in pages that have `IO`,
+    /// `PFNMAP`, `DONTEXPAND` and `DONTDUMP`; what is left out is up to the fault hook.
     ///
     /// # Errors
     ///

@@ -9,17 +9,19 @@ use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 
 impl<P: Platform> Mapping<P> {
-    /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is the caller's alone and
-    /// becomes the cache's. Every entry goes; faults bring those back that are needed.
+    /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is
+    /// the caller's alone and becomes the cache's. Every entry goes; faults bring those back that are
+    /// needed.
     ///
     /// # Errors
     ///
-    /// The page is not there any more, or somebody else has it; nothing has happened, but that entries are gone.
+    /// The page is not there any more, or somebody else has it; nothing has happened, but that entries are
+    /// gone.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or written back. The
-    /// frame's lock; the i_mmap lock for reading; tables' locks.
+    /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or
+    /// written back. The frame's lock; the i_mmap lock for reading; tables' locks.
     pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         let pages_go = self.invalidate.write();
         let _identity = self.engine().memory().lock_frame(old);
@@ -37,7 +39,8 @@ impl<P: Platform> Mapping<P> {
             platform.frame(new).take_over(frame);
             frame.leave_home();
         }
-        // Release pairs with the acquire of lookups. Relaxed: what lies above the frame does not change under the lock.
+        // Release pairs with the acquire of lookups. Relaxed: what lies above the frame does not change under
+        // the lock.
         let order = Word(word.load(Relaxed)).order();
         word.store(Word::present(if alone { new } else { old }).in_block(order).0, Release);
         if !alone {

@@ -31,8 +31,8 @@ impl FileAccess {
 /// Largest size of a file in bytes.
 pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
 
-/// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring VMAs merge only
-/// over the same `File`. Nothing in it changes.
+/// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring
+/// VMAs merge only over the same `File`. Nothing in it changes.
 pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
     /// Whose memory it is, if a segment's.
@@ -58,8 +58,8 @@ impl<P: Platform> File<P> {
         Self::open(mapping, None, None, access, name)
     }
 
-    /// Opens a device: `driver` says what a mapping of it maps, and `mapping`, which has no pages of its own, knows who maps
-    /// it; see [`Mapping::revoke`].
+    /// Opens a device: `driver` says what a mapping of it maps, and `mapping`, which has no pages of its own,
+    /// knows who maps it; see [`Mapping::revoke`].
     ///
     /// # Errors
     ///
@@ -112,7 +112,8 @@ impl<P: Platform> File<P> {
         &self.mapping
     }
 
-    /// Takes pages of this range out of the cache that are clean and used by nobody; see [`Mapping::drop_clean`].
+    /// Takes pages of this range out of the cache that are clean and used by nobody; see
+    /// [`Mapping::drop_clean`].
     ///
     /// # Locks
     ///
@@ -147,8 +148,8 @@ impl<P: Platform> File<P> {
         core::str::from_utf8(&self.name).unwrap_or_default()
     }
 
-    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have; a device
-    /// of zeroes goes as far as offsets do.
+    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have; a
+    /// device of zeroes goes as far as offsets do.
     pub fn fits(&self, pgoff: u64, pages: u64) -> bool {
         fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
     }

@@ -3,15 +3,18 @@
 
 use crate::Pfn;
 
-/// Frames of somebody else that follow each other, one at least: registers of a device, its memory, a ROM, the vdso.
+/// Frames of somebody else that follow each other, one at least: registers of a device, its memory, a ROM,
+/// the vdso.
 ///
-/// To map a frame is to let programs read it and perhaps write it, and the engine touches it on their behalf. A number alone would
-/// let safe code map page tables, or memory of another process. So whoever makes frames into an argument of the engine vouches
-/// for them here, once; hooks, drivers and pagers pass them on in safe code.
+/// To map a frame is to let programs read it and perhaps write it, and the engine touches it on their behalf.
+/// A number alone would let safe code map page tables, or memory of another process. So whoever makes frames
+/// into an argument of the engine vouches for them here, once; hooks, drivers and pagers pass them on in safe
+/// code.
 ///
 /// # Invariants
 ///
-/// No frame of it is, as long as the engine may map it, in the keeping of an engine or the memory of page tables.
+/// No frame of it is, as long as the engine may map it, in the keeping of an engine or the memory of page
+/// tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignFrames {
     first: Pfn,
@@ -23,10 +26,12 @@ impl ForeignFrames {
     ///
     /// # Safety
     ///
-    /// As long as a hook, a driver or a pager names them and until what was mapped of them is unmapped or revoked, none of these
-    /// frames is on the free lists of the platform, of an engine, a page table, or memory in which anybody relies on a value: the
-    /// platform's memory as [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) hands it out to their owner, or no
-    /// memory of the platform at all. Any program that they are mapped for may read them, and write them where rights allow.
+    /// As long as a hook, a driver or a pager names them and until what was mapped of them is unmapped or
+    /// revoked, none of these frames is on the free lists of the platform, of an engine, a page table, or
+    /// memory in which anybody relies on a value: the platform's memory as
+    /// [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) hands it out to their owner, or no
+    /// memory of the platform at all. Any program that they are mapped for may read them, and write them
+    /// where rights allow.
     pub const unsafe fn new(first: Pfn, count: u64) -> Self {
         assert!(
             count > 0 && first.get().checked_add(count).is_some(),

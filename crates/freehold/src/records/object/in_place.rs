@@ -1,4 +1,5 @@
-//! A file's pages as programs without an MMU map them: in frames that follow each other, or as copies of them.
+//! A file's pages as programs without an MMU map them: in frames that follow each other, or as copies of
+//! them.
 
 use super::{
     Mapping,
@@ -27,10 +28,11 @@ impl<P: Platform> Mapping<P> {
         PagesStay { mapping: self, lock: self.invalidate.read() }
     }
 
-    /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its pages is there yet;
-    /// otherwise, and for any other file, does nothing. Without an MMU only such a file can be mapped shared. The first mapping
-    /// does this by itself; a file system does it beforehand, when it gives an empty file its size, so that a file may be
-    /// written first and mapped then.
+    /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its
+    /// pages is there yet; otherwise, and for any other file, does nothing. Without an MMU only such a
+    /// file can be mapped shared. The first mapping does this by itself; a file system does it
+    /// beforehand, when it gives an empty file its size, so that a file may be written first and mapped
+    /// then.
     ///
     /// # Errors
     ///
@@ -83,8 +85,8 @@ impl<P: Platform> PagesStay<'_, P> {
         core::ptr::eq(self.mapping, mapping)
     }
 
-    /// The file's own pages, of which there is at least one, where they lie in frames that follow each other: those of shared
-    /// memory in its cache, or for who only reads those of a store that is memory itself.
+    /// The file's own pages, of which there is at least one, where they lie in frames that follow each other:
+    /// those of shared memory in its cache, or for who only reads those of a store that is memory itself.
     pub fn own(&self, pages: Range<u64>, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.pages() {
             return None;

@@ -11,16 +11,17 @@
 //!
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
 //!
-//! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as long as the guard,
-//! and may raise the count; who maps what it found does so within the same guard. So once a page is marked as leaving and
-//! a grace period is over, nobody is about to map it, and one walk over the file's VMAs finds every entry that does: a
-//! fault can neither lose the race with a truncation nor win it too late (hazards C-26, C-37). The size is published in
-//! the same way: before the grace period.
+//! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as
+//! long as the guard, and may raise the count; who maps what it found does so within the same guard. So once
+//! a page is marked as leaving and a grace period is over, nobody is about to map it, and one walk over the
+//! file's VMAs finds every entry that does: a fault can neither lose the race with a truncation nor win it
+//! too late (hazards C-26, C-37). The size is published in the same way: before the grace period.
 //!
-//! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared; or go,
-//! exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+//! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared;
+//! or go, exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
 //!
-//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is the same.
+//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is
+//! the same.
 
 use super::{
     Pager, Zeroes,
@@ -58,8 +59,9 @@ use freehold_sync::{
 
 /// A file's pages and who maps them: what Linux calls an inode and its address_space.
 ///
-/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not: whoever has a
-/// store behind the [`Pager`] calls [`write_back`](Self::write_back) before letting go of its own.
+/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not:
+/// whoever has a store behind the [`Pager`] calls [`write_back`](Self::write_back) before letting go of its
+/// own.
 pub struct Mapping<P: Platform> {
     /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
     size: AtomicU64,
@@ -71,7 +73,8 @@ pub struct Mapping<P: Platform> {
     pub(crate) huge: Option<HugeFile>,
     /// What is sealed, and who can write.
     pub(super) sealing: Sealing,
-    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for writing.
+    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for
+    /// writing.
     pub(crate) lost: AtomicBool,
     /// Its mappings begin where huge pages may. Written and read alone.
     pub(super) aligns: AtomicBool,
@@ -130,8 +133,9 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and are never
-    /// written back. A size beyond the largest that a file can have, `i64::MAX`, counts as that one, here and wherever files are made.
+    /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and
+    /// are never written back. A size beyond the largest that a file can have, `i64::MAX`, counts as that
+    /// one, here and wherever files are made.
     ///
     /// # Errors
     ///
@@ -232,7 +236,8 @@ impl<P: Platform> Mapping<P> {
 
     /// The size in bytes at this moment.
     pub fn size(&self) -> u64 {
-        // Acquire pairs with the release in `publish_size`: who sees a larger size finds the bytes written before it.
+        // Acquire pairs with the release in `publish_size`: who sees a larger size finds the bytes written
+        // before it.
         self.size.load(Acquire)
     }
 
@@ -262,8 +267,8 @@ impl<P: Platform> Mapping<P> {
         self.size.store(size, Release);
     }
 
-    /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the guard, and
-    /// whatever maps the page within the guard will be found by whoever cuts it off.
+    /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the
+    /// guard, and whatever maps the page within the guard will be found by whoever cuts it off.
     pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: u64) -> Option<Pfn> {
         if index >= self.pages() {
             return None;
@@ -272,7 +277,8 @@ impl<P: Platform> Mapping<P> {
         Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire)).visible()
     }
 
-    /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is there.
+    /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is
+    /// there.
     pub(crate) fn lookup_range(&self, rcu: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
         let range = range.start..range.end.min(self.pages());
         let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
@@ -297,7 +303,8 @@ impl<P: Platform> Mapping<P> {
         Some(CachedPage { engine: &self.engine, pfn })
     }
 
-    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing is cut off.
+    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing
+    /// is cut off.
     pub(super) fn get_any(&self, index: u64) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         // Acquire: as in `lookup`.
@@ -315,8 +322,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager is called under it. The
-    /// caller holds no lock of an address space.
+    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager
+    /// is called under it. The caller holds no lock of an address space.
     pub fn fill(&self, index: u64) -> Result<(), FillError> {
         loop {
             let pages_stay = self.invalidate.read_killable()?;
@@ -357,8 +364,8 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Makes a page with these contents the file's, unless it has that page already: false; or `allowed` forbids it, asked in the read
-    /// section in which the page comes.
+    /// Makes a page with these contents the file's, unless it has that page already: false; or `allowed`
+    /// forbids it, asked in the read section in which the page comes.
     ///
     /// # Errors
     ///
@@ -385,8 +392,8 @@ impl<P: Platform> Mapping<P> {
         self.add_page(&pages_stay, index, fill, allowed)
     }
 
-    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content` for writing, is
-    /// about to make part of the file: it starts as zeroes.
+    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content`
+    /// for writing, is about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
         let pages_stay = self.invalidate.read_killable()?;
         if self.is_direct() {
@@ -416,9 +423,11 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
         allowed: impl FnOnce() -> Result<(), E>,
     ) -> Result<bool, E> {
-        // Made only when there is something to be put there: who asks for pages that cannot be had leaves no nodes behind.
+        // Made only when there is something to be put there: who asks for pages that cannot be had leaves no
+        // nodes behind.
         let word = self.word(pages_stay, index);
-        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under the lock.
+        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under
+        // the lock.
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost.into()),
@@ -457,7 +466,8 @@ impl<P: Platform> Mapping<P> {
         self.cache.get(Stay::locked(lock), index)
     }
 
-    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for writing.
+    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for
+    /// writing.
     pub(crate) fn word_of<'m>(
         &'m self,
         pages_go: &'m RwSemWriteGuard<'_, P>,
@@ -468,12 +478,13 @@ impl<P: Platform> Mapping<P> {
         self.word(pages_go, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 
-    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for writing.
+    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for
+    /// writing.
     pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard need no order with
-            // the mark either: the grace period that follows provides it.
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard
+            // need no order with the mark either: the grace period that follows provides it.
             if word.load(Relaxed) != 0 {
                 word.fetch_or(LEAVING, Relaxed);
                 any = true;
@@ -483,7 +494,8 @@ impl<P: Platform> Mapping<P> {
         any
     }
 
-    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for writing. Returns how many.
+    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for
+    /// writing. Returns how many.
     pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: Range<u64>) -> u64 {
         let mut count = 0;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
@@ -506,12 +518,14 @@ impl<P: Platform> Mapping<P> {
         count
     }
 
-    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under `invalidate` held for writing.
+    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under
+    /// `invalidate` held for writing.
     pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) {
         self.cache.prune(pages_go, range);
     }
 
-    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks. Under `invalidate`.
+    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks. Under
+    /// `invalidate`.
     pub(super) fn each_page<B>(
         &self,
         pages_stay: &impl Locked,
@@ -536,8 +550,9 @@ impl<P: Platform> Mapping<P> {
         self.home.read()
     }
 
-    /// The right to change which VMAs are linked and where. Several changes within one guard are one step for all others: use
-    /// it wherever a page passes from one VMA to another (split, merge, moved borders), so that no walk misses it in between.
+    /// The right to change which VMAs are linked and where. Several changes within one guard are one step for
+    /// all others: use it wherever a page passes from one VMA to another (split, merge, moved borders),
+    /// so that no walk misses it in between.
     ///
     /// # Locks
     ///

@@ -1,11 +1,13 @@
 //! What a VMA maps: anonymous memory, a file, or what an embedder maps by its own rules.
 //!
-//! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go), `truncate.rs` (the
-//! one operation that takes pages away from under page tables), `drop_clean.rs` (pages that nobody uses), `direct.rs` (files whose pages are the storage itself),
-//! `exchange.rs` (another frame for a page), `block.rs` (pages of shared memory that come together), `in_place.rs` (the pages for those who have
-//! no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V shared memory), `special.rs`,
-//! `zeroes.rs` (/dev/zero),
-//! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file: [`rmap`](crate::rmap).
+//! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go),
+//! `truncate.rs` (the one operation that takes pages away from under page tables), `drop_clean.rs` (pages
+//! that nobody uses), `direct.rs` (files whose pages are the storage itself), `exchange.rs` (another frame
+//! for a page), `block.rs` (pages of shared memory that come together), `in_place.rs` (the pages for those
+//! who have no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V
+//! shared memory), `special.rs`, `zeroes.rs` (/dev/zero),
+//! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file:
+//! [`rmap`](crate::rmap).
 
 mod block;
 mod contents;
@@ -88,8 +90,8 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Whether neighbours that map these two may be one VMA: both anonymous, by the same open file if by one, the same open file, or special with the same
-    /// private data.
+    /// Whether neighbours that map these two may be one VMA: both anonymous, by the same open file if by one,
+    /// the same open file, or special with the same private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
@@ -137,8 +139,8 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Whether VMAs that map this are counted, so that a merge may let one grow and not make one go: what Linux says by a
-    /// VMA's close hook.
+    /// Whether VMAs that map this are counted, so that a merge may let one grow and not make one go: what
+    /// Linux says by a VMA's close hook.
     pub(crate) fn counts_vmas(&self) -> bool {
         match self {
             Object::Anonymous | Object::Zeroes(_) => false,
@@ -168,7 +170,8 @@ impl<P: Platform> Object<P> {
         self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
-    /// Whether mlock has a say about its pages: storage never goes, and secret memory is locked from the start.
+    /// Whether mlock has a say about its pages: storage never goes, and secret memory is locked from the
+    /// start.
     pub(crate) fn may_lock(&self) -> bool {
         self.file().is_none_or(|file| !file.mapping().is_mapped_singly())
     }

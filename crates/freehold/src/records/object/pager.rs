@@ -18,18 +18,20 @@ impl core::error::Error for IoError {}
 
 /// The backing store of a file: called without any lock of an address space, with the file's own locks held.
 ///
-/// So it must not call an address space: its locks come before those of files. With debug assertions the order of locks
-/// is checked, and doing it panics (hazard C-6). Dropping it is different: no lock is held, and anything may be called.
+/// So it must not call an address space: its locks come before those of files. With debug assertions the
+/// order of locks is checked, and doing it panics (hazard C-6). Dropping it is different: no lock is held,
+/// and anything may be called.
 pub trait Pager<P: Platform>: Send + Sync + 'static {
-    /// Fills `frame` with the page `index`; what lies beyond the end of the file need not be written, the engine zeroes it.
+    /// Fills `frame` with the page `index`; what lies beyond the end of the file need not be written, the
+    /// engine zeroes it.
     ///
     /// # Errors
     ///
     /// The page could not be read; `frame` may hold anything.
     fn read_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError>;
 
-    /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::object::Mapping::direct) file, whose frame is the
-    /// storage's: makes what was stored there last, whatever happens to the machine.
+    /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::object::Mapping::direct) file,
+    /// whose frame is the storage's: makes what was stored there last, whatever happens to the machine.
     ///
     /// # Errors
     ///
@@ -39,20 +41,23 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The frames in which these pages lie one behind the other, where the store is memory that programs may read
-    /// in place, such as a ROM. Asked for mappings without an MMU that do not write; others get copies of
-    /// [`read_page`](Self::read_page). The frames stay where they are as long as the pager lives, and the file is not written.
+    /// The frames in which these pages lie one behind the other, where the store is memory that programs may
+    /// read in place, such as a ROM. Asked for mappings without an MMU that do not write; others get
+    /// copies of [`read_page`](Self::read_page). The frames stay where they are as long as the pager
+    /// lives, and the file is not written.
     fn in_memory(&self, pages: Range<u64>) -> Option<ForeignFrames> {
         let _ = pages;
         None
     }
 
-    /// The frame of the storage that *is* the page `index` (DAX), for a [direct](crate::object::Mapping::direct) file; a page
-    /// that the storage does not have yet gets one, filled with zeroes. May be called twice for one page at the same time, and
-    /// again after [`discard`](Self::discard).
+    /// The frame of the storage that *is* the page `index` (DAX), for a
+    /// [direct](crate::object::Mapping::direct) file; a page that the storage does not have yet gets one,
+    /// filled with zeroes. May be called twice for one page at the same time, and again after
+    /// [`discard`](Self::discard).
     ///
-    /// The frame is the first of those named, one that [`Platform::frame`] has a record of, and no other page's. It stays the page's until
-    /// `discard`, or until the pager is dropped. Its record is the engine's meanwhile, and is all zero again then.
+    /// The frame is the first of those named, one that [`Platform::frame`] has a record of, and no other
+    /// page's. It stays the page's until `discard`, or until the pager is dropped. Its record is the
+    /// engine's meanwhile, and is all zero again then.
     ///
     /// # Errors
     ///
@@ -62,8 +67,9 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Err(IoError)
     }
 
-    /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no page table, TLB or
-    /// transfer has any of their frames any more, so the storage may use them for something else.
+    /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no
+    /// page table, TLB or transfer has any of their frames any more, so the storage may use them for
+    /// something else.
     fn discard(&self, pages: Range<u64>) {
         let _ = pages;
     }

@@ -13,15 +13,16 @@
 //! | grow ([`make`](Radix::make)) | the lock, in either mode | null to a child, by compare-and-swap; the root to a taller one whose first child is the old root |
 //! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, where it has no other |
 //!
-//! Makers meet each other: who loses the race for a slot frees what it made. A pruner meets readers under RCU alone, because
-//! makers, and those who change words, have the lock. It unlinks a node and defers its end by a grace period: a reader that
-//! has found the node keeps it by its guard, and sees zeroes, or a tree that is as short as the new one and has the same
-//! children. A guard that is made after the grace period began, and not waited for, finds the slot null (contract of
-//! [`Host::rcu_defer`]). So a word stays as long as the guard that it was found under, which is what [`Stay`] says, and no
-//! longer. A node that was unlinked is never linked again, and only its words' zeroes are read from it.
+//! Makers meet each other: who loses the race for a slot frees what it made. A pruner meets readers under RCU
+//! alone, because makers, and those who change words, have the lock. It unlinks a node and defers its end by
+//! a grace period: a reader that has found the node keeps it by its guard, and sees zeroes, or a tree that is
+//! as short as the new one and has the same children. A guard that is made after the grace period began, and
+//! not waited for, finds the slot null (contract of [`Host::rcu_defer`]). So a word stays as long as the
+//! guard that it was found under, which is what [`Stay`] says, and no longer. A node that was unlinked is
+//! never linked again, and only its words' zeroes are read from it.
 //!
-//! An old root that was replaced by its child still names that child. A later prune may end the child: a reader that came by the
-//! old root was inside its guard before either was unlinked, so both wait for it.
+//! An old root that was replaced by its child still names that child. A later prune may end the child: a
+//! reader that came by the old root was inside its guard before either was unlinked, so both wait for it.
 //!
 //! What the words mean, and who may write them, is the caller's business.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
@@ -81,7 +82,8 @@ impl Locked for Alone {}
 struct Node {
     /// The host's, once the node was unlinked. First, so that it has the node's address.
     head: RcuHead,
-    /// How far an index is shifted to find its child here; children of shift `BITS` are leaves. Written once.
+    /// How far an index is shifted to find its child here; children of shift `BITS` are leaves. Written
+    /// once.
     shift: u32,
     /// Null or a child: a `Leaf` where `shift` is `BITS`, else a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],
@@ -218,16 +220,17 @@ impl Radix {
         ControlFlow::Continue(())
     }
 
-    /// Gives nodes back that have words of `range` and nothing but zeroes, after a grace period. Without them the tree is as
-    /// short as it can be.
+    /// Gives nodes back that have words of `range` and nothing but zeroes, after a grace period. Without them
+    /// the tree is as short as it can be.
     pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: Range<u64>) {
         self.prune_alone::<H>(range);
     }
 
     /// As [`prune`](Self::prune); the caller keeps makers out.
     fn prune_alone<H: Host>(&self, range: Range<u64>) {
-        // Relaxed, here and below: makers come before us by the lock, or after us. Stores that unlink need no release: who sees
-        // the old value is waited for, and who must not see it is ordered by `rcu_defer`.
+        // Relaxed, here and below: makers come before us by the lock, or after us. Stores that unlink need no
+        // release: who sees the old value is waited for, and who must not see it is ordered by
+        // `rcu_defer`.
         let Some(mut root) = self.node(self.root.load(Relaxed)) else { return };
         let end = range.end.min((FAN as u64) << root.shift);
         if range.start < end {
@@ -289,7 +292,8 @@ impl Radix {
             let new = Box::leak(new);
             // Release on success, pairs with the acquire of every walk. Relaxed on failure: we look again.
             if self.root.compare_exchange(old, new, AcqRel, Relaxed).is_err() {
-                // SAFETY: just leaked from such a box, and nobody else has seen it. Its child is not dropped with it.
+                // SAFETY: just leaked from such a box, and nobody else has seen it. Its child is not dropped
+                // with it.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
@@ -302,7 +306,8 @@ impl Radix {
 
     fn below(&self, node: &Node, child: NonNull<u8>) -> Below<'_> {
         debug_assert!(child != NonNull::dangling(), "a node that was freed is looked at");
-        // SAFETY: a child of this tree, found under a guard of the caller's, which it outlives; the parent's shift tells what it is.
+        // SAFETY: a child of this tree, found under a guard of the caller's, which it outlives; the parent's
+        // shift tells what it is.
         unsafe {
             if node.shift == BITS {
                 Below::Leaf(child.cast::<Leaf>().as_ref())
@@ -321,7 +326,8 @@ enum Below<'t> {
 /// Hangs a new child into an empty slot, or frees it when somebody was faster; returns what hangs there.
 fn link<T>(slot: &AtomicPtr<u8>, new: Box<T>) -> NonNull<u8> {
     let new = NonNull::from(Box::leak(new));
-    // Release on success, pairs with the acquire of every walk. Acquire on failure, pairs with the winner's release.
+    // Release on success, pairs with the acquire of every walk. Acquire on failure, pairs with the winner's
+    // release.
     match slot.compare_exchange(null_mut(), new.as_ptr().cast(), AcqRel, Acquire) {
         Ok(_) => new.cast(),
         Err(found) => {
@@ -368,7 +374,8 @@ unsafe fn retire<H: Host, T: Retired>(node: NonNull<T>) {
 ///
 /// `head` is that of a `T` passed to [`retire`], and a grace period has passed since.
 unsafe fn after_grace<T: Retired>(head: NonNull<RcuHead>) {
-    // SAFETY: the head is the first field of what `Box` made, and came with the provenance of the whole; nobody looks at it any more.
+    // SAFETY: the head is the first field of what `Box` made, and came with the provenance of the whole;
+    // nobody looks at it any more.
     let node = unsafe { Box::from_raw(head.cast::<T>().as_ptr()) };
     node.poison();
 }

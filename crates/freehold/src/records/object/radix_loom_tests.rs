@@ -1,5 +1,5 @@
-//! Nodes go beside readers that take no lock. A leaf that is freed is poisoned, and so is a node: a reader that comes there is found
-//! out.
+//! Nodes go beside readers that take no lock. A leaf that is freed is poisoned, and so is a node: a reader
+//! that comes there is found out.
 
 use super::*;
 use freehold_sync::atomic::Ordering::Release;

@@ -7,9 +7,10 @@
 //! zap       under the i_mmap lock, shared: every entry goes, and is flushed
 //! ```
 //!
-//! Who makes an entry (`fault/special.rs`, `space/driver.rs`) has read the count before it asked the hook, and reads it again within
-//! the read section in which it makes the entry: unchanged, the walk meets the entry, since the VMA was linked before; changed,
-//! it asks again. Nobody waits for a hook, so the driver may hold locks that its hooks take.
+//! Who makes an entry (`fault/special.rs`, `space/driver.rs`) has read the count before it asked the hook,
+//! and reads it again within the read section in which it makes the entry: unchanged, the walk meets the
+//! entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so the driver may
+//! hold locks that its hooks take.
 
 use super::{
     Asked,
@@ -21,16 +22,16 @@ use core::ops::Range;
 use freehold_sync::atomic::Ordering::{Acquire, Release};
 
 impl<P: Platform> Mapping<P> {
-    /// Takes the frames of these pages away from every VMA that maps them: when this returns no processor can reach them, and
-    /// the next access asks the [fault hook](super::VmOps::fault) again, which the caller has told what to say. With
-    /// `copies` what private mappings have copied of them goes as well.
+    /// Takes the frames of these pages away from every VMA that maps them: when this returns no processor can
+    /// reach them, and the next access asks the [fault hook](super::VmOps::fault) again, which the caller
+    /// has told what to say. With `copies` what private mappings have copied of them goes as well.
     ///
     /// A mapping that is just being made is made again, by asking its mmap hook again.
     ///
     /// # Locks
     ///
-    /// Waits for a grace period; then the i_mmap lock for reading, the tables' locks one at a time. The caller holds no lock of
-    /// the engine and is in no read section.
+    /// Waits for a grace period; then the i_mmap lock for reading, the tables' locks one at a time. The
+    /// caller holds no lock of the engine and is in no read section.
     pub fn revoke(&self, pages: Range<u64>, copies: bool) {
         // Release pairs with the acquire in `revocations`: who sees this count gets the hooks' new answers.
         self.revoked.fetch_add(1, Release);

@@ -159,8 +159,8 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// What a new mapping with these flags may do to the file: they lose what seals forbid it to ever become. Then nobody
-    /// seals it against writing as long as what is returned lives.
+    /// What a new mapping with these flags may do to the file: they lose what seals forbid it to ever become.
+    /// Then nobody seals it against writing as long as what is returned lives.
     ///
     /// # Errors
     ///

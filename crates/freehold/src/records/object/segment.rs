@@ -1,8 +1,9 @@
 //! System V shared memory, as far as address spaces go: memory, and how often it is attached.
 //!
-//! Keys, permissions, identifiers and times are the embedder's. What is here decides when the memory goes: once the segment is
-//! marked as removed *and* nobody has it attached. Attached means: each VMA that maps it counts, so a fork and a split count up
-//! and an unmapped fragment counts down, and each attempt at attaching counts while it lasts (hazard C-71).
+//! Keys, permissions, identifiers and times are the embedder's. What is here decides when the memory goes:
+//! once the segment is marked as removed *and* nobody has it attached. Attached means: each VMA that maps it
+//! counts, so a fork and a split count up and an unmapped fragment counts down, and each attempt at attaching
+//! counts while it lasts (hazard C-71).
 //!
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
@@ -60,7 +61,8 @@ impl<P: Platform> Segment<P> {
         Self::over(key, Mapping::new(engine, Zeroes, bytes, true)?)
     }
 
-    /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as they are touched.
+    /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as
+    /// they are touched.
     ///
     /// # Errors
     ///
@@ -116,9 +118,10 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Whether it ends with `vmas` VMAs that the caller takes away: it was marked as removed, and they are all that has it attached. If so,
-    /// nobody attaches it from now on, though its memory goes only with the last of them. They are in one address space, whose
-    /// mmap lock the caller has for writing: no fork or split counts them up.
+    /// Whether it ends with `vmas` VMAs that the caller takes away: it was marked as removed, and they are
+    /// all that has it attached. If so, nobody attaches it from now on, though its memory goes only with
+    /// the last of them. They are in one address space, whose mmap lock the caller has for writing: no
+    /// fork or split counts them up.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
         let all = (vmas * ATTACH) | MARKED;
         // Relaxed: whoever counts down to 0 orders the end.
@@ -152,8 +155,8 @@ impl<P: Platform> Segment<P> {
         self.state.fetch_add(ATTACH, Relaxed);
     }
 
-    /// A VMA, or an attempt, is over. The last one holds no lock: all that ends a VMA under a lock leaves another of the same
-    /// attach behind.
+    /// A VMA, or an attempt, is over. The last one holds no lock: all that ends a VMA under a lock leaves
+    /// another of the same attach behind.
     pub(super) fn closed(&self) {
         // AcqRel: as in `remove`.
         if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {
@@ -161,7 +164,8 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Gives the memory back, whoever still knows of the segment. Comes once: the state stays as it is from here on.
+    /// Gives the memory back, whoever still knows of the segment. Comes once: the state stays as it is from
+    /// here on.
     fn destroy(&self) {
         let emptied = self.memory.truncate(0);
         debug_assert!(emptied.is_ok(), "memory without a last page to keep could not be cut off");

@@ -1,19 +1,21 @@
 //! Mappings by an embedder's own rules: device memory, a crash dump, the vdso.
 //!
-//! What such a VMA maps is a [`Special`]: hooks, whose fields are the mapping's private data, and perhaps a file, whose
-//! reverse map then lists the VMA. All VMAs that come of one mapping (by split, fork, mremap) share the `Special` and count it: it
-//! is dropped once, after the last of them (hazard C-30). Its frames are the embedder's: the engine neither counts nor frees
-//! them.
+//! What such a VMA maps is a [`Special`]: hooks, whose fields are the mapping's private data, and perhaps a
+//! file, whose reverse map then lists the VMA. All VMAs that come of one mapping (by split, fork, mremap)
+//! share the `Special` and count it: it is dropped once, after the last of them (hazard C-30). Its frames are
+//! the embedder's: the engine neither counts nor frees them.
 //!
-//! A hook is shown a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. Should it have one of
-//! its own, it may not use it: most hooks run with locks of the address space held, and the checker of lock orders reports a
-//! hook that waits for them (hazards C-6, C-31). Its own locks a hook may take, if nobody calls the engine with
-//! them held; [`Mapping::revoke`] alone may be called so. Which hook runs when: [`VmOps`].
+//! A hook is shown a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space.
+//! Should it have one of its own, it may not use it: most hooks run with locks of the address space held, and
+//! the checker of lock orders reports a hook that waits for them (hazards C-6, C-31). Its own locks a hook
+//! may take, if nobody calls the engine with them held; [`Mapping::revoke`] alone may be called so. Which
+//! hook runs when: [`VmOps`].
 //!
 //! # Taking frames back
 //!
-//! A device that loses its frames revokes them: `object/revoke.rs`. Whoever makes an entry from what a hook said
-//! ([`Asked`]) makes it in a read section in which no revocation has come since the hook was asked, and otherwise asks again.
+//! A device that loses its frames revokes them: `object/revoke.rs`. Whoever makes an entry from what a hook
+//! said ([`Asked`]) makes it in a read section in which no revocation has come since the hook was asked, and
+//! otherwise asks again.
 
 use super::{ForeignFrames, Mapping};
 use crate::{
@@ -74,8 +76,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         let _ = (mmu, vma);
     }
 
-    /// A VMA that was opened is over; its pages are gone, and its addresses may be somebody else's. `vma` is as it was last, which
-    /// after splits and merges is not what it was opened as.
+    /// A VMA that was opened is over; its pages are gone, and its addresses may be somebody else's. `vma` is
+    /// as it was last, which after splits and merges is not what it was opened as.
     fn close(&self, mmu: &P::Mmu, vma: &VmaInfo) {
         let _ = (mmu, vma);
     }
@@ -86,8 +88,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         false
     }
 
-    /// Whether `vma`, a VMA or a part of one, may move to `to`, which is longer if it grows. After `Ok` it moves. Where it is only
-    /// to be mapped there as well, the range of `vma` is empty.
+    /// Whether `vma`, a VMA or a part of one, may move to `to`, which is longer if it grows. After `Ok` it
+    /// moves. Where it is only to be mapped there as well, the range of `vma` is empty.
     ///
     /// # Errors
     ///
@@ -97,8 +99,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The frame of the page with this offset, for an access that finds none: the first of those named. It stays what it is until
-    /// it is revoked, or for as long as this lives.
+    /// The frame of the page with this offset, for an access that finds none: the first of those named. It
+    /// stays what it is until it is revoked, or for as long as this lives.
     ///
     /// # Errors
     ///
@@ -114,12 +116,14 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         Err(HookFault::Bus)
     }
 
-    /// Whether [`mkwrite`](Self::mkwrite) wants to hear of the first write to each page of a shared mapping. Always the same.
+    /// Whether [`mkwrite`](Self::mkwrite) wants to hear of the first write to each page of a shared mapping.
+    /// Always the same.
     fn notifies_writes(&self) -> bool {
         false
     }
 
-    /// The page with this offset is about to be written for the first time since it was mapped: Linux's `pfn_mkwrite`.
+    /// The page with this offset is about to be written for the first time since it was mapped: Linux's
+    /// `pfn_mkwrite`.
     ///
     /// # Errors
     ///
@@ -215,8 +219,9 @@ impl<P: Platform> Asked<'_, P> {
     }
 }
 
-/// A fixed list of frames under a name: the vdso. Whoever makes it keeps the frames alive as long as it exists. A private
-/// store copies a page as it would a file's; what lies behind the last frame is a bus error.
+/// A fixed list of frames under a name: the vdso. Whoever makes it keeps the frames alive as long as it
+/// exists. A private store copies a page as it would a file's; what lies behind the last frame is a bus
+/// error.
 #[derive(Debug)]
 pub struct Frames {
     name: &'static str,

@@ -7,8 +7,9 @@
 //! drop      the cache gives up its references
 //! ```
 //!
-//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. One pass suffices where a
-//! lock on each page would call for two (before and after removal), because the wait comes first.
+//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. One pass
+//! suffices where a lock on each page would call for two (before and after removal), because the wait comes
+//! first.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::mapping::{FillError, Mapping, zero};
@@ -26,18 +27,18 @@ pub(crate) enum Copies {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an access there
-    /// is a bus error from now on. What a longer file gains reads as zeroes.
+    /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an
+    /// access there is a bus error from now on. What a longer file gains reads as zeroes.
     ///
     /// # Errors
     ///
-    /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page of which the file
-    /// would lose bytes, or a seal forbids it; nothing happened.
+    /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page
+    /// of which the file would lose bytes, or a seal forbids it; nothing happened.
     ///
     /// # Locks
     ///
-    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks one at a time.
-    /// The caller holds no lock of an address space.
+    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks
+    /// one at a time. The caller holds no lock of an address space.
     pub fn truncate(&self, size: u64) -> Result<(), FillError> {
         if size > super::file::MAX_BYTES {
             return Err(FillError::BeyondEnd);
@@ -80,13 +81,14 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Replaces the bytes of `range` by zeroes: whole pages leave the cache and all page tables, private copies excepted;
-    /// parts of pages are overwritten. The size stays.
+    /// Replaces the bytes of `range` by zeroes: whole pages leave the cache and all page tables, private
+    /// copies excepted; parts of pages are overwritten. The size stays.
     ///
     /// # Errors
     ///
-    /// A page at the edge could not be read, a shared mapping without an MMU has one of the whole pages, a seal forbids it, or no
-    /// memory; nothing happened. Only a page at the edge whose memory fails meanwhile leaves the hole there in part.
+    /// A page at the edge could not be read, a shared mapping without an MMU has one of the whole pages, a
+    /// seal forbids it, or no memory; nothing happened. Only a page at the edge whose memory fails
+    /// meanwhile leaves the hole there in part.
     ///
     /// # Locks
     ///
@@ -137,20 +139,22 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page behind its end
-    /// becomes zeroes.
+    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page
+    /// behind its end becomes zeroes.
     pub(super) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
         let end = new.min(old.next_multiple_of(PAGE_SIZE));
         if old < end { self.zero_part(old..end) } else { Ok(()) }
     }
 
-    /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was published.
+    /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was
+    /// published.
     fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, copies: Copies) {
         if pages.is_empty() {
             return;
         }
         let cached = self.mark_leaving(pages_go, pages.clone());
-        // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let go of it.
+        // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let
+        // go of it.
         let mapped = !self.mappers().is_empty();
         if cached || mapped {
             grace_period::<P>();
@@ -159,7 +163,8 @@ impl<P: Platform> Mapping<P> {
             self.unmap(pages.clone(), copies);
         }
         let gone = if cached { self.drop_leaving(pages_go, pages.clone()) } else { 0 };
-        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for some.
+        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for
+        // some.
         let end = if copies == Copies::Go { u64::MAX } else { pages.end };
         if let Some(huge) = &self.huge {
             huge.cut(self.engine(), pages.start..end, gone);
@@ -185,8 +190,8 @@ impl<P: Platform> Mapping<P> {
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);
-            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then knows that an
-            // entry it finds empty is in no TLB either (hazard C-58).
+            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then
+            // knows that an entry it finds empty is in no TLB either (hazard C-58).
             mapper.vm.discard(mapper.range.clone(), zap);
         });
     }

@@ -1,8 +1,9 @@
 //! A device of zeroes, such as /dev/zero: what is mapped of it is new memory.
 //!
-//! A private mapping is anonymous memory of which the open file shows: by its name and offset, and because neighbours are one VMA only
-//! over the same file, with offsets that continue. So is a shared mapping by a file that was not opened for writing, since nobody ever
-//! stores there. Every other shared mapping is shared memory of its own, as of no file at all.
+//! A private mapping is anonymous memory of which the open file shows: by its name and offset, and because
+//! neighbours are one VMA only over the same file, with offsets that continue. So is a shared mapping by a
+//! file that was not opened for writing, since nobody ever stores there. Every other shared mapping is shared
+//! memory of its own, as of no file at all.
 
 use super::{
     Object, Zeroes,
@@ -11,9 +12,9 @@ use super::{
 use crate::{counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 
 impl<P: Platform> Mapping<P> {
-    /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](super::File::new). It has neither pages nor a size, and is
-    /// read as zeroes at any offset; what is written to it is lost. Mappings of it [are aligned](Self::align_to_huge_pages) for huge
-    /// pages, as on Linux.
+    /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](super::File::new). It has neither
+    /// pages nor a size, and is read as zeroes at any offset; what is written to it is lost. Mappings of
+    /// it [are aligned](Self::align_to_huge_pages) for huge pages, as on Linux.
     ///
     /// # Errors
     ///
@@ -36,7 +37,8 @@ impl<P: Platform> Object<P> {
         matches!(self, Object::Anonymous | Object::Zeroes(_))
     }
 
-    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only private ones do.
+    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only
+    /// private ones do.
     pub(crate) fn aligns(&self, shared: bool) -> bool {
         match self {
             Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),

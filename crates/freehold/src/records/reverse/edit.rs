@@ -1,4 +1,5 @@
-//! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages, or in both.
+//! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages,
+//! or in both.
 
 use super::{
     root::RmapRoot,
@@ -7,11 +8,12 @@ use super::{
 use crate::{object::Object, platform::Platform, vma::Vma};
 use core::ops::Range;
 
-/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that nobody waits long.
+/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that
+/// nobody waits long.
 const BATCH: usize = 8;
 
-/// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree, several of
-/// them in one step for whoever walks. Of what there is no tree of, nothing is locked.
+/// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree,
+/// several of them in one step for whoever walks. Of what there is no tree of, nothing is locked.
 pub(crate) struct RmapEdit<'e, P: Platform> {
     file: Option<RmapWriteGuard<'e, P, IMmap>>,
     pages: Option<RmapWriteGuard<'e, P, AnonPages>>,
@@ -98,7 +100,8 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under one hold.
+    /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under
+    /// one hold.
     pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
         let mut rest = vmas.filter(|vma| vma.is_listed()).peekable();
         while let Some(first) = rest.next() {

@@ -1,17 +1,19 @@
 //! Where a page is at home: the VMAs that may map it, and the file if it is a file's.
 //!
-//! A page of a file has the home of that file: the VMAs that map it. An anonymous page has that of the VMA it was made in, which
-//! the VMA shares with everything that came of it by split, mremap or fork. The page knows the *index* by which the VMAs of
-//! its home know it: the offset in the file, or for anonymous memory the page number that the first VMA was made at. Splits,
-//! merges and moves change bounds, never the relation between addresses and offsets; a forked child's VMA joins its parent's
-//! home, and so do the pages that the child makes there. So a walk finds every entry of a page, and beside them the VMAs of
-//! other processes of the fork tree that have another page at this offset: for a page of a server with 1,000 children
-//! a thousand looks into page tables at most. A home per process and generation would spare those looks, for a list of homes in
-//! every VMA.
+//! A page of a file has the home of that file: the VMAs that map it. An anonymous page has that of the VMA it
+//! was made in, which the VMA shares with everything that came of it by split, mremap or fork. The page knows
+//! the *index* by which the VMAs of its home know it: the offset in the file, or for anonymous memory the
+//! page number that the first VMA was made at. Splits, merges and moves change bounds, never the relation
+//! between addresses and offsets; a forked child's VMA joins its parent's home, and so do the pages that the
+//! child makes there. So a walk finds every entry of a page, and beside them the VMAs of other processes of
+//! the fork tree that have another page at this offset: for a page of a server with 1,000 children a thousand
+//! looks into page tables at most. A home per process and generation would spare those looks, for a list of
+//! homes in every VMA.
 //!
-//! Life: each VMA that is linked, the file, and each walker hold a reference; pages do not. An anonymous page that is mapped
-//! is mapped by a VMA that keeps the home until that entry is gone; a page of a file is in its cache. The memory goes
-//! after a grace period: who finds the address in the record of such a frame, within a read section, may try for a reference.
+//! Life: each VMA that is linked, the file, and each walker hold a reference; pages do not. An anonymous page
+//! that is mapped is mapped by a VMA that keeps the home until that entry is gone; a page of a file is in its
+//! cache. The memory goes after a grace period: who finds the address in the record of such a frame, within a
+//! read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
 use super::tree::{FileRmap, RmapReadGuard, VmaTree, Which};
@@ -39,7 +41,8 @@ pub(crate) const FILE: usize = 1;
 
 /// See the module.
 pub(crate) struct RmapRoot<P: Platform, W: Which> {
-    /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has words.
+    /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has
+    /// words.
     refs: AtomicUsize,
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
     mapping: AtomicPtr<Mapping<P>>,
@@ -119,14 +122,15 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
         unsafe { Counted::try_hold(mapping) }
     }
 
-    /// A reference for who found the address in the record of a frame that is mapped, or in the cache of a file; nothing if the
-    /// home is about to go.
+    /// A reference for who found the address in the record of a frame that is mapped, or in the cache of a
+    /// file; nothing if the home is about to go.
     ///
     /// # Safety
     ///
     /// Within `_rcu`, such a frame's record named `tree`.
     pub unsafe fn find(_rcu: &P::RcuGuard, tree: NonNull<Self>) -> Option<RmapRootRef<P, W>> {
-        // SAFETY: a VMA or a file kept it when the read section had begun, so the memory stays for as long as it lasts.
+        // SAFETY: a VMA or a file kept it when the read section had begun, so the memory stays for as long as
+        // it lasts.
         let refs = unsafe { &tree.as_ref().refs };
         let mut seen = refs.load(Relaxed);
         while seen != 0 {

@@ -5,8 +5,8 @@
 //! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
 //! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
 //!
-//! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the tree meets every
-//! entry that maps a page. An address space unlinks all its VMAs before it goes away.
+//! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the
+//! tree meets every entry that maps a page. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 use crate::{counted::Counted, platform::Platform, vma::Vma};
@@ -42,13 +42,15 @@ impl Which for AnonPages {
     }
 }
 
-/// Entries that a walk over many pages looks at before it lets others have the lock: some tens of microseconds of work.
+/// Entries that a walk over many pages looks at before it lets others have the lock: some tens of
+/// microseconds of work.
 const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
 
 /// Finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
 
-// SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees of this kind uses it.
+// SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees of
+// this kind uses it.
 unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     type Object = Vma<P>;
 
@@ -63,7 +65,8 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     }
 }
 
-/// How those take the lock over a file's VMAs who leave the tree alone: truncation, write-back, every walk from a page.
+/// How those take the lock over a file's VMAs who leave the tree alone: truncation, write-back, every walk
+/// from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
     /// For themselves (Linux before 3.19, when it was a mutex).
@@ -137,7 +140,8 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
-    /// Takes the lock for reading if that is possible at once: for a caller that would rather do something else.
+    /// Takes the lock for reading if that is possible at once: for a caller that would rather do something
+    /// else.
     pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
         let lock = match self.readers {
             FileRmap::Shared => Held::Shared(self.lock.try_read()?),
@@ -147,9 +151,10 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
 
-    /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages at a time. The lock
-    /// is let go of between parts: who waits to link or unlink a VMA waits for a bounded number of entries, however many pages
-    /// there are. Each page is met in every VMA that maps it; what need not be met is a mapping that comes meanwhile.
+    /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages
+    /// at a time. The lock is let go of between parts: who waits to link or unlink a VMA waits for a
+    /// bounded number of entries, however many pages there are. Each page is met in every VMA that maps
+    /// it; what need not be met is a mapping that comes meanwhile.
     ///
     /// # Locks
     ///
@@ -158,7 +163,8 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
         let mut at = pages.start;
         loop {
             let lookups = self.read();
-            // A file may be larger than can be counted through; only where VMAs are is there anything to be met.
+            // A file may be larger than can be counted through; only where VMAs are is there anything to be
+            // met.
             let Some(first) = lookups.mappers(at..pages.end).next() else { return };
             at = at.max(first.vma.pgoff());
             let end = lookups.part_end(at..pages.end);
@@ -186,7 +192,8 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
         mappers(self.tree, pages)
     }
 
-    /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at least.
+    /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at
+    /// least.
     fn part_end(&self, pages: Range<u64>) -> u64 {
         part_end(self.tree, pages, 1)
     }
@@ -217,7 +224,8 @@ fn mappers<P: Platform, W: Which>(
         // SAFETY: linked VMAs are live, and stay linked while the lock is held.
         let vma: &Vma<P> = unsafe { vma.as_ref() };
         let vm = core::ptr::with_exposed_provenance::<VmSpace<P>>(vma.owner_addr());
-        // SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them before it goes away.
+        // SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them
+        // before it goes away.
         Mapper { vm: unsafe { &*vm }, vma, range: addresses(vma, &pages) }
     })
 }
@@ -250,8 +258,8 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
         mappers(self.tree, pages)
     }
 
-    /// How far of `pages` to go in one hold if an entry maps `unit` of them: as far as no more than [`ENTRIES`] map them, but one
-    /// entry's at least.
+    /// How far of `pages` to go in one hold if an entry maps `unit` of them: as far as no more than
+    /// [`ENTRIES`] map them, but one entry's at least.
     pub fn part_end(&self, pages: Range<u64>, unit: u64) -> u64 {
         part_end(self.tree, pages, unit)
     }
@@ -262,8 +270,8 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
         unsafe { self.tree.insert(NonNull::from(vma), vma.pgoff(), vma.pgoff() + vma.pages() - 1) };
     }
 
-    /// Links the copy that fork made of `parent`, behind it, so that a walk meets the parent first. A child with other bounds
-    /// than its parent's, or of an unlinked one, goes where it belongs.
+    /// Links the copy that fork made of `parent`, behind it, so that a walk meets the parent first. A child
+    /// with other bounds than its parent's, or of an unlinked one, goes where it belongs.
     pub fn insert_after(&mut self, parent: &Vma<P>, child: &Vma<P>) {
         if parent.pgoff() == child.pgoff() && parent.pages() == child.pages() && self.holds(parent) {
             // SAFETY: as in `insert`; the parent was just seen to be in the tree.
@@ -283,7 +291,8 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
 
     /// Whether a VMA that belongs here is linked.
     pub fn holds(&self, vma: &Vma<P>) -> bool {
-        // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds it.
+        // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds
+        // it.
         unsafe { self.tree.holds(NonNull::from(vma)) }
     }
 }

@@ -25,7 +25,8 @@ impl<P: Platform> Drop for Change<P> {
 }
 
 impl<P: Platform> Notice<P> {
-    /// About `vma`, which is locked: for writing, or, where pages go, for reading. `None`: the pager does not want to hear of it.
+    /// About `vma`, which is locked: for writing, or, where pages go, for reading. `None`: the pager does not
+    /// want to hear of it.
     fn about(vma: &Vma<P>, wanted: Features, message: impl FnOnce() -> Message<P>) -> Option<Self> {
         let context = vma.uffd().filter(|context| context.wants(wanted))?;
         Some(Self::to(context, message()))
@@ -46,7 +47,8 @@ impl<P: Platform> Notice<P> {
         Self::about(vma, Features::EVENT_REMAP, || Message::Remap { from, to, len })
     }
 
-    /// Sends it, and waits until it was read, or is not to be: the context is closed, or a fatal signal has arrived.
+    /// Sends it, and waits until it was read, or is not to be: the context is closed, or a fatal signal has
+    /// arrived.
     ///
     /// # Locks
     ///
@@ -55,7 +57,8 @@ impl<P: Platform> Notice<P> {
         let Notice { change, message } = self;
         let context = change.0.clone();
         if matches!(message, Message::Remove(_)) {
-            // Fills that began before `changing` was raised are over then. All other changes keep them out by the VMA's lock.
+            // Fills that began before `changing` was raised are over then. All other changes keep them out by
+            // the VMA's lock.
             grace_period::<P>();
         }
         // The change ends with its message: who has read it may fill at once.
@@ -107,8 +110,8 @@ impl<P: Platform> Notices<P> {
         }
     }
 
-    /// The context for `child`'s copy of `vma`, which is write-locked: each context of the parent's gets one for the child. `None`: the
-    /// copy is not registered.
+    /// The context for `child`'s copy of `vma`, which is write-locked: each context of the parent's gets one
+    /// for the child. `None`: the copy is not registered.
     ///
     /// # Errors
     ///

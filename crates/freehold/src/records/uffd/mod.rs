@@ -1,5 +1,5 @@
-//! What VMAs, the pager and its waiters share of a userfaultfd: the context, its queue, and its messages. The protocol:
-//! [`uffd`](crate::uffd).
+//! What VMAs, the pager and its waiters share of a userfaultfd: the context, its queue, and its messages. The
+//! protocol: [`uffd`](crate::uffd).
 
 pub(crate) mod event;
 pub(crate) mod queue;
@@ -20,7 +20,8 @@ use freehold_sync::atomic::{
 use queue::Queue;
 
 bitflags! {
-    /// What a context does beyond serving faults, with Linux's numbers. Those that only say what there is are accepted and mean nothing.
+    /// What a context does beyond serving faults, with Linux's numbers. Those that only say what there is are
+    /// accepted and mean nothing.
     /// A program's word goes through `from_bits`, which refuses what has no name here (EINVAL).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Features: u64 {
@@ -58,7 +59,8 @@ bitflags! {
 pub struct UffdConfig {
     /// What it does.
     pub features: Features,
-    /// Only accesses by the program itself wait (UFFD_USER_MODE_ONLY); those on its behalf fail as on a bus error.
+    /// Only accesses by the program itself wait (UFFD_USER_MODE_ONLY); those on its behalf fail as on a bus
+    /// error.
     pub user_mode_only: bool,
 }
 
@@ -86,8 +88,8 @@ pub enum Message<P: Platform> {
         /// Whether the access was a store (UFFD_PAGEFAULT_FLAG_WRITE).
         write: bool,
     },
-    /// UFFD_EVENT_FORK: a child has a copy of the registered memory; this is the child's context. If it is dropped the child's memory
-    /// is registered no more.
+    /// UFFD_EVENT_FORK: a child has a copy of the registered memory; this is the child's context. If it is
+    /// dropped the child's memory is registered no more.
     Fork(Userfaultfd<P>),
     /// UFFD_EVENT_REMAP: memory has moved.
     Remap {
@@ -109,8 +111,8 @@ pub(crate) struct Context<P: Platform> {
     pub(crate) space: Weak<AddressSpace<P>>,
     /// Fixed.
     pub(crate) config: UffdConfig,
-    /// Changes of what is mapped that the pager has not read of. Raised under the write lock of the VMA concerned, or with a grace period
-    /// behind it; read within an RCU guard, under that VMA's lock.
+    /// Changes of what is mapped that the pager has not read of. Raised under the write lock of the VMA
+    /// concerned, or with a grace period behind it; read within an RCU guard, under that VMA's lock.
     changing: AtomicU32,
     pub(crate) queue: Queue<P>,
 }
@@ -134,7 +136,8 @@ impl<P: Platform> Context<P> {
 
     /// Whether fills are refused for now.
     pub(crate) fn is_changing(&self) -> bool {
-        // Acquire pairs with the release of a sender's end: what follows sees the mapping as the message said.
+        // Acquire pairs with the release of a sender's end: what follows sees the mapping as the message
+        // said.
         self.changing.load(Acquire) != 0
     }
 

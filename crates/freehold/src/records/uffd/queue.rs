@@ -1,6 +1,7 @@
 //! Who waits for a context: tasks whose faults or events it has, and its readers.
 //!
-//! A waiter lies on its task's stack and hangs in one of three lists. Lists and links are guarded by one spin lock, of the context.
+//! A waiter lies on its task's stack and hangs in one of three lists. Lists and links are guarded by one spin
+//! lock, of the context.
 //!
 //! | list | holds | leaves it by |
 //! | --- | --- | --- |
@@ -13,13 +14,15 @@
 //! | 0 | it sleeps, or is about to | 1: whoever takes it out of its list, still under the lock |
 //! | 1 | woken | the task takes the lock once more before its waiter ends, so whoever woke it has let go of it |
 //!
-//! Nobody is woken under the lock, and without it a waiter may be gone. So waiters sleep on words of the queue, its *turns*, which
-//! the context keeps for waker and waiter: each on that of its page. A turn counts. The waiter reads it, then its own word, and
-//! sleeps while the turn is the same; who wakes has set the word, moves the turn once the lock is gone, and wakes all who sleep on
-//! it. Those who were not meant find their own word as it was, and sleep again.
+//! Nobody is woken under the lock, and without it a waiter may be gone. So waiters sleep on words of the
+//! queue, its *turns*, which the context keeps for waker and waiter: each on that of its page. A turn counts.
+//! The waiter reads it, then its own word, and sleeps while the turn is the same; who wakes has set the word,
+//! moves the turn once the lock is gone, and wakes all who sleep on it. Those who were not meant find their
+//! own word as it was, and sleep again.
 //!
-//! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock and with the lists empty; who
-//! rings does so after it has queued its waiter. So either the reader finds the waiter, or the bell has moved, or rings.
+//! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock
+//! and with the lists empty; who rings does so after it has queued its waiter. So either the reader finds the
+//! waiter, or the bell has moved, or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
 
 use super::{FaultReason, Message, event::Change};
@@ -72,7 +75,8 @@ enum What<P: Platform> {
 ///
 /// # Invariants
 ///
-/// While `place` is not `Nowhere` it hangs in that list of one queue, and links and `what` are that queue's lock's.
+/// While `place` is not `Nowhere` it hangs in that list of one queue, and links and `what` are that queue's
+/// lock's.
 pub(crate) struct Waiter<P: Platform> {
     word: AtomicU32,
     /// Which of the queue's turns its task sleeps on.
@@ -157,7 +161,8 @@ struct Lists<P: Platform> {
     events: List<P>,
 }
 
-// SAFETY: the pointers lead to waiters, which are made to be reached from any thread under the lock; events may be sent.
+// SAFETY: the pointers lead to waiters, which are made to be reached from any thread under the lock; events
+// may be sent.
 unsafe impl<P: Platform> Send for Lists<P> {}
 
 impl<P: Platform> Lists<P> {
@@ -210,7 +215,8 @@ impl<P: Platform> Lists<P> {
         }
         // SAFETY: as above.
         let waiter = unsafe { self.events.first.as_ref() }?;
-        // SAFETY: a member's `what` is the lock's, and its task does not look at it while it hangs in the list.
+        // SAFETY: a member's `what` is the lock's, and its task does not look at it while it hangs in the
+        // list.
         let message = match unsafe { &mut *waiter.what.get() } {
             // The reader has a reference to the context, so the change does not let go of the last one.
             What::Event(event) => event.take().map(|(message, _change)| message),
@@ -281,7 +287,8 @@ impl<P: Platform> Queue<P> {
     fn move_turns(&self, woken: Woken) {
         for (n, turn) in self.turns.iter().enumerate() {
             if woken.0 & 1 << n != 0 {
-                // Release pairs with the acquire in `Queued::wait`: who reads the new count reads its own word as it is now.
+                // Release pairs with the acquire in `Queued::wait`: who reads the new count reads its own
+                // word as it is now.
                 turn.fetch_add(1, Release);
                 P::wake_all(turn);
             }

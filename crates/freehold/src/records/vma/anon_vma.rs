@@ -1,6 +1,7 @@
 //! The anon_vma of a VMA's anonymous pages: its identity, and the tree by which the pages are found.
 //!
-//! The two are words of their own, in different cache lines. Only `attach_anon_vma` writes them while others read them.
+//! The two are words of their own, in different cache lines. Only `attach_anon_vma` writes them while others
+//! read them.
 //!
 //! | `id` | `tree` | meaning | leaves it by |
 //! | --- | --- | --- | --- |
@@ -27,8 +28,8 @@ use freehold_sync::atomic::{
 
 /// Which anon_vma of anonymous pages a VMA belongs to: zero while it has none.
 ///
-/// Two VMAs may merge only if their pages can be found the same way from a frame; this identity is what decides it.
-/// Bit 0 says that the VMA was made by fork and can also hold pages of its parent's anon_vma.
+/// Two VMAs may merge only if their pages can be found the same way from a frame; this identity is what
+/// decides it. Bit 0 says that the VMA was made by fork and can also hold pages of its parent's anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AnonId(u64);
 
@@ -97,7 +98,8 @@ pub(super) struct AnonVmaWords<'v, T> {
 }
 
 impl<T> AnonVmaWords<'_, T> {
-    /// The anon_vma. Whoever finds one finds the tree afterwards, and may make pages there without looking whether the VMA is linked.
+    /// The anon_vma. Whoever finds one finds the tree afterwards, and may make pages there without looking
+    /// whether the VMA is linked.
     pub fn id(&self) -> AnonId {
         // Acquire pairs with the release in `attach_anon_vma`.
         AnonId(self.id.load(Acquire))
@@ -109,19 +111,21 @@ impl<T> AnonVmaWords<'_, T> {
         self.tree.load(Acquire)
     }
 
-    /// Takes over an anon_vma if there is none yet: the tree, then what `link` does, then the anon_vma's identity. With the tree's lock
-    /// held for writing.
+    /// Takes over an anon_vma if there is none yet: the tree, then what `link` does, then the anon_vma's
+    /// identity. With the tree's lock held for writing.
     ///
     /// # Errors
     ///
-    /// The tree of a fault that was faster, which may still be linking the VMA under the lock of that tree. `link` was not called.
+    /// The tree of a fault that was faster, which may still be linking the VMA under the lock of that tree.
+    /// `link` was not called.
     pub fn attach_anon_vma(&self, id: AnonId, tree: *mut T, link: impl FnOnce()) -> Result<(), NonNull<T>> {
         // Release, and acquire on failure: pairs with itself and with `tree`.
         match self.tree.compare_exchange(null_mut(), tree, AcqRel, Acquire) {
             Ok(_) => {
                 link();
-                // Release pairs with the acquire in `id`. After the tree: a fault that finds the anon_vma looks for no more. A walk
-                // that begins before the VMA is linked waits for the lock that the caller holds.
+                // Release pairs with the acquire in `id`. After the tree: a fault that finds the anon_vma
+                // looks for no more. A walk that begins before the VMA is linked waits for
+                // the lock that the caller holds.
                 self.id.store(id.0, Release);
                 Ok(())
             }
@@ -129,8 +133,8 @@ impl<T> AnonVmaWords<'_, T> {
         }
     }
 
-    /// Replaces both, by who has the VMA to itself: `attach_anon_vma` is kept out too, which needs the mmap lock or the VMA's. Returns the old
-    /// tree.
+    /// Replaces both, by who has the VMA to itself: `attach_anon_vma` is kept out too, which needs the mmap
+    /// lock or the VMA's. Returns the old tree.
     pub fn set(&self, id: AnonId, tree: *mut T) -> *mut T {
         // Relaxed: no reader is there; what lets readers in orders it.
         self.id.store(id.0, Relaxed);

@@ -20,7 +20,8 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub pgoff: u64,
     pub anon: AnonVma<'a, P>,
     pub policy: u64,
-    /// What reservations of huge pages it has a part in; no matter for merges, which huge pages take no part in.
+    /// What reservations of huge pages it has a part in; no matter for merges, which huge pages take no part
+    /// in.
     pub reserves: Option<&'a Counted<Reserves>>,
     /// With which userfaultfd it is registered.
     pub uffd: Option<&'a Counted<Context<P>>>,
@@ -40,8 +41,8 @@ impl<P: Platform> Clone for Attrs<'_, P> {
 }
 impl<P: Platform> Copy for Attrs<'_, P> {}
 
-/// Whether the anon_vmas of two ranges can become one: equal, or one side has none and the other was not made by fork
-/// (a forked VMA also holds its parent's pages, and a merge would extend that to pages that are not).
+/// Whether the anon_vmas of two ranges can become one: equal, or one side has none and the other was not made
+/// by fork (a forked VMA also holds its parent's pages, and a merge would extend that to pages that are not).
 pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     match (a.is_some(), b.is_some()) {
         (false, false) => true,

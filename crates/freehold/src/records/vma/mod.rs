@@ -66,21 +66,24 @@ use freehold_vmspace::{VmSpace, Zap};
 
 /// One mapped area of an address space.
 ///
-/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the locks of the trees that
-/// it is linked in (its file's, its pages'), for writing; `flags`, `policy`, `uffd` need the first two; `anon` and `tree` go from none to some
-/// under the mmap lock for reading and the tree's lock for writing, and back under all write locks; `object`, `hugetlb` and `owner` are
-/// written only while detached. Any of them may be *read* with one of the locks held.
+/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the
+/// locks of the trees that it is linked in (its file's, its pages'), for writing; `flags`, `policy`, `uffd`
+/// need the first two; `anon` and `tree` go from none to some under the mmap lock for reading and the tree's
+/// lock for writing, and back under all write locks; `object`, `hugetlb` and `owner` are written only while
+/// detached. Any of them may be *read* with one of the locks held.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
     // First line: what a lookup reads.
     start: AtomicU64,
     end: AtomicU64,
-    /// Address of the owning space, of the half of it that has the tables ([`VmSpace`]); zero when it never had one.
+    /// Address of the owning space, of the half of it that has the tables ([`VmSpace`]); zero when it never
+    /// had one.
     owner: AtomicUsize,
     flags: AtomicU64,
     pgoff: AtomicU64,
     anon: AtomicU64,
-    /// The home of the file that it maps, for who looks without a lock; null: no file. Written with `object`, which owns the file.
+    /// The home of the file that it maps, for who looks without a lock; null: no file. Written with
+    /// `object`, which owns the file.
     file_home: AtomicPtr<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
@@ -99,16 +102,19 @@ pub struct Vma<P: Platform> {
 #[repr(C, align(64))]
 struct LastLine<P: Platform> {
     count: VmaCount,
-    /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page, as `count` is.
+    /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page,
+    /// as `count` is.
     tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
-    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former is whoever's who owns the detached VMA.
+    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former is whoever's
+    /// who owns the detached VMA.
     links: slab::Links<Vma<P>>,
 }
 
-// SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the VMA is detached and owned by
-// one thread, `uffd` also under the mmap lock and the VMA's, for writing, which keep all readers out.
+// SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the
+// VMA is detached and owned by one thread, `uffd` also under the mmap lock and the VMA's, for writing, which
+// keep all readers out.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
 // SAFETY: as above.
@@ -117,8 +123,8 @@ unsafe impl<P: Platform> Send for Vma<P> {}
 impl<P: Platform> Vma<P> {
     /// First address.
     pub fn start(&self) -> u64 {
-        // Relaxed throughout: ordered by the lock whose guard handed out the reference. Whoever looks without one
-        // (`space/speculate.rs`) believes nothing before the sequence number was read again.
+        // Relaxed throughout: ordered by the lock whose guard handed out the reference. Whoever looks without
+        // one (`space/speculate.rs`) believes nothing before the sequence number was read again.
         self.start.load(Relaxed)
     }
 
@@ -147,7 +153,8 @@ impl<P: Platform> Vma<P> {
         VmFlags::from_bits_retain(self.flags.load(Relaxed))
     }
 
-    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made at, if it is of no file.
+    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made
+    /// at, if it is of no file.
     pub fn pgoff(&self) -> u64 {
         self.pgoff.load(Relaxed)
     }
@@ -169,19 +176,20 @@ impl<P: Platform> Vma<P> {
 
     /// What it maps.
     pub fn object(&self) -> &Object<P> {
-        // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the object is
-        // written only before the first or after the last such reference.
+        // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the
+        // object is written only before the first or after the last such reference.
         unsafe { &*self.object.get() }
     }
 
-    /// The lock over its tables, and its reservations, if it is one of huge pages; and if there was memory for that.
+    /// The lock over its tables, and its reservations, if it is one of huge pages; and if there was memory
+    /// for that.
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
         // SAFETY: as in `object`.
         unsafe { &*self.hugetlb.get() }.as_ref()
     }
 
-    /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is known to have been attached
-    /// while it was read.
+    /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is
+    /// known to have been attached while it was read.
     pub(crate) fn file_home(&self) -> *const RmapRoot<P, IMmap> {
         // Acquire pairs with the release in `set_object`: the home is seen as it was made.
         self.file_home.load(Acquire)
@@ -207,8 +215,8 @@ impl<P: Platform> Vma<P> {
 
     /// The userfaultfd that it is registered with.
     pub(crate) fn uffd(&self) -> Option<&Counted<Context<P>>> {
-        // SAFETY: who reads holds the mmap lock or the VMA's, or owns the VMA; who writes keeps those out, and has forgotten what
-        // it read here before (see `set_uffd`).
+        // SAFETY: who reads holds the mmap lock or the VMA's, or owns the VMA; who writes keeps those out,
+        // and has forgotten what it read here before (see `set_uffd`).
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
@@ -222,7 +230,8 @@ impl<P: Platform> Vma<P> {
         VmaLock { count: &self.state.count, seq: &self.seq }
     }
 
-    /// Whether this object now belongs to `space`; asked by a reader that has raised the count but trusts nothing yet.
+    /// Whether this object now belongs to `space`; asked by a reader that has raised the count but trusts
+    /// nothing yet.
     pub(crate) fn is_owned_by(&self, space: &VmSpace<P>) -> bool {
         // Relaxed: written while detached; `attach` releases it to the reader that raises the count.
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
@@ -236,7 +245,8 @@ impl<P: Platform> Vma<P> {
 
     /// The tree by which its anonymous pages are found.
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
-        // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept still.
+        // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept
+        // still.
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 
@@ -251,7 +261,8 @@ impl<P: Platform> Vma<P> {
         Zap::new(self.flags().contains(VmFlags::MAYSHARE))
     }
 
-    /// Whether a page that was write-protected by a userfaultfd stays so when it comes again: one of a file does.
+    /// Whether a page that was write-protected by a userfaultfd stays so when it comes again: one of a file
+    /// does.
     pub(crate) fn keeps_wp(&self) -> bool {
         self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }
@@ -271,8 +282,8 @@ impl<P: Platform> Vma<P> {
         self.object().listed_by().is_some() || self.tree().is_some()
     }
 
-    /// Takes over an anon_vma if there is none yet, and links the VMA in its tree; whichever of two faults comes first wins. With
-    /// the mmap lock held, at least for reading.
+    /// Takes over an anon_vma if there is none yet, and links the VMA in its tree; whichever of two faults
+    /// comes first wins. With the mmap lock held, at least for reading.
     ///
     /// # Locks
     ///
@@ -291,10 +302,11 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is only ever
-    /// added, and by one instruction.
+    /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is
+    /// only ever added, and by one instruction.
     pub(crate) fn note_guards(&self) {
-        // Relaxed: ordered by the locks; a writer, who stores the whole word, keeps the holders of those locks out.
+        // Relaxed: ordered by the locks; a writer, who stores the whole word, keeps the holders of those
+        // locks out.
         self.flags.fetch_or(VmFlags::MAYBE_GUARD.bits(), Relaxed);
     }
 
@@ -331,7 +343,8 @@ impl<P: Platform> Vma<P> {
         drop(unsafe { RmapRootRef::<P, AnonPages>::from_raw(old) });
     }
 
-    /// Registers the VMA with a userfaultfd, or with none. The caller keeps nothing that [`uffd`](Self::uffd) has returned.
+    /// Registers the VMA with a userfaultfd, or with none. The caller keeps nothing that [`uffd`](Self::uffd)
+    /// has returned.
     pub(crate) fn set_uffd(&self, uffd: Option<Counted<Context<P>>>) {
         // SAFETY: as said in `uffd`.
         let old = unsafe { core::mem::replace(&mut *self.state.uffd.get(), uffd) };

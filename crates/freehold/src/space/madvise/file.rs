@@ -16,8 +16,8 @@ use crate::{
 use core::ops::Range;
 
 impl<P: Platform> AddressSpace<P> {
-    /// The file is at work without any lock of the address space, so each part is looked up anew at the address where the
-    /// last one ended, and nothing found before is used again (hazard C-69).
+    /// The file is at work without any lock of the address space, so each part is looked up anew at the
+    /// address where the last one ended, and nothing found before is used again (hazard C-69).
     pub(super) fn advise_file(&self, mut range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
         let mut no_holes = true;
         while range.start < range.end {
@@ -74,8 +74,8 @@ fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseEr
 /// Most pages that one piece of advice brings in: a hint must not take all memory.
 const READ_AHEAD: u64 = 512;
 
-/// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint. Shared memory has
-/// nothing to be read from, and a direct file nothing to be read into.
+/// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint.
+/// Shared memory has nothing to be read from, and a direct file nothing to be read into.
 fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
     if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;

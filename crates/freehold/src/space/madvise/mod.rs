@@ -10,7 +10,8 @@
 //! | makes huge pages of small ones | `collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
 //! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
 //!
-//! All pass over holes and report them at the end; a real error ends the call at once, with what lies before it done.
+//! All pass over holes and report them at the end; a real error ends the call at once, with what lies before
+//! it done.
 
 mod failure;
 mod file;
@@ -98,10 +99,12 @@ advice! {
     PopulateWrite = 23,
     /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
     DontNeedLocked = 24,
-    /// MADV_COLLAPSE: huge pages now, whatever [`HugePages`](crate::engine::HugePages) says. The pages of shared memory, which has no
+    /// MADV_COLLAPSE: huge pages now, whatever [`HugePages`](crate::engine::HugePages) says. The pages of
+    /// shared memory, which has no
     /// huge ones here, all come instead.
     Collapse = 25,
-    /// MADV_HWPOISON: the memory of every page fails; see [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
+    /// MADV_HWPOISON: the memory of every page fails; see
+    /// [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
     HwPoison = 100,
     /// MADV_SOFT_OFFLINE: every page moves, and its frame is used no more.
     SoftOffline = 101,
@@ -184,7 +187,8 @@ fn decode(addr: u64, len: u64) -> Result<Range<u64>, MadviseError> {
     Ok(addr..end)
 }
 
-/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a file to read again.
+/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a
+/// file to read again.
 fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
     use Advice::*;
     let discards =

@@ -19,8 +19,9 @@ use core::ops::Range;
 use freehold_vmspace::HugePageSize;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages changes. Otherwise
-    /// under the mmap lock. Each lock is let go of before another is taken, and what was found under one is forgotten.
+    /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages
+    /// changes. Otherwise under the mmap lock. Each lock is let go of before another is taken, and what
+    /// was found under one is forgotten.
     pub(super) fn advise_pages(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start)
             && range.end <= vma.end()
@@ -58,8 +59,8 @@ impl<P: Platform> AddressSpace<P> {
         whole(no_holes)
     }
 
-    /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something else by now
-    /// (hazard C-69). Returns where it ends.
+    /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something
+    /// else by now (hazard C-69). Returns where it ends.
     fn discard_told(&self, part: Range<u64>, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
         let vma = guard.find(part.start).ok_or(MadviseError::NotMapped)?;
@@ -140,8 +141,8 @@ fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseEr
     Ok(())
 }
 
-/// Private anonymous memory that guards would be the first thing in: it gets an anon_vma before, as for a page, which later
-/// merges depend on, and choosing one needs the mmap lock.
+/// Private anonymous memory that guards would be the first thing in: it gets an anon_vma before, as for a
+/// page, which later merges depend on, and choosing one needs the mmap lock.
 fn lacks_anon_vma<P: Platform>(vma: &Vma<P>) -> bool {
     vma.is_anonymous() && !vma.anon().is_some()
 }

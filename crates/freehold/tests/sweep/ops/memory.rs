@@ -100,7 +100,8 @@ pub const OPS: &[Op] = &[
             PAGE
         ))
     }),
-    // The frames that a driver maps come after what was there has gone: as on Linux, a failure leaves a hole.
+    // The frames that a driver maps come after what was there has gone: as on Linux, a failure leaves a
+    // hole.
     op("AddressSpace::mmap", "mmap of a device, whole, inside", |s| {
         s.board.manner().whole = Some(u64::MAX);
         told!(s.process.mmap(s.at(2), PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&s.device), 0))

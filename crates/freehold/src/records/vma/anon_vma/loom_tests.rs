@@ -14,7 +14,8 @@ use loom::{
     thread,
 };
 
-/// A tree: under its lock, whether the VMA is linked in it. That lock has tests of its own, so loom's does here.
+/// A tree: under its lock, whether the VMA is linked in it. That lock has tests of its own, so loom's does
+/// here.
 struct Tree {
     linked: RwLock<bool>,
     made: AtomicBool,
@@ -68,7 +69,8 @@ impl World {
         }
     }
 
-    /// The first write of a page: an anon_vma if there is none, then a page, at home in the tree. Returns that tree.
+    /// The first write of a page: an anon_vma if there is none, then a page, at home in the tree. Returns
+    /// that tree.
     fn fault(&self, own: usize) -> *mut Tree {
         if !self.words().id().is_some() {
             self.attach_anon_vma(own);
