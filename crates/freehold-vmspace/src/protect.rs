@@ -27,7 +27,7 @@ impl<P: Platform> VmSpace<P> {
     /// a fault at most.
     pub fn protect(&self, range: Range<u64>, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
         let (platform, range) = (self.platform(), VaRange::of(range.start, range.end));
-        let change = Protect { rights: change.rights & RIGHTS - PteFlags::WRITE, ..change };
+        let change = Protect { rights: change.rights & (RIGHTS - PteFlags::WRITE), ..change };
         let walked = match gather {
             Some(stale) => self.walk(range, &mut Changer { platform, change, stale }),
             None => self.walk(range, &mut Changer { platform, change, stale: &mut NotCached }),
