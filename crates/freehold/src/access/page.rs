@@ -101,7 +101,7 @@ impl<P: Platform> AddressSpace<P> {
         manner: AccessMode,
         mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
     ) -> Result<(), AccessError> {
-        let mut climbed = self.locking.fault == FaultLock::MmapLock;
+        let mut climbed = self.locking().fault == FaultLock::MmapLock;
         let mut rounds = Rounds::new();
         loop {
             let step = match climbed {

@@ -201,7 +201,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
-        let mut rung = match self.locking.fault {
+        let mut rung = match self.locking().fault {
             FaultLock::VmaLock => Rung::VmaLock,
             FaultLock::MmapLock => Rung::MmapLock,
         };
@@ -259,7 +259,7 @@ impl<P: Platform> AddressSpace<P> {
             Err(Killed) => return FaultOutcome::Failed(FaultError::Killed),
         };
         if let Some(vma) = guard.find(page) {
-            if self.locking.fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
+            if self.locking().fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
             // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the

@@ -102,7 +102,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn may_grow(&self, flags: VmFlags, size: u64, grow: u64) -> bool {
         let space = self.space;
         space.may_expand(flags, grow, Replaced::default())
-            && size <= space.limits.get().stack
+            && size <= space.limits().get().stack
             && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(grow))
             && grow <= space.engine.config().commit_pages
     }

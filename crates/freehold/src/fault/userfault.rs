@@ -76,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
             vma.uffd().is_some_and(|context| Counted::same(context, &fault.context))
                 && self.fault_reason(vma, fault.page, fault.write) == Some(fault.reason)
         };
-        if self.locking.fault == FaultLock::VmaLock
+        if self.locking().fault == FaultLock::VmaLock
             && let Ok(vma) = self.lock_vma(fault.page)
         {
             return Ok(waits(&vma));

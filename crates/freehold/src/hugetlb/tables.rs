@@ -26,7 +26,7 @@ impl<P: Platform> AddressSpace<P> {
         if !vma.flags().contains(VmFlags::HUGETLB) {
             return SharedTablesGuard::Own;
         }
-        match (self.locking.hugetlb, vma.object().file()) {
+        match (self.locking().hugetlb, vma.object().file()) {
             (HugetlbLock::FileLock, Some(file)) if vma.flags().contains(VmFlags::MAYSHARE) => {
                 SharedTablesGuard::File(file.mapping().mappers())
             }

@@ -24,7 +24,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         leave_tables(&self.vm, &vma.range(), &edit, gather);
         gather.flush();
-        if self.locking.hugetlb == HugetlbLock::FileLock {
+        if self.locking().hugetlb == HugetlbLock::FileLock {
             zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
             gather.flush();
         } else {
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: Range<u64>) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, &part);
-        let file = vma.object().file().filter(|_| self.locking.hugetlb == HugetlbLock::FileLock);
+        let file = vma.object().file().filter(|_| self.locking().hugetlb == HugetlbLock::FileLock);
         let _excluded = file.map(|file| file.mapping().edit());
         let mut gather = self.vm.gather();
         let reserves = vma.hugetlb().and_then(|own| own.reserves());

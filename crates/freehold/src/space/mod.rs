@@ -235,39 +235,39 @@ pub struct AddressSpace<P: Platform> {
     /// What all address spaces share.
     pub(crate) engine: Counted<Engine<P>>,
     /// Keeps the set of VMAs still. Order: see `docs/locking.md`.
-    pub(crate) mmap_lock: MmapLock<P>,
+    mmap_lock: MmapLock<P>,
     /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read
     /// under it, under RCU, or under a VMA's lock (which keeps that VMA in the tree).
-    pub(crate) tree: RangeMap<P>,
+    tree: RangeMap<P>,
     /// What the hardware sees of it: page tables, TLBs, resident pages.
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
-    pub(crate) closings: Closings,
+    closings: Closings,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
-    pub(crate) limits: LiveLimits,
+    limits: LiveLimits,
     /// See [`mdwe`]; one word, read and written alone.
-    pub(crate) mdwe: AtomicU32,
+    mdwe: AtomicU32,
     /// See [`thp`]; one word, read and written alone.
-    pub(crate) thp_disable: AtomicU32,
+    thp_disable: AtomicU32,
     /// The designs in use; fixed.
-    pub(crate) locking: Locking,
+    locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
-    pub(crate) mmap_base: u64,
+    mmap_base: u64,
     /// See [`SpaceConfig::data`]; fixed.
-    pub(crate) data: core::ops::Range<u64>,
+    data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
-    pub(crate) start_brk: AtomicU64,
+    start_brk: AtomicU64,
     /// The break; written under `mmap_lock` held for writing.
-    pub(crate) brk: AtomicU64,
+    brk: AtomicU64,
     /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
     /// held for writing.
-    pub(crate) default_flags: AtomicU64,
+    default_flags: AtomicU64,
     /// Where the program's arguments lie, under a lock of their own.
-    pub(crate) arguments: SpinLock<Arguments>,
+    arguments: SpinLock<Arguments>,
     /// Which protection keys are in use; written under `mmap_lock` held for writing.
-    pub(crate) pkeys: Pkeys,
+    pkeys: Pkeys,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -329,6 +329,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The designs in use.
+    #[inline]
     pub fn locking(&self) -> Locking {
         self.locking
     }
