@@ -20,8 +20,8 @@ impl<P: Platform> VmSpace<P> {
 }
 
 /// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the
-/// page is dirty is for its frame to say: at once, for who writes the page back meanwhile and finds the entry
-/// clean; and [again](keep_dirty) after the flush.
+/// page is dirty is for its frame to say: at once, for a write-back that finds the entry clean; and
+/// [again](keep_dirty) after the flush.
 pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
     if flags.contains(PteFlags::DIRTY) {

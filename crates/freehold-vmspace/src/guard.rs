@@ -19,9 +19,8 @@ fn guard<F: Format>() -> Pte<F> {
 impl<P: Platform> VmSpace<P> {
     /// Puts a guard in place of every page of `range`; the pages go. `shared`: stores reach a file.
     ///
-    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page
-    /// or the guard, and nothing has to be done twice (Linux tries three times, and then makes the call
-    /// start over).
+    /// Page and guard change places under the table's lock, so a fault meanwhile finds the page or the guard,
+    /// and nothing has to be done twice (Linux tries three times, and then makes the call start over).
     ///
     /// # Errors
     ///
@@ -33,8 +32,8 @@ impl<P: Platform> VmSpace<P> {
         let walked = self.walk(VaRange::of(range.start, range.end), &mut installer);
         self.count_rss(&installer.rss);
         // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who
-        // has not flushed yet (hazard C-4), and an access through what a TLB still holds would pass
-        // the guard.
+        // has not flushed yet (hazard C-4), and an access through what a TLB still holds would pass the
+        // guard.
         gather.finish();
         let walked = walked?;
         debug_assert_eq!(walked, Walked::All, "large leaves are split");
@@ -68,7 +67,7 @@ impl<P: Platform> Installer<'_, '_, P> {
         };
         let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
         if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
-            // As in a zap: before the flush for who writes the page back, and after it again.
+            // As in a zap: before the flush, for a concurrent write-back, and after it again.
             frame.set_dirty();
             what = what.dirty();
         }

@@ -8,8 +8,8 @@
 //!
 //! The crate `freehold` builds address spaces with the behaviour of Linux on it, and hides nothing here but
 //! what would be unsound without its rules: functions that count references and entries, or that trust their
-//! caller to keep tables from going away. A space is also of use [by itself](VmSpace::map), to whoever has it
-//! alone: `examples/second_stage.rs` gives a guest its memory.
+//! caller to keep tables from going away. A space is also of use [by itself](VmSpace::map), to an owner that
+//! has it alone: `examples/second_stage.rs` gives a guest its memory.
 //!
 //! # Where is what
 //!

@@ -65,7 +65,7 @@ pub struct Usage {
     pub locked: u64,
     /// Huge pages of a pool, which no other number counts, that others may map as well.
     pub shared_hugetlb: u64,
-    /// Likewise, mapped here alone.
+    /// Of pools, mapped here alone.
     pub private_hugetlb: u64,
 }
 

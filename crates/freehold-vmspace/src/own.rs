@@ -1,6 +1,5 @@
-//! A space by itself, without an address space above it: whoever has it for himself alone maps, protects and
-//! unmaps pages, and needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own
-//! use.
+//! A space by itself, without an address space above it: its one owner maps, protects and unmaps pages, and
+//! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
 
 use crate::{NoMemory, PAGE_SIZE, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap, platform::Platform};
 use core::{fmt, ops::Range};
@@ -109,8 +108,8 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Gives every page of `range` that is mapped these rights. Every processor keeps to them when this
-    /// returns; with rights that are taken and given by turns, a write-protected page that is written to
-    /// is found by its fault.
+    /// returns; with rights that are taken and given by turns, a write-protected page that is written to is
+    /// found by its fault.
     pub fn set_rights(&mut self, range: Range<u64>, rights: PteFlags) {
         let range = clipped::<P>(range);
         let mut gather: VmGather<'_, P, 1> = self.gather();

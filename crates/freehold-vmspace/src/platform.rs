@@ -1,8 +1,8 @@
 //! What the embedding kernel supplies: frames, the direct map, the TLB, and (through [`Host`] and
 //! [`TableMemory`]) processors, waiting, grace periods, time and memory for page tables.
 //!
-//! This trait is the engine's only seam to its surroundings. Everything behind it may be a kernel on
-//! bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
+//! This trait is the engine's only seam to its surroundings. Everything behind it may be a kernel on bare
+//! metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
 //!
 //! Every type that an implementation has to name is found here, whichever crate it comes from, and the
 //! atomics under [`atomic`]: an embedding depends on `freehold` alone.
@@ -17,10 +17,10 @@
 //!
 //! All three are made of atomics, `repr(C)`, need no destructor, and stay where they are as long as the
 //! platform lives: a kernel may make them by a cast of zeroed memory, an array by frame number say. A frame
-//! and a record come back all zero: a frame's record when the frame goes
-//! to [`free_frames`](Platform::free_frames), a table when it goes to
-//! [`free_table`](TableMemory::free_table), and its record after a [`reset`](TableMeta::reset). The
-//! *contents* of frames do not: they are what programs left there.
+//! and a record come back all zero: a frame's record when the frame goes to
+//! [`free_frames`](Platform::free_frames), a table when it goes to [`free_table`](TableMemory::free_table),
+//! and its record after a [`reset`](TableMeta::reset). The *contents* of frames do not: they are what
+//! programs left there.
 //!
 //! # Contents of frames
 //!
@@ -86,9 +86,9 @@
 //! called like `alloc_frames`, and its freeing also in D.
 //!
 //! Spin locks are held for the entries of one page table, at most 512, and a flush; for the length of a
-//! pool's list or of a file's set of promises where pages of pools are concerned; for those who wait for one
-//! userfaultfd. The machine of `freehold-machine` checks all of this at every call, in every build with debug
-//! assertions.
+//! pool's list or of a file's set of reservations where pages of pools are concerned; for those who wait for
+//! one userfaultfd. The machine of `freehold-machine` checks all of this at every call, in every build with
+//! debug assertions.
 //!
 //! Of stack the engine needs, from its caller to the deepest call of the platform, at most 15 KiB in a build
 //! without optimisation (munmap 10.2 KB, fork 6.3 KB, most faults below 6 KB; the most is msync's 14.1 KB),
@@ -125,13 +125,13 @@ pub unsafe trait Platform: TableMemory + Host {
     /// [`space_created`](Self::space_created), dropped with the space after its last flush.
     type Mmu: Send + Sync + 'static;
 
-    /// Takes up to `out.len()` frames off the free list, ascending where possible, their contents
-    /// undefined; returns how many were written to the front of `out`. Zero means: out of memory.
+    /// Takes up to `out.len()` frames off the free list, ascending where possible, their contents undefined;
+    /// returns how many were written to the front of `out`. Zero means: out of memory.
     fn alloc_frames(&self, out: &mut [Pfn]) -> usize;
 
     /// Takes 2 MiB of frames that follow each other, the first at a multiple of 2 MiB, their contents
-    /// undefined; returns the first. They come back one by one or together. None: out of memory, in
-    /// pieces, or not offered at all; then there are no huge pages, which nobody but time notices.
+    /// undefined; returns the first. They come back one by one or together. None: out of memory, in pieces,
+    /// or not offered at all; then there are no huge pages, which nobody but time notices.
     fn alloc_huge(&self) -> Option<Pfn> {
         None
     }
@@ -153,9 +153,9 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// Takes so many frames that follow each other, anywhere, their contents undefined; returns the first. An
-    /// allocator whose blocks are larger keeps the surplus. They come back one by one or together. None:
-    /// out of memory, in pieces, or not offered at all; then there is no memory for address spaces
-    /// without an MMU, which alone ask.
+    /// allocator whose blocks are larger keeps the surplus. They come back one by one or together. None: out
+    /// of memory, in pieces, or not offered at all; then there is no memory for address spaces without an
+    /// MMU, which alone ask.
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {
         let _ = frames;
         None
@@ -177,15 +177,15 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// The page at this address of a space is lost: its memory failed. Accesses will find that out; a program
-    /// that wants to hear of it before gets SIGBUS with BUS_MCEERR_AO. Called with locks of the engine
-    /// held, so it only notes it.
+    /// that wants to hear of it before gets SIGBUS with BUS_MCEERR_AO. Called with locks of the engine held,
+    /// so it only notes it.
     fn memory_failed(&self, mmu: &Self::Mmu, addr: u64) {
         let _ = (mmu, addr);
     }
 
     /// Whether there is a frame of this number, and so a record of it. Asked with numbers that were rounded
-    /// down to the start of a huge page, which may lie before the first frame, and with those that
-    /// callers pass, before anything else is asked of them.
+    /// down to the start of a huge page, which may lie before the first frame, and with those that callers
+    /// pass, before anything else is asked of them.
     fn has_frame(&self, pfn: Pfn) -> bool {
         let _ = pfn;
         true
@@ -241,15 +241,14 @@ pub unsafe trait Platform: TableMemory + Host {
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]);
 
     /// A new address space with this root table exists. The table is empty, and no processor runs it yet:
-    /// here the kernel fills its own half of it, if it has one (see the [module](self)). `None`: no
-    /// memory for the record; nothing refers to the root then.
+    /// here the kernel fills its own half of it, if it has one (see the [module](self)). `None`: no memory
+    /// for the record; nothing refers to the root then.
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu>;
 
     /// The address space with this root table is about to go: nothing is mapped in it any more, and the last
     /// [`flush`](Self::flush) is over. When this returns no processor has the root in its register, not even
-    /// one that ran the space last and has only kept it (lazy TLB), and nobody writes the kernel's half
-    /// of the table any more. Called once for each space that was created, with no lock of the engine
-    /// held.
+    /// one that ran the space last and has only kept it (lazy TLB), and nobody writes the kernel's half of
+    /// the table any more. Called once for each space that was created, with no lock of the engine held.
     fn space_ending(&self, mmu: &Self::Mmu, root: Pfn) {
         let _ = (mmu, root);
     }
@@ -260,16 +259,16 @@ pub unsafe trait Platform: TableMemory + Host {
     fn flush(&self, mmu: &Self::Mmu, what: &Flush);
 
     /// Runs `f`, which walks the tables of this space without a lock, so that [`flush`](Self::flush) does not
-    /// return while it runs if it says that tables were freed. `f` is short; it takes no lock but by
-    /// trying, does not wait, and allocates nothing. Where flushes interrupt processors, that is: this
-    /// one runs the space, and interrupts are off meanwhile. `None`: `f` was not run, because this
-    /// processor does not run the space, or because walks without a lock are not offered.
+    /// return while it runs if it says that tables were freed. `f` is short; it takes no lock but by trying,
+    /// does not wait, and allocates nothing. Where flushes interrupt processors, that is: this one runs the
+    /// space, and interrupts are off meanwhile. `None`: `f` was not run, because this processor does not run
+    /// the space, or because walks without a lock are not offered.
     fn walk_tables<R>(&self, mmu: &Self::Mmu, f: impl FnOnce() -> R) -> Option<R> {
         let _ = (mmu, f);
         None
     }
 
-    /// Whether a processor other than the calling one may hold translations of this space.
-    /// May err towards `true` only.
+    /// Whether a processor other than the calling one may hold translations of this space. May err towards
+    /// `true` only.
     fn runs_elsewhere(&self, mmu: &Self::Mmu) -> bool;
 }

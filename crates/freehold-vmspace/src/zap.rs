@@ -66,8 +66,7 @@ impl<P: Platform> VmSpace<P> {
     /// # Locks
     ///
     /// The caller keeps the tables of the range from being unlinked: by the mmap lock, a VMA's lock, a
-    /// reverse-mapping lock, or because the range is detached and its own. Takes each table's lock in
-    /// turn.
+    /// reverse-mapping lock, or because the range is detached and its own. Takes each table's lock in turn.
     pub fn zap(&self, range: Range<u64>, zap: Zap, gather: &mut VmGather<'_, P>) {
         if range.is_empty() {
             return;
@@ -173,8 +172,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     }
                 };
                 if zap.shared && old.flags().contains(PteFlags::DIRTY) {
-                    // For who writes the page back before the flush, which it is said after again. Nearly
-                    // always it is known.
+                    // Now, for a concurrent write-back; again after the flush, as stores go on until then.
+                    // Nearly always it is known.
                     if !frame.is_dirty() {
                         frame.set_dirty();
                     }

@@ -1,7 +1,7 @@
 //! The lock of a frame: what the page in it is, and where it belongs, stays as it is (Linux: the folio lock).
 //!
-//! Taken by who moves a page or takes it away from all who have it; faults meet it only at a page that is
-//! being moved.
+//! Tasks that move a page, or take it away everywhere, hold it; faults meet it only at a page that is being
+//! moved.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
@@ -34,8 +34,8 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }
 
-    /// As [`wait_for_frame`](Self::wait_for_frame), for who cannot give up: whoever settles what has happened
-    /// already.
+    /// As [`wait_for_frame`](Self::wait_for_frame), for a task that cannot give up, because it settles what
+    /// has happened already.
     pub fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }

@@ -1,6 +1,6 @@
 //! Per-frame metadata: references, map counts, owner; and per-CPU caches over the platform's allocator.
 //!
-//! | count | who holds one |
+//! | count | one is held by |
 //! | --- | --- |
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
@@ -11,8 +11,8 @@
 //! and a gather's.
 //!
 //! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its
-//! table's lock, or the page cache. So whoever holds the only reference, and is not in a page cache or a
-//! table any more, holds it alone: a count of one may then be dropped without a locked instruction.
+//! table's lock, or the page cache. So a task that holds the only reference, to a frame that is in no page
+//! cache or table any more, holds it alone: a count of one may then be dropped without a locked instruction.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -43,11 +43,11 @@ pub struct Frame {
     word: AtomicU32,
     /// See [`lock`].
     lock: WordLock,
-    /// Address of what tells who may map it: for anonymous memory the tree of VMAs, for a page cache its
-    /// file. Written while the frame is its maker's alone; what it means later is for
+    /// Address of what tells which VMAs may map it: for anonymous memory the tree of VMAs, for a page cache
+    /// its file. Written while the frame is its maker's alone; what it means later is for
     /// [`rmap`](crate::rmap) to say.
     home: AtomicUsize,
-    /// By which page offset it is known there; likewise.
+    /// By which page offset it is known there. Written as `home`.
     index: AtomicU64,
 }
 
@@ -71,10 +71,10 @@ const FAILED: u32 = 1 << 4;
 const HUGETLB: u32 = 1 << 5;
 /// Of such a page: one of 1 GiB (else: of 2 MiB).
 const GIGANTIC: u32 = 1 << 6;
-/// Likewise: it goes back with the reservation that it came in place of. Set by who has a reference, when no
-/// entry is left.
+/// Of such a page: it goes back with the reservation that it came in place of. Set by a holder of a
+/// reference, when no entry is left.
 const RESTORE: u32 = 1 << 7;
-/// Likewise: the memory of one of its frames failed, and that frame's own record says so.
+/// Of such a page: the memory of one of its frames failed, and that frame's own record says so.
 const BROKEN: u32 = 1 << 8;
 /// A page of secret memory: nobody gets a reference to read it by.
 const SECRET: u32 = 1 << 9;
@@ -97,7 +97,7 @@ impl Frame {
     /// Whether the frame is free as far as the engine knows.
     #[inline]
     pub fn is_free(&self) -> bool {
-        // Relaxed: exact only for whoever has the frame to itself.
+        // Relaxed: exact only for a task that has the frame to itself.
         self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
     }
 }
@@ -105,8 +105,8 @@ impl Frame {
 /// Counts and kinds, for the crate `freehold`: an entry or a cache that names the frame is counted in it.
 #[doc(hidden)]
 impl Frame {
-    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. Whoever finds
-    // it later does so through a table entry or a page cache slot, both published with release.
+    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. A task that
+    // finds it later does so through a table entry or a page cache slot, both published with release.
 
     /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
     #[inline]
@@ -116,7 +116,7 @@ impl Frame {
         self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
         self.index.store(index, Relaxed);
-        // Release pairs with the acquire in `home`: who finds the address finds what is there.
+        // Release pairs with the acquire in `home`: a task that finds the address finds what is there.
         self.home.store(home, Release);
     }
 
@@ -262,15 +262,15 @@ impl Frame {
     /// References.
     #[inline]
     pub fn refs(&self) -> u32 {
-        // Acquire: who finds itself alone may use the frame as if nobody had ever shared it.
+        // Acquire: a task that finds itself alone may use the frame as if nobody had ever shared it.
         self.refs.load(Acquire)
     }
 
     /// One more entry maps it.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`: who finds it mapped does not find the home of an earlier
-        // life, which that life's end has struck out.
+        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the home of an
+        // earlier life, which that life's end has struck out.
         self.maps.fetch_add(1, Release);
     }
 
@@ -298,8 +298,8 @@ impl Frame {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
-            // The entry that is being copied holds the only reference: whoever wants another has to wait for
-            // its table.
+            // The entry that is being copied holds the only reference: a task that wants another has to wait
+            // for its table.
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
@@ -328,10 +328,9 @@ impl Frame {
         self.maps.load(Acquire)
     }
 
-    // The kind of a page is read relaxed: whoever has an entry, a slot of a cache or a reference found the
-    // frame by an acquire of what was stored after the kind, or under a lock. A flag that changes
-    // meanwhile says under which lock it is certain; nothing is followed that a flag stands for, but for
-    // `DIRTY`.
+    // The kind of a page is read relaxed: a holder of an entry, a slot of a cache or a reference found the
+    // frame by an acquire of what was stored after the kind, or under a lock. A flag that changes meanwhile
+    // says under which lock it is certain; nothing is followed that a flag stands for, but for `DIRTY`.
 
     /// Whether it is anonymous memory.
     #[inline]
@@ -372,9 +371,9 @@ impl Frame {
     /// Its contents differ from what is on disk. Called when the new contents are there for certain.
     #[inline]
     pub fn set_dirty(&self) {
-        // Release pairs with the acquire of `take_dirty`: who finds the page dirty finds what was written.
-        // Never left out because the page is dirty already: that could be read before the contents
-        // are seen by who is cleaning it.
+        // Release pairs with the acquire of `take_dirty`: a task that finds the page dirty finds what was
+        // written. Never left out because the page is dirty already: that could be read before the contents
+        // are seen by the task that is cleaning it.
         self.word.fetch_or(DIRTY, Release);
     }
 
@@ -389,7 +388,7 @@ impl Frame {
     /// list.
     #[inline]
     pub fn set_failed(&self) {
-        // Relaxed, here and below: whoever drops the last reference sees it by the order of references;
+        // Relaxed, here and below: the task that drops the last reference sees it by the order of references;
         // others have the frame's lock or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
     }
@@ -433,13 +432,13 @@ impl Frame {
         self.word.fetch_or(RESTORE, Relaxed);
     }
 
-    /// The memory of a frame of the huge page failed. By who has a reference.
+    /// The memory of a frame of the huge page failed. By a holder of a reference.
     #[inline]
     pub fn set_broken(&self) {
         self.word.fetch_or(BROKEN, Relaxed);
     }
 
-    // A list of free huge pages goes through the records of their first frames; whoever has the list has
+    // A list of free huge pages goes through the records of their first frames; the holder of the list has
     // these.
 
     /// Another huge page, by its number plus one, or 0.

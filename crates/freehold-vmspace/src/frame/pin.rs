@@ -1,4 +1,5 @@
-//! Pins: references of who uses a page's memory for as long as it likes, a device say (Linux: FOLL_PIN).
+//! Pins: references of users of a page's memory that stay as long as they like, a device say (Linux:
+//! FOLL_PIN).
 //!
 //! A pin counts as [`PIN`] references, in the same word: to count it costs nothing where nobody pins. So a
 //! page that as many places refer to counts as pinned too. That is asked only of anonymous pages with the bit

@@ -87,8 +87,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns
-    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved,
-    /// stay as surplus until they are not.
+    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as
+    /// surplus until they are not.
     ///
     /// # Locks
     ///
@@ -108,7 +108,7 @@ impl<P: Platform> Memory<P> {
 
     /// Whether it is a frame of zeroes that is not counted.
     pub fn is_zero(&self, pfn: Pfn) -> bool {
-        // Relaxed: who asks found the frame in an entry, which was made after the number was stored.
+        // Relaxed: the caller found the frame in an entry, which was made after the number was stored.
         let huge = self.huge_zero.load(Relaxed);
         pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
     }

@@ -1,4 +1,4 @@
-//! Huge pages of one size, set aside for who asks for them by name (Linux: hstate).
+//! Huge pages of one size, set aside for programs that ask for them by name (Linux: hstate).
 //!
 //! ```text
 //! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
@@ -406,7 +406,8 @@ impl<P: Platform> HugePool<P> {
     }
 }
 
-/// Free pages, each naming the next in the record of its first frame; changed by who has the list to himself.
+/// Free pages, each naming the next in the record of its first frame; changed by the holder of the list
+/// alone.
 #[derive(Clone, Copy)]
 struct Chain {
     /// The first by its number plus one, or 0.
