@@ -38,6 +38,7 @@ mod recorded;
 mod registered;
 mod removed;
 mod step;
+mod syscall;
 mod told;
 mod touch;
 mod unknown;
