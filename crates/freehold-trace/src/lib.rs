@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod ahead;
+mod descriptor;
 mod error;
 mod event;
 mod fields;

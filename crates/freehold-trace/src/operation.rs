@@ -20,6 +20,21 @@ pub mod fcntl {
     }
 }
 
+/// Flags of the opens.
+pub mod open {
+    /// `O_CREAT`.
+    pub const CREAT: u64 = 0o100;
+    /// `O_TRUNC`.
+    pub const TRUNC: u64 = 0o1000;
+    /// `O_PATH`.
+    pub const PATH: u64 = 0o1000_0000;
+    /// `__O_TMPFILE`, the bit of `O_TMPFILE` that nothing else has.
+    pub const TMPFILE: u64 = 0o2000_0000;
+
+    /// Those that creat stands for: for writing, `O_CREAT`, `O_TRUNC`.
+    pub const CREAT_FLAGS: u64 = 1 | CREAT | TRUNC;
+}
+
 /// Seals of a file, as fcntl's third argument and answer have them.
 pub mod seal {
     /// `F_SEAL_SEAL`: no more seals.

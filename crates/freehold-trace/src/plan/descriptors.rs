@@ -5,18 +5,14 @@
 //! it was opened before the recording began or came from another process, is not in a table; nor is what was
 //! opened before an execve, since no recording tells which descriptors that closes.
 
-use crate::operation::fcntl;
-use crate::{Call, CallName};
+use crate::Call;
+use crate::descriptor::{self, Descriptor};
+use crate::operation::open;
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CLONE_FILES: u64 = 0x400;
-const O_CREAT: u64 = 0x40;
-const O_PATH: u64 = 0x20_0000;
-const O_TMPFILE: u64 = 0x40_0000;
-const CLOSE_RANGE_UNSHARE: u64 = 2;
-const CLOSE_RANGE_CLOEXEC: u64 = 4;
 /// Most descriptors of a process that are remembered.
 const MOST: usize = 1 << 16;
 
@@ -135,40 +131,33 @@ impl Descriptors {
 
     /// A call that opens, copies or closes descriptors has succeeded with `value`.
     pub(super) fn called(&mut self, task: u32, call: &Call, value: u64) {
-        let args = &call.args;
-        match call.name {
-            CallName::Open => self.open(task, value, args[1]),
-            CallName::Openat => self.open(task, value, args[2]),
-            CallName::Creat => self.open(task, value, 1 | O_CREAT),
-            // How, stands in memory that is not recorded.
-            CallName::Openat2 => self.set(task, value, None),
-            CallName::Dup | CallName::Dup2 | CallName::Dup3 => self.copy(task, args[0], value),
-            CallName::Fcntl if fcntl::copies(args[1]) => {
-                self.copy(task, args[0], value);
-            }
-            CallName::Close => self.set(task, args[0], None),
-            CallName::CloseRange => {
-                if args[2] & CLOSE_RANGE_UNSHARE != 0 {
+        match descriptor::done(call.name, &call.args, value) {
+            Some(Descriptor::Opened(new, Some(flags))) => self.open(task, new.into(), flags),
+            Some(Descriptor::Opened(new, None)) => self.set(task, new.into(), None),
+            Some(Descriptor::Copied(from, to)) => self.set(task, to.into(), self.get(task, from.into())),
+            Some(Descriptor::Closed(number)) => self.set(task, number.into(), None),
+            Some(Descriptor::ClosedRange { closed, unshares }) => {
+                if unshares {
                     self.unshare(task);
                 }
-                if args[2] & CLOSE_RANGE_CLOEXEC == 0 {
-                    self.close(task, args[0] as u32, args[1] as u32);
+                if let Some((first, last)) = closed {
+                    self.close(task, first, last);
                 }
             }
-            _ => {}
+            None => {}
         }
     }
 
     fn open(&mut self, task: u32, descriptor: u64, flags: u64) {
         let access = match flags & 3 {
-            _ if flags & O_PATH != 0 => None,
+            _ if flags & open::PATH != 0 => None,
             0 => Some((true, false)),
             1 => Some((false, true)),
             2 => Some((true, true)),
             _ => None,
         };
         let access = access.map(|(read, write)| self.access(read, write));
-        let new = flags & (O_CREAT | O_TMPFILE) != 0;
+        let new = flags & (open::CREAT | open::TMPFILE) != 0;
         self.set(task, descriptor, Some(Open { access, new, ..Open::default() }));
     }
 
@@ -176,10 +165,6 @@ impl Descriptors {
     pub(super) fn access(&mut self, read: bool, write: bool) -> Access {
         self.opens = self.opens.wrapping_add(1);
         Access { read, write, open: Some(self.opens) }
-    }
-
-    fn copy(&mut self, task: u32, from: u64, to: u64) {
-        self.set(task, to, self.get(task, from));
     }
 
     fn close(&mut self, task: u32, first: u32, last: u32) {

@@ -6,7 +6,8 @@ use super::aside;
 use super::calls::{Reach, Space};
 use super::descriptors::Open;
 use super::step::{PlannedCall, What};
-use crate::operation::{fallocate, fcntl};
+use crate::descriptor::{self, Descriptor};
+use crate::operation::{fallocate, fcntl, open};
 use crate::{Call, CallName, Format, Returned};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -43,7 +44,7 @@ impl Planner {
                 self.change(line, task, call, Change::Nothing);
             }
             (name, Returned::Value(value)) if name.is_of_descriptors() => {
-                if empties(&call) {
+                if empties(&call, value) {
                     self.lengths.doubt(false);
                 }
                 self.descriptors.called(task, &call, value);
@@ -317,13 +318,10 @@ fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u6
     })
 }
 
-/// Whether the call takes all bytes of some file.
-fn empties(call: &Call) -> bool {
-    const O_TRUNC: u64 = 0o1000;
-    match call.name {
-        CallName::Creat | CallName::Openat2 => true,
-        CallName::Open => call.args[1] & O_TRUNC != 0,
-        CallName::Openat => call.args[2] & O_TRUNC != 0,
+/// Whether the call, which returned `value`, takes all bytes of some file.
+fn empties(call: &Call, value: u64) -> bool {
+    match descriptor::done(call.name, &call.args, value) {
+        Some(Descriptor::Opened(_, flags)) => flags.is_none_or(|flags| flags & open::TRUNC != 0),
         _ => false,
     }
 }

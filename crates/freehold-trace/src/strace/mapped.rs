@@ -2,9 +2,9 @@
 
 use super::call::Made;
 use super::descriptors::{Descriptors, Known};
+use crate::descriptor::{self, Descriptor};
 use crate::error::Bad;
 use crate::files::Files;
-use crate::operation::fcntl;
 use crate::{CallName, FileInfo};
 use std::collections::BTreeMap;
 
@@ -132,23 +132,11 @@ impl Mapped {
 
 /// Descriptors that are opened, copied or closed.
 fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
-    const CLOSE_RANGE_CLOEXEC: u64 = 4;
-    let [first, second, third, ..] = made.args;
-    match made.name {
-        CallName::Close => known.forget(first as u32..=first as u32),
-        CallName::CloseRange if third & CLOSE_RANGE_CLOEXEC == 0 => {
-            known.forget(first as u32..=second as u32)
-        }
-        CallName::Dup | CallName::Dup2 | CallName::Dup3 => {
-            known.set(descriptor(value), known.get(descriptor(first)))
-        }
-        CallName::Fcntl if fcntl::copies(second) => {
-            known.set(descriptor(value), known.get(descriptor(first)));
-        }
-        CallName::Open | CallName::Openat | CallName::Openat2 | CallName::Creat => {
-            known.forget(value as u32..=value as u32);
-        }
-        _ => {}
+    match descriptor::done(made.name, &made.args, value) {
+        Some(Descriptor::Opened(number, _) | Descriptor::Closed(number)) => known.forget(number..=number),
+        Some(Descriptor::Copied(from, to)) => known.set(to as i32, known.get(from as i32)),
+        Some(Descriptor::ClosedRange { closed: Some((first, last)), .. }) => known.forget(first..=last),
+        Some(Descriptor::ClosedRange { closed: None, .. }) | None => {}
     }
 }
 
