@@ -1,7 +1,8 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
+use super::length;
 use super::prctl;
-use super::world::{Mapped, UNKNOWN_SIZE, UNNAMED, World};
+use super::world::{Mapped, UNNAMED, World};
 use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
 use freehold::platform::PkeyRights;
@@ -150,7 +151,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     let file = file.as_ref();
     // It may be a device, of any length.
     let endless = file.is_some_and(|file| file.name().starts_with(UNNAMED));
-    let beyond = offset.saturating_add(len) > UNKNOWN_SIZE;
+    let beyond = offset.saturating_add(len) > length::MOST;
     let offset = if endless && beyond { offset % (1 << 40) } else { offset };
     // Linux takes a fixed address in the last page for the number of an error.
     if flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE)

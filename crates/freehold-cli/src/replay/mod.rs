@@ -14,6 +14,7 @@ mod contents;
 mod files;
 mod found;
 mod image;
+mod length;
 mod opened;
 pub mod outcome;
 mod pagers;

@@ -1,8 +1,9 @@
 //! Files, as recorded programs have opened and changed them.
 
 use super::image::Image;
+use super::length;
 use super::shared;
-use super::world::{Mapped, UNKNOWN_SIZE, World};
+use super::world::{Mapped, World};
 use freehold::counted::{Counted, Weak};
 use freehold::error::Errno;
 use freehold::object::{File, FileAccess, FillError, Mapping, Seals};
@@ -91,7 +92,9 @@ impl Opened {
         };
         let refused = call.returned.value().is_none();
         Some(match (call.name, mode) {
-            (CallName::Ftruncate | CallName::Fallocate, _) if refused && self.length().is_none() => {
+            (CallName::Ftruncate | CallName::Fallocate, _)
+                if refused && length::known(&self.mapping).is_none() =>
+            {
                 return None;
             }
             (CallName::Fallocate, _) if len == 0 => Returned::Error(Errno::EINVAL.0 as u16),
@@ -112,18 +115,13 @@ impl Opened {
         })
     }
 
-    /// Bytes, if that is known.
-    fn length(&self) -> Option<u64> {
-        Some(self.mapping.size()).filter(|bytes| *bytes != UNKNOWN_SIZE)
-    }
-
     fn sealed(&self) -> u64 {
         self.seals.as_ref().map_or(0, |seals| *seals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn resize(&self, bytes: u64) -> Result<(), Errno> {
         let seals = self.sealed();
-        let forbids = self.length().is_some_and(|now| {
+        let forbids = length::known(&self.mapping).is_some_and(|now| {
             bytes < now && seals & seal::SHRINK != 0 || bytes > now && seals & seal::GROW != 0
         });
         if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
@@ -182,11 +180,11 @@ impl World {
     pub(super) fn set_length(&self, file: u32, bytes: Option<u64>) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
         // One that is longer than any is taken to be stays so: nothing is to be cut off.
-        if bytes.is_none() && opened.mapping.size() > UNKNOWN_SIZE {
+        if bytes.is_none() && opened.mapping.size() > length::MOST {
             return;
         }
         // No seal of the engine's keeps it from that; without memory its length stays.
-        let _ = opened.mapping.truncate(bytes.unwrap_or(UNKNOWN_SIZE));
+        let _ = opened.mapping.truncate(length::to_size(bytes));
         self.pages_went(&opened.mapping);
     }
 

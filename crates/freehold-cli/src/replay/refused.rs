@@ -5,8 +5,9 @@
 //! but it is undone, so that what comes later is compared with the same state.
 
 use super::image::{Image, lines_in};
+use super::length;
 use super::runs::Runs;
-use super::world::{UNKNOWN_SIZE, World};
+use super::world::World;
 use freehold::space::maps::MapLine;
 use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
@@ -184,7 +185,7 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
 pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address);
     let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
-    mapping.is_some_and(|mapping| mapping.size() == UNKNOWN_SIZE || mapping.huge_page_size().is_some())
+    mapping.is_some_and(|mapping| length::known(mapping).is_none() || mapping.huge_page_size().is_some())
 }
 
 /// Where memory begins that would grow down to `address`, if none is mapped there.

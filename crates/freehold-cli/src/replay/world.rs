@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::image::{Image, Totals};
+use super::length;
 use super::opened::Opened;
 use super::shared::Recorded;
 use freehold::Pfn;
@@ -41,8 +42,6 @@ pub(super) const ZEROES: &str = "/dev/zero";
 const MOUNT: &str = "/dev/shm/";
 /// How a plan names a file of which it only knows the descriptor.
 pub(super) const UNNAMED: &str = "descriptor ";
-/// The size of a file of which the recording does not tell it.
-pub(super) const UNKNOWN_SIZE: u64 = 1 << 46;
 
 /// A machine with an engine on it.
 pub(super) struct World {
@@ -224,7 +223,7 @@ impl World {
 
     /// The pages of a file.
     fn mapping(&self, file: &PlanFile) -> Result<Counted<Mapping<Machine>>, NoMemory> {
-        let bytes = file.length.unwrap_or(UNKNOWN_SIZE);
+        let bytes = length::to_size(file.length);
         if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
             return Mapping::of_huge_pages(&self.engine, page, bytes, true).map_err(|_| NoMemory);
         }
@@ -283,8 +282,8 @@ impl World {
     /// The pages of a file: now, where that is recorded, else as it was found after the run; none where the
     /// recording does not tell.
     pub(super) fn length(&self, file: &File<Machine>) -> Option<u64> {
-        let now = file.mapping().size();
-        if now == UNKNOWN_SIZE { self.lengths.get(file.name()).copied() } else { Some(now.div_ceil(PAGE)) }
+        let now = length::known(file.mapping()).map(|bytes| bytes.div_ceil(PAGE));
+        now.or_else(|| self.lengths.get(file.name()).copied())
     }
 
     /// Whether the recording tells how this file was opened.
