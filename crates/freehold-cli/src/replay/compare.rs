@@ -5,7 +5,7 @@ use super::contents;
 use super::found::Found;
 use super::image::{Image, maps_around};
 use super::outcome::Difference;
-use super::pagers::{ELSEWHERE, without_elsewhere};
+use super::pagers::without_elsewhere;
 use super::refused::is_of_unknown_length;
 use super::resident::{self, Resident};
 use super::runs::Runs;
@@ -15,6 +15,7 @@ use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
+use freehold_trace::plan::aside;
 use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
 
@@ -28,24 +29,6 @@ const ZERO: u32 = 32;
 const HUGE_KB: usize = 7;
 /// Differences of one snapshot that are shown.
 const SHOWN: usize = 4;
-
-/// What snapshots say that is not compared.
-const HOW_OPENED: &str =
-    "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
-
-const DROPPED: &str =
-    "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
-
-const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: where, lies in the caller's memory, which is not recorded";
-
-const CUT: &str = "private pages in files that may have lost them, or been shorter: how long a file was at the time is not recorded";
-
-/// Also why such calls are not checked themselves.
-pub(super) const RANGES: &str =
-    "process_madvise, and pages that it may have taken: its ranges are not recorded";
-
-const NAMES: &str = "names of mapped files that are not recorded";
-pub(super) const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
 
 /// Private pages that one side has alone, for a known reason.
 #[derive(Default)]
@@ -123,14 +106,14 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
     let Compared { findings, pages, names, elsewhere, resident } = compared;
-    found.set_aside(ELSEWHERE, elsewhere);
-    found.set_aside(NAMES, names.names);
-    found.set_aside(HOW_OPENED, names.openings);
-    found.set_aside(WRITES, names.writes);
-    found.set_aside(DROPPED, pages.dropped);
-    found.set_aside(KERNEL, pages.untold);
-    found.set_aside(RANGES, pages.taken);
-    found.set_aside(CUT, pages.cut);
+    found.set_aside(aside::ELSEWHERE, elsewhere);
+    found.set_aside(aside::FILE_NAMES, names.names);
+    found.set_aside(aside::HOW_OPENED, names.openings);
+    found.set_aside(aside::WRITES, names.writes);
+    found.set_aside(aside::DROPPED, pages.dropped);
+    found.set_aside(aside::KERNEL, pages.untold);
+    found.set_aside(aside::RANGES, pages.taken);
+    found.set_aside(aside::CUT, pages.cut);
     resident.count(found);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);

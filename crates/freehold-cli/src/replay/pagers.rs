@@ -13,7 +13,7 @@ use freehold::uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use freehold_trace::operation::uffdio;
-use freehold_trace::plan::PlannedCall;
+use freehold_trace::plan::{PlannedCall, aside};
 use freehold_trace::{Area, Call, CallName, Returned};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,13 +25,6 @@ const PAGE: u64 = 4096;
 const MOST_PAGES: u64 = 1 << 20;
 const ENOMEM: u16 = 12;
 const EFAULT: u16 = 14;
-
-/// Why some registrations are not checked that Linux refused.
-const REFUSED: &str = "registrations with a userfaultfd that Linux refused, perhaps for what UFFDIO_API said, which is not recorded";
-/// Why others are not made.
-pub(super) const ELSEWHERE: &str = "registrations with a userfaultfd of huge pages, and of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine has none";
-/// Why some calls are not checked.
-pub(super) const UNSERVED: &str = "calls that wanted pages of a userfaultfd and did not get all of them: what its program supplied is not recorded";
 
 /// The userfaultfds of an address space, by their numbers in the plan.
 #[derive(Default)]
@@ -54,7 +47,7 @@ impl Pagers {
         let range = start..start.saturating_add(len);
         let linux = planned.call.returned;
         if linux.value().is_some() && !is_served(process, &range) {
-            return Registered::Aside(ELSEWHERE);
+            return Registered::Aside(aside::ELSEWHERE);
         }
         let before = match linux {
             Returned::Error(_) => registered(process, &range),
@@ -77,7 +70,11 @@ impl Pagers {
                 let _ = handle.register(part.start, part.end - part.start, mode);
             }
         }
-        if planned.features.is_some() { Registered::Made(ours) } else { Registered::Aside(REFUSED) }
+        if planned.features.is_some() {
+            Registered::Made(ours)
+        } else {
+            Registered::Aside(aside::REGISTRATIONS)
+        }
     }
 
     /// The userfaultfd ends.

@@ -7,7 +7,7 @@ use super::files::{self, Reached};
 use super::found::{Found, Other};
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
-use super::pagers::{Registered, UNSERVED};
+use super::pagers::Registered;
 use super::place::{self, Chosen};
 use super::prctl::Inherited;
 use super::refused::{self, Refused, is_of_unknown_length};
@@ -19,7 +19,7 @@ use freehold::fault::{Access, FaultError, SegvCode};
 use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
-use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, show_call};
+use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, aside, show_call};
 use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,21 +27,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Why some calls are not made.
-const NO_SUCH_CALL: &str =
-    "calls that the engine does not have, and transfers to processes that are not recorded";
-/// Why some bytes are not compared.
-const OWN_BYTES: &str =
-    "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
-/// Why some transfers are not compared.
-const OWN_MEMORY: &str =
-    "transfers that moved less than asked for: where the caller's own memory is, a text does not show";
-/// Why others are not compared.
-const GROWTH: &str = "faults below memory that grows downwards, refused by a limit that is not recorded";
-/// Likewise.
-const LENGTHS: &str = "SIGBUS and EFAULT in files: how long they were at the time, and how many pages a pool had, is not recorded";
-/// Likewise.
-const KEYS: &str = "faults for want of a protection key's rights, which a thread changes without a call";
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
@@ -156,11 +141,11 @@ impl<'w, 'c> Performer<'w, 'c> {
     fn recorded_fault(&mut self, task: &Task<'_>, line: u32, address: u64, code: FaultCode, ends: Ends) {
         let Some(image) = task.image.as_deref() else { return };
         if ends == Ends::Signal(SIGSEGV, 4) {
-            self.found.set_aside(KEYS, 1);
+            self.found.set_aside(aside::KEY_RIGHTS, 1);
             return;
         }
         if ends == Ends::Signal(SIGBUS, 2) && is_of_unknown_length(image.process(), address) {
-            self.found.set_aside(LENGTHS, 1);
+            self.found.set_aside(aside::FILE_ENDS, 1);
             return;
         }
         let above = (ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), address));
@@ -170,12 +155,12 @@ impl<'w, 'c> Performer<'w, 'c> {
             && !refused::tells_growth(self.world, image, start)
         {
             self.cpu.call(|| refused::shrink(image.process(), address, start));
-            self.found.set_aside(GROWTH, 1);
+            self.found.set_aside(aside::GROWTH, 1);
             return;
         }
         if (ends, ended) == (Ends::Refused, Ends::Resolved) && is_of_unknown_length(image.process(), address)
         {
-            self.found.set_aside(LENGTHS, 1);
+            self.found.set_aside(aside::FILE_ENDS, 1);
             return;
         }
         self.check_fault(task, line, address, code, ends, ended);
@@ -197,7 +182,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.world.cut_huge(&image, &planned.call);
         image.touched.called(&planned.call, |range| touched::locked(image.process(), range));
         if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none()) {
-            self.found.set_aside(OWN_MEMORY, 1);
+            self.found.set_aside(aside::OWN_MEMORY, 1);
             return;
         }
         self.lap();
@@ -215,7 +200,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             return;
         }
         if self.lacks_pages(&image, planned, answer.as_ref()) {
-            self.found.set_aside(UNSERVED, 1);
+            self.found.set_aside(aside::UNSERVED, 1);
             return;
         }
         self.check_call(task, line, planned, answer);
@@ -365,7 +350,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         }
         let chosen = place::chosen(image, planned);
         if Chosen::is_random(planned) {
-            self.found.set_aside(place::SOMEWHERE, chosen.iter().count() as u64);
+            self.found.set_aside(aside::SOMEWHERE, chosen.iter().count() as u64);
         }
         let returned = match chosen.filter(|_| !Chosen::is_random(planned)) {
             Some(chosen) => self.place(task, line, image.process(), planned, chosen)?,
@@ -386,7 +371,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         let answer = self.cpu.call(|| chosen.make(self.world, process, planned))?;
         let Some(ours) = answer.value() else { return Some(answer) };
         if ours != chosen.linux && chosen.is_aligned_shared_memory(self.world, planned, ours) {
-            self.found.set_aside(place::SETTING, 1);
+            self.found.set_aside(aside::SETTING, 1);
             return self.cpu.call(|| chosen.follow(self.world, process, planned, ours));
         }
         self.found.placed.count(ours == chosen.linux);
@@ -408,19 +393,19 @@ impl<'w, 'c> Performer<'w, 'c> {
         let call = &planned.call;
         let Some(Moved { returned: ours, other, strange, .. }) = answer else {
             let ranges = call.name == CallName::ProcessMadvise;
-            return self.found.set_aside(if ranges { compare::RANGES } else { NO_SUCH_CALL }, 1);
+            return self.found.set_aside(if ranges { aside::RANGES } else { aside::NO_SUCH_CALL }, 1);
         };
         if planned.unsure {
             return;
         }
         let told = |image: &Image| refused::tells_own_memory(image.process(), call);
         if ours != call.returned && !task.image.as_deref().is_none_or(told) {
-            return self.found.set_aside(LENGTHS, 1);
+            return self.found.set_aside(aside::FILE_ENDS, 1);
         }
         if planned.doubtful && ours != call.returned {
-            return self.found.set_aside(OWN_MEMORY, 1);
+            return self.found.set_aside(aside::OWN_MEMORY, 1);
         }
-        self.found.set_aside(OWN_BYTES, strange.into());
+        self.found.set_aside(aside::OWN_BYTES, strange.into());
         let same = ours == call.returned && other.is_none();
         self.found.calls.count(same);
         if same {

@@ -24,12 +24,6 @@ const MREMAP_FIXED: u64 = 2;
 /// Nothing below is placed from the top downwards: programs lie there.
 const LOWEST_BASE: u64 = 0x6000_0000_0000;
 
-/// Why some places are not compared.
-pub(super) const SOMEWHERE: &str = "places of MAP_32BIT: Linux begins to look at a random one";
-
-/// Why others are not.
-pub(super) const SETTING: &str = "places of shared memory: from what length on it is aligned for larger pages is a setting that is not recorded";
-
 /// The end of the area from which Linux places downwards, where the start tells.
 pub(super) fn base(start: &Start) -> Option<u64> {
     match start {

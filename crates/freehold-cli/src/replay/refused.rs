@@ -12,7 +12,7 @@ use freehold::space::maps::MapLine;
 use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
-use freehold_trace::plan::PlannedCall;
+use freehold_trace::plan::{PlannedCall, aside};
 use freehold_trace::{Call, CallName, Returned};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,19 +31,6 @@ const EOPNOTSUPP: u16 = 95;
 const MAP_FIXED: u64 = 0x10;
 const MAP_SYNC: u64 = 0x8_0000;
 const MREMAP_FIXED: u64 = 2;
-
-/// Why such calls are not checked.
-const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
-
-/// Why others are not.
-const APART: &str =
-    "mremap of memory that page faults, which no text shows, may have kept apart from what is beside it";
-
-/// Why some are not that populate.
-const LENGTHS: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind the end of a file: how long it was at the time, is not recorded";
-
-/// Why some mmaps are not that were refused for two reasons at once.
-const SYNC: &str = "mmap(MAP_SYNC) of files whose file system may know it: which, is not recorded, and decides which error it is";
 
 /// What to do about a call that Linux refused, and why it is not checked.
 pub(super) enum Refused {
@@ -71,7 +58,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
         CallName::Mmap if call.args[3] & MAP_SYNC != 0 && call.returned == Returned::Error(EACCES) => {
-            return Some(Refused::Leave(SYNC));
+            return Some(Refused::Leave(aside::SYNC));
         }
         CallName::Mmap if unnamed => {
             &[EPERM, EAGAIN, ENOMEM, EACCES, ENODEV, EINVAL, ETXTBSY, EOVERFLOW, EOPNOTSUPP]
@@ -87,7 +74,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
         CallName::Mremap
             if call.args[3] & MREMAP_FIXED != 0 && call.returned == Returned::Error(ENOMEM) && !limits =>
         {
-            return Some(Refused::Leave(UNTOLD));
+            return Some(Refused::Leave(aside::UNTOLD));
         }
         CallName::Mremap => &[EAGAIN, ENOMEM],
         // How many VMAs there are is not known where it is not known how the address space began.
@@ -103,7 +90,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     let end = call.args[0].saturating_add(call.args[1]).checked_next_multiple_of(PAGE);
     let range = start..end.unwrap_or(!(PAGE - 1));
     let lines: Vec<MapLine<Machine>> = match call.name {
-        CallName::Mlockall | CallName::Munmap if !limits => return Some(Refused::Leave(UNTOLD)),
+        CallName::Mlockall | CallName::Munmap if !limits => return Some(Refused::Leave(aside::UNTOLD)),
         CallName::Mmap if call.args[3] & MAP_FIXED == 0 => Vec::new(),
         _ => lines_in(process, range.clone()).collect(),
     };
@@ -120,7 +107,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
     if let Some(file) = lines.iter().find(is_of_file).filter(|_| locks) {
         let range = file.start.max(range.start)..range.end;
-        return Some(Refused::Undo(Before::populating(process, range), UNTOLD));
+        return Some(Refused::Undo(Before::populating(process, range), aside::UNTOLD));
     }
     if limits {
         return None;
@@ -128,9 +115,9 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if call.name == CallName::Mmap && !lines.is_empty() {
         // Something would be replaced.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
-        return if number == EPERM && sealed { None } else { Some(Refused::Leave(UNTOLD)) };
+        return if number == EPERM && sealed { None } else { Some(Refused::Leave(aside::UNTOLD)) };
     }
-    Some(Refused::Undo(Before { lines, range, ..Before::nothing() }, UNTOLD))
+    Some(Refused::Undo(Before { lines, range, ..Before::nothing() }, aside::UNTOLD))
 }
 
 /// Whether everything is known that Linux may have refused the call for: limits, and how much it promises.
@@ -177,7 +164,10 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
     };
     let unknown = lines_in(process, range.clone()).find(|line| is_unknown(line.start.max(range.start)));
     let first = unknown.filter(|_| matches!(advice, POPULATE_READ | POPULATE_WRITE))?;
-    Some(Refused::Undo(Before::populating(process, first.start.max(range.start)..range.end), LENGTHS))
+    Some(Refused::Undo(
+        Before::populating(process, first.start.max(range.start)..range.end),
+        aside::POPULATED,
+    ))
 }
 
 /// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages
@@ -224,10 +214,16 @@ fn apart(process: &Process, call: &Call) -> Option<Refused> {
     if flags & MREMAP_FIXED != 0 {
         let end = target.saturating_add(new);
         let replaces = process.maps(target & !(PAGE - 1)).next().is_some_and(|line| line.start < end);
-        return replaces.then_some(Refused::Leave(APART)).or(Some(Refused::Undo(Before::nothing(), APART)));
+        return replaces
+            .then_some(Refused::Leave(aside::APART))
+            .or(Some(Refused::Undo(Before::nothing(), aside::APART)));
     }
     // What is cut off cannot be put back as it was.
-    Some(if new < old { Refused::Leave(APART) } else { Refused::Undo(Before::nothing(), APART) })
+    Some(if new < old {
+        Refused::Leave(aside::APART)
+    } else {
+        Refused::Undo(Before::nothing(), aside::APART)
+    })
 }
 
 /// Whether it is recorded how the files were opened that the call concerns, which are mapped at `lines`.
@@ -253,7 +249,7 @@ fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
     // Asking takes the mmap lock, which is counted.
     let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
-    (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, UNTOLD))
+    (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, aside::UNTOLD))
 }
 
 impl Before {

@@ -13,7 +13,7 @@
 //! So pages are compared one by one where the snapshot lists them, and the resident size with the least and
 //! the most that this allows.
 
-use super::compare::{FILE_PAGE, Finding, KERNEL};
+use super::compare::{FILE_PAGE, Finding};
 use super::files::{AROUND, How};
 use super::found::Found;
 use super::image::{Image, maps_around};
@@ -25,6 +25,7 @@ use freehold::counted::Counted;
 use freehold::object::File;
 use freehold::space::pagemap::PageKind;
 use freehold_machine::{Machine, Process};
+use freehold_trace::plan::aside;
 use freehold_trace::{Area, Snapshot};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,14 +41,6 @@ const PRESENT: u32 = 8;
 /// Which of a VMA's sizes are that of its resident and of its anonymous pages.
 const RESIDENT_KB: usize = 0;
 const ANONYMOUS_KB: usize = 6;
-
-const FEWER: &str = "VMAs of files that lack pages around those faulted in: which pages were in the page cache, \
-    unlocked and not marked for readahead, is not recorded";
-const MORE: &str = "VMAs of files with more pages around those faulted in: which pages were parts of large folios, or \
-    came into shared memory by other means than recorded faults, is not recorded";
-const HASTE: &str = "VMAs of files in snapshots taken in haste: their resident pages were not looked at";
-const NO_LIST: &str =
-    "VMAs of files in snapshots that list no pages: whether they may have more is not known";
 
 /// How many VMAs of files a snapshot has, and how they compare.
 #[derive(Debug, Default)]
@@ -68,9 +61,14 @@ impl Resident {
     pub(super) fn count(&self, found: &mut Found) {
         found.file_vmas.all += self.vmas.all;
         found.file_vmas.as_linux += self.vmas.as_linux;
-        found.set_aside(KERNEL, self.untold);
-        let aside = [(FEWER, self.fewer), (MORE, self.more), (HASTE, self.haste), (NO_LIST, self.no_list)];
-        aside.into_iter().for_each(|(why, count)| found.set_aside(why, count));
+        found.set_aside(aside::KERNEL, self.untold);
+        let counts = [
+            (aside::FEWER, self.fewer),
+            (aside::MORE, self.more),
+            (aside::HASTE, self.haste),
+            (aside::NO_LIST, self.no_list),
+        ];
+        counts.into_iter().for_each(|(why, count)| found.set_aside(why, count));
     }
 }
 

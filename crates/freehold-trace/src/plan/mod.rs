@@ -23,7 +23,7 @@
 //! nobody runs.
 
 mod area;
-mod aside;
+pub mod aside;
 mod bytes;
 mod calls;
 mod descriptors;
