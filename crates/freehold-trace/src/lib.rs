@@ -5,6 +5,7 @@
 //! described in `docs/trace-format.md`.
 #![deny(unsafe_code)]
 
+mod addresses;
 mod ahead;
 mod descriptor;
 mod error;

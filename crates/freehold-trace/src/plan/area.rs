@@ -9,18 +9,7 @@ use super::order::Stamp;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The size of a page in bytes.
-pub(crate) const PAGE: u64 = 4096;
-
-/// The first address of the page.
-pub(crate) fn page_of(address: u64) -> u64 {
-    address & !(PAGE - 1)
-}
-
-/// `bytes` in whole pages; none when that does not fit.
-pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
-    bytes.checked_next_multiple_of(PAGE)
-}
+pub(crate) use crate::addresses::{PAGE, page_of, whole_pages};
 
 /// Properties that keep neighbours apart: the `VmFlags` letters of smaps that calls can change.
 pub(crate) mod flag {

@@ -4,13 +4,14 @@ use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
 use super::descriptors::Access;
 use super::order::{Order, Stamp};
 use super::told::Told;
+pub(super) use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, span};
+use crate::addresses::{addresses, lock_range};
 use crate::operation::{prctl, uffdio};
 use crate::{Call, CallName, KnownLimits, Returned};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 const MAP_TYPE: u64 = 0xf;
-pub(super) const MAP_FIXED: u64 = 0x10;
 pub(super) const MAP_ANONYMOUS: u64 = 0x20;
 pub(super) const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_LOCKED: u64 = 0x2000;
@@ -19,10 +20,8 @@ const MAP_POPULATE: u64 = 0x8000;
 const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_SYNC: u64 = 0x8_0000;
-pub(super) const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const PROT_WRITE: u64 = 2;
 const PROT_GROWSDOWN: u64 = 0x100_0000;
-pub(super) const MREMAP_FIXED: u64 = 2;
 pub(super) const MREMAP_DONTUNMAP: u64 = 4;
 const SHM_RDONLY: u64 = 0o10000;
 
@@ -74,16 +73,6 @@ pub(crate) enum Reach {
     Whole,
 }
 
-pub(super) fn span(start: u64, len: u64) -> Range<u64> {
-    let start = page_of(start);
-    // What is no number of pages any more, the kernel takes for none.
-    let end = match whole_pages(len) {
-        Some(len) => start.checked_add(len).unwrap_or(!(PAGE - 1)),
-        None => start,
-    };
-    start..end.max(start)
-}
-
 fn failed(call: &Call) -> bool {
     !matches!(call.returned, Returned::Value(_))
 }
@@ -92,49 +81,22 @@ fn failed(call: &Call) -> bool {
 /// bytes.
 pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     let args = &call.args;
-    let one = |range: Range<u64>| Reach::Vmas([range, 0..0]);
-    match call.name {
-        CallName::Mmap => match call.returned.value() {
-            Some(at) => one(span(at, args[1])),
-            None => {
-                one(span(args[0], if args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 { args[1] } else { 0 }))
-            }
-        },
-        CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mbind => {
-            one(span(args[0], args[1]))
+    let segment = match call.name {
+        CallName::Brk => return Reach::Vmas([heap_change(call, space).unwrap_or(0..0), 0..0]),
+        CallName::Shmdt => space.areas.attached(args[0]).last().map_or(PAGE, |last| last.end - args[0]),
+        _ => segment,
+    };
+    let Some(ranges) = addresses(call.name, args, call.returned.value(), segment) else {
+        return Reach::Whole;
+    };
+    match (call.name, args[2]) {
+        // Pages go or come, VMAs stay: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
+        (CallName::Madvise, 3 | 4 | 8 | 9 | 20 | 21 | 24) | (CallName::Msync | CallName::Mincore, _) => {
+            let [pages, _] = ranges;
+            Reach::Pages(pages)
         }
-        CallName::Ioctl => one(span(args[2], args[3])),
-        CallName::RemapFilePages => one(page_of(args[0])..page_of(args[0]).saturating_add(page_of(args[1]))),
-        CallName::Mlock | CallName::Mlock2 | CallName::Munlock => one(lock_range(args[0], args[1])),
-        CallName::Brk => one(heap_change(call, space).unwrap_or(0..0)),
-        CallName::Mremap => {
-            let target = match call.returned {
-                Returned::Value(at) => span(at, args[2]),
-                _ if args[3] & MREMAP_FIXED != 0 => span(args[4], args[2]),
-                _ => 0..0,
-            };
-            Reach::Vmas([span(args[0], args[1]), target])
-        }
-        CallName::Madvise => match args[2] {
-            // Pages go or come, VMAs stay: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
-            3 | 4 | 8 | 9 | 20 | 21 | 24 => Reach::Pages(span(args[0], args[1])),
-            _ => one(span(args[0], args[1])),
-        },
-        CallName::Msync | CallName::Mincore => Reach::Pages(span(args[0], args[1])),
-        CallName::Shmat => match call.returned.value().unwrap_or(args[1]) {
-            0 => one(0..0),
-            at => one(span(at, segment)),
-        },
-        CallName::Shmdt => {
-            let parts = space.areas.attached(args[0]);
-            one(parts.last().map_or(span(args[0], PAGE), |last| args[0]..last.end))
-        }
-        _ => Reach::Whole,
+        _ => Reach::Vmas(ranges),
     }
-}
-
-fn lock_range(start: u64, len: u64) -> Range<u64> {
-    span(start, len.saturating_add(start & (PAGE - 1)))
 }
 
 /// The pages between the old end of the heap and the new one.

@@ -6,8 +6,8 @@ use super::call::{self, Made};
 use super::feed::Feed;
 use super::tasks::Tasks;
 use super::text;
+use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, PAGE, addresses};
 use crate::error::ReadError;
-use crate::operation::uffdio;
 use crate::{Beside, CallName};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -137,53 +137,36 @@ impl Extent {
     /// What a call that has returned concerns; none if it is about the address space as a whole, or about
     /// none.
     fn of(made: &Made<'_>) -> Option<Extent> {
-        const MAP_FIXED: u64 = 0x10;
-        const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-        const MREMAP_FIXED: u64 = 2;
+        use CallName::*;
         /// Longer than a segment is; its length is not in the text.
         const SEGMENT: u64 = 64 << 20;
-        if !Self::has(made.name) {
-            return None;
+        let (name, value, locks) = (made.name, made.value(), locks(made.name));
+        if matches!(name, Mlockall | Munlockall) {
+            return Some(Extent { ranges: [0..u64::MAX, 0..0], changes: false, locks, freed: 0..0 });
         }
-        let span =
-            |start: u64, len: u64| start & !0xfff..start.saturating_add(len).saturating_add(0xfff) & !0xfff;
-        let [first, second, third, fourth, fifth, _] = made.args;
-        let value = made.value();
-        let none = 0..0;
-        let (ranges, changes) = match made.name {
-            CallName::Mlockall | CallName::Munlockall => ([0..u64::MAX, none], false),
-            CallName::Mmap => match value {
-                Some(at) => ([span(at, second), none], true),
-                None if fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 => {
-                    ([span(first, second), none], fourth & MAP_FIXED != 0)
-                }
-                None => return None,
+        let [mut at, mut to] = addresses(name, &made.args, value, SEGMENT)?;
+        let changes = match (name, value) {
+            (Mmap, None) => match made.args[3] {
+                flags if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 => return None,
+                flags => flags & MAP_FIXED != 0,
             },
-            CallName::Mremap if value == Some(first) => ([span(first, second.max(third)), none], true),
-            CallName::Mremap => {
-                let to = value.or((fourth & MREMAP_FIXED != 0).then_some(fifth));
-                ([span(first, second.max(1)), to.map_or(none, |to| span(to, third))], true)
-            }
-            CallName::Ioctl if uffdio::registers(second) => ([span(third, fourth), none], true),
-            CallName::Ioctl => return None,
-            CallName::Shmat => ([span(value?, SEGMENT), none], true),
-            CallName::Shmdt => ([span(first, SEGMENT), none], true),
-            name => {
-                let changes = matches!(
-                    name,
-                    CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::RemapFilePages
-                );
-                ([span(first, second), none], changes)
+            (Shmat, None) => return None,
+            _ => {
+                matches!(name, Mmap | Munmap | Mremap | Mprotect | PkeyMprotect | RemapFilePages)
+                    || matches!(name, Shmat | Shmdt | Ioctl)
             }
         };
-        let freed = match made.name {
-            _ if value.is_none() => 0..0,
-            CallName::Munmap | CallName::Shmdt => ranges[0].clone(),
-            CallName::Mremap if value == Some(first) => span(first, third).end..ranges[0].end,
-            CallName::Mremap => ranges[0].clone(),
-            _ => 0..0,
-        };
-        Some(Extent { ranges, changes, locks: locks(made.name), freed })
+        let mut freed = if matches!(name, Munmap | Mremap | Shmdt) { at.clone() } else { 0..0 };
+        if name == Mremap && value == Some(made.args[0]) {
+            at.end = at.end.max(to.end);
+            freed = to.end..at.end;
+            to = 0..0;
+        } else if name == Mremap && at.is_empty() {
+            // It makes a second mapping of what is at the first page.
+            at.end = at.start.saturating_add(PAGE);
+        }
+        let freed = value.map_or(0..0, |_| freed);
+        Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
     /// Adds to `found` what both concern, if one changes something.

@@ -2,8 +2,9 @@
 
 use super::head::{find, name};
 use super::text::{Arg, End, args, end};
-use super::value::{SHOWN, known_part, members, named, number};
+use super::value::{known_part, members, named, number};
 use super::vectors::{Pieces, pieces};
+use crate::addresses::{MAP_FIXED, MREMAP_FIXED, PAGE, addresses};
 use crate::error::Bad;
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
@@ -12,6 +13,9 @@ use crate::{CallName, Returned};
 const VFORK: u64 = 0x4100;
 /// The bits of clone's flags that are the signal sent at the child's end.
 const EXIT_SIGNAL: u64 = 0xff;
+
+/// What a text, which does not tell how long it is, shows of a System V segment.
+const SOME: u64 = PAGE;
 
 /// A call, read.
 #[derive(Debug)]
@@ -109,8 +113,9 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
     }
     let (found, _) = args(text, known.as_str().len() + 1).ok()?;
     let start = number(*found.first()?).ok()?;
-    let length = if known == CallName::Shmdt { 1 } else { number(*found.get(1)?).ok()? };
-    Some((start, start.saturating_add(length)))
+    let length = if known == CallName::Shmdt { 0 } else { number(*found.get(1)?).ok()? };
+    let [at, _] = addresses(known, &[start, length, 0, 0, 0, 0], None, SOME)?;
+    Some((at.start, at.end))
 }
 
 /// The call returns 0 or an error.
@@ -288,18 +293,15 @@ impl Made<'_> {
     /// The range at which it has mapped something where nothing was before; none if it has not, or need not
     /// have found the place free.
     pub(super) fn took(&self) -> Option<(u64, u64)> {
-        const MAP_FIXED: u64 = 0x10;
-        const MREMAP_FIXED: u64 = 2;
-        let start = self.value()?;
-        let length = match self.name {
-            CallName::Mmap if self.args[3] & MAP_FIXED == 0 => self.args[1],
-            CallName::Mremap if self.args[3] & MREMAP_FIXED == 0 && start != self.args[0] => self.args[2],
-            CallName::Mremap if self.args[3] & MREMAP_FIXED == 0 && self.args[2] > self.args[1] => {
-                return Some((start.saturating_add(self.args[1]), start.saturating_add(self.args[2])));
-            }
-            CallName::Shmat => SHOWN,
+        let [at, to] = addresses(self.name, &self.args, Some(self.value()?), SOME)?;
+        let flags = self.args[3];
+        let taken = match self.name {
+            CallName::Mmap if flags & MAP_FIXED == 0 => at,
+            CallName::Mremap if flags & MREMAP_FIXED == 0 && to.start != at.start => to,
+            CallName::Mremap if flags & MREMAP_FIXED == 0 && to.end > at.end => at.end..to.end,
+            CallName::Shmat => at,
             _ => return None,
         };
-        Some((start, start.saturating_add(length)))
+        Some((taken.start, taken.end))
     }
 }
