@@ -36,8 +36,9 @@ pub(crate) fn lock_range(start: u64, len: u64) -> Range<u64> {
     span(start, len.saturating_add(start & (PAGE - 1)))
 }
 
-/// Where lies what a call is about, and where that is put; either may be empty. `value` is what it returned if it
-/// succeeded, `segment` the bytes that shmat attaches or shmdt lets go of. None: the call names no addresses.
+/// Where lies what a call is about, and where that is put; either may be empty. `value` is what it returned
+/// if it succeeded, `segment` the bytes that shmat attaches or shmdt lets go of. None: the call names no
+/// addresses.
 pub(crate) fn addresses(
     name: CallName,
     args: &[u64; 6],

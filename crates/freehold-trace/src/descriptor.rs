@@ -12,8 +12,8 @@ pub(crate) enum Descriptor {
     Copied(u32, u32),
     /// It is closed.
     Closed(u32),
-    /// Those from the first to the last are closed, if any are; the process has a table of its own from now on, or it may still share
-    /// one.
+    /// Those from the first to the last are closed, if any are; the process has a table of its own from now
+    /// on, or it may still share one.
     ClosedRange { closed: Option<(u32, u32)>, unshares: bool },
 }
 

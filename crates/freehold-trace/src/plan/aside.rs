@@ -1,5 +1,5 @@
-//! Why something is not checked, in the words of reports: an event that is not part of the plan, an answer or a
-//! snapshot that a replay does not compare.
+//! Why something is not checked, in the words of reports: an event that is not part of the plan, an answer or
+//! a snapshot that a replay does not compare.
 #![expect(missing_docs, reason = "each is a text that says what it is of")]
 
 pub const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";

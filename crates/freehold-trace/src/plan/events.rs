@@ -66,7 +66,8 @@ impl Planner {
         }
         self.inherit_limits(task, process);
         self.push(task, line, What::Clone { child, shares });
-        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to remember them.
+        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
+        // remember them.
         self.descriptors.clone_task(task, child, flags);
         let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
@@ -164,7 +165,8 @@ impl Planner {
         }
     }
 
-    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits for it.
+    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits
+    /// for it.
     fn gather_last_whole(&mut self, task: u32) {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
         self.scratch.extend(space.map(|space| space.order.whole));

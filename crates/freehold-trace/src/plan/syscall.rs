@@ -151,7 +151,8 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// A call is not planned whose answer rests on memory of which nothing is known, but what it took away is.
+    /// A call is not planned whose answer rests on memory of which nothing is known, but what it took away
+    /// is.
     fn leave_alone(&mut self, at: At, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, What::Clear(range)));
         self.scratch.clear();
@@ -183,8 +184,8 @@ impl Planner {
         space.forget_written(call, reach);
     }
 
-    /// The call with what the plan adds to it, apart from what only its address space tells. `unsure`: its answer rests on memory of
-    /// which nothing is known.
+    /// The call with what the plan adds to it, apart from what only its address space tells. `unsure`: its
+    /// answer rests on memory of which nothing is known.
     fn planned(&mut self, space: u32, about: About, unsure: bool) -> PlannedCall {
         let About { call, file, access, segment, userfaultfd, .. } = about;
         let partial = self.partial(&call, space);
@@ -224,8 +225,9 @@ impl Planner {
         self.push(at.task, at.line, What::Clear(range));
     }
 
-    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the call was refused all the
-    /// same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be aligned.
+    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the
+    /// call was refused all the same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be
+    /// aligned.
     fn hides_new_address(&self, call: &Call) -> bool {
         let [at, _, new, flags, to, _] = call.args;
         let shown = flags & MREMAP_FIXED != 0 || to != 0;
@@ -252,7 +254,8 @@ impl Planner {
         }
     }
 
-    /// A call that reads or writes another address space waits for all that was done there, and is waited for.
+    /// A call that reads or writes another address space waits for all that was done there, and is waited
+    /// for.
     fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
         let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
         let Some(target) = target.and_then(|process| self.space_of(process)) else { return };
@@ -265,8 +268,8 @@ impl Planner {
         }
     }
 
-    /// What a call moved from or to another address space: where it shows that memory was mapped before the recording began,
-    /// and where it read what recorded calls wrote.
+    /// What a call moved from or to another address space: where it shows that memory was mapped before the
+    /// recording began, and where it read what recorded calls wrote.
     fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;
@@ -282,8 +285,8 @@ impl Planner {
         (assumed, Vec::new())
     }
 
-    /// In a space of unknown start: brings memory into line with what the call found there. Whether its answer rests on memory of
-    /// which nothing is known, and how many steps were added.
+    /// In a space of unknown start: brings memory into line with what the call found there. Whether its
+    /// answer rests on memory of which nothing is known, and how many steps were added.
     fn assume(&mut self, space: &mut Space, at: At, call: &Call, reach: &Reach) -> (bool, u32, Vec<What>) {
         if space.told.is_none() {
             return (false, 0, Vec::new());
@@ -392,8 +395,8 @@ impl Planner {
     }
 }
 
-/// Where the heap ends, if this is the first brk: a question that is answered otherwise than before is one, since something has moved
-/// the heap.
+/// Where the heap ends, if this is the first brk: a question that is answered otherwise than before is one,
+/// since something has moved the heap.
 fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     let moved = |(_, end)| call.args[0] == 0 && call.returned.value() != Some(end);
     if call.name != CallName::Brk || !space.heap.is_none_or(moved) {
@@ -403,7 +406,8 @@ fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     call.returned.value()
 }
 
-/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the operation, or than a flag of it.
+/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the
+/// operation, or than a flag of it.
 fn is_unknown_there(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
         (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
