@@ -4,7 +4,7 @@ use crate::{
     platform::Platform,
     records::hugetlb::{tables::leave_tables, zap::zap_own},
     space::{AddressSpace, HugetlbLock},
-    vma::Vma,
+    vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
 use freehold_vmspace::VmGather;
@@ -18,6 +18,10 @@ impl<P: Platform> AddressSpace<P> {
     /// 512 pages at a time, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
+        if self.locking().hugetlb == HugetlbLock::VmaLock && !vma.flags().contains(VmFlags::MAYSHARE) {
+            // It shares nothing, and others need not wait.
+            return zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
+        }
         let edit = file.mapping().edit();
         if let Some(own) = vma.hugetlb() {
             own.close(&edit);

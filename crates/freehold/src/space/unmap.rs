@@ -333,7 +333,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if self.totals.vmas != 0 {
             let span = self.span();
             let free = self.guard.free_span(&span);
-            settle(self.guard.space, &self.list, &span, free);
+            settle(self.guard.space, &self.list, self.totals.files, &span, free);
         }
     }
 
@@ -351,7 +351,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_locked(guard, -(totals.locked as i64));
-        Detached { owned: OwnedList { space: guard.space, list }, notices, span }
+        Detached { owned: OwnedList { space: guard.space, list }, notices, span, files: totals.files }
     }
 }
 
@@ -373,6 +373,8 @@ pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
     notices: Notices<P>,
     span: Range<u64>,
+    /// Whether a file knows any of them.
+    files: bool,
 }
 
 /// Step 4 done: VMAs without pages.
@@ -385,7 +387,7 @@ pub(crate) struct Unmapped<'s, P: Platform> {
 impl<'s, P: Platform> Detached<'s, P> {
     /// Step 4 in one go: `free` is known to stay free until this is done.
     fn settle(self, free: VaRange) -> Unmapped<'s, P> {
-        settle(self.owned.space, &self.owned.list, &self.span, free);
+        settle(self.owned.space, &self.owned.list, self.files, &self.span, free);
         self.without_pages()
     }
 
@@ -398,7 +400,7 @@ impl<'s, P: Platform> Detached<'s, P> {
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         let inner = VaRange::of(self.span.start, self.span.end);
-        settle(space, &self.owned.list, &self.span, inner);
+        settle(space, &self.owned.list, self.files, &self.span, inner);
         space.end_closing(&self.span);
         self.without_pages()
     }
@@ -423,7 +425,8 @@ impl<P: Platform> Unmapped<'_, P> {
     }
 }
 
-/// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`.
+/// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`; `files`: a file knows any of
+/// them.
 ///
 /// VMAs of files stay linked until their entries are gone and flushed: a truncation or a revocation that is
 /// over has met every entry that a processor could use. The file's walkers and this zap overlap, as gathers
@@ -432,8 +435,13 @@ impl<P: Platform> Unmapped<'_, P> {
 ///
 /// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to
 /// anonymous pages ask frames.
-fn settle<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, span: &Range<u64>, free: VaRange) {
-    let files = list.iter().any(|vma| vma.object().listed_by().is_some());
+fn settle<P: Platform>(
+    space: &AddressSpace<P>,
+    list: &VmaList<P>,
+    files: bool,
+    span: &Range<u64>,
+    free: VaRange,
+) {
     let mut gather = if files {
         space.vm.gather()
     } else {
