@@ -7,11 +7,16 @@
 //! | changes flags, and so may cut and merge VMAs | `flags.rs` | mmap lock for writing |
 //! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
 //! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
-//! | makes huge pages of small ones | `collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
+//! | makes huge pages of small ones | `fault/advise_collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
 //! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
 //!
 //! All pass over holes and report them at the end; a real error ends the call at once, with what lies before
 //! it done.
+//!
+//! A new advice needs: a line in `advice!` with Linux's number, an arm in `AddressSpace::madvise` that leads
+//! to the file of its kind, a row in `docs/operations.md`, its rule in the model (`freehold-model`), which
+//! random calls then compare with the engine and with the running kernel, and a case in
+//! `tests/files/advice.rs` or its like.
 
 mod failure;
 mod file;
@@ -100,8 +105,7 @@ advice! {
     /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
     DontNeedLocked = 24,
     /// MADV_COLLAPSE: huge pages now, whatever [`HugePages`](crate::engine::HugePages) says. The pages of
-    /// shared memory, which has no
-    /// huge ones here, all come instead.
+    /// shared memory, which has no huge ones here, all come instead.
     Collapse = 25,
     /// MADV_HWPOISON: the memory of every page fails; see
     /// [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
