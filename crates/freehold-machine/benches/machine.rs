@@ -1,7 +1,7 @@
 //! What the machine itself costs, so that it can be told from what the engine costs.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use freehold::platform::Platform;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig, Mmu};
 use freehold_pagetable::{Access, Flush, Format, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
 use freehold_sync::Host;
@@ -28,7 +28,7 @@ fn setup(config: MachineConfig) -> Setup {
         table = next;
     }
     let mut frames = [Pfn::new(0); 512];
-    assert_eq!(machine.alloc_frames(&mut frames), 512);
+    assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 512);
     for (index, frame) in frames.into_iter().enumerate() {
         let raw = X86_4::leaf(Level::Pte, frame, PteFlags::USER | PteFlags::WRITE);
         machine.table(table).entry(index).store(raw, SeqCst);
@@ -103,7 +103,7 @@ fn memory(c: &mut Criterion) {
         group.bench_function("64 frames", |b| {
             let mut frames = [Pfn::new(0); 64];
             b.iter(|| {
-                machine.alloc_frames(&mut frames);
+                machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames);
                 // SAFETY: just allocated, used by nobody.
                 unsafe { machine.free_frames(&frames) }
             })

@@ -11,7 +11,7 @@ use crate::oracle;
 use crate::pool::Pool;
 use crate::tlb::SpaceTag;
 use freehold::platform::Frame;
-use freehold_pagetable::{Format, Level, PAGE_SIZE, Pfn, Table, TableMeta};
+use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,8 +152,9 @@ impl<F: Format> Inner<F> {
         got
     }
 
-    pub(crate) fn alloc_huge(&self, level: Level) -> Option<Pfn> {
-        self.alloc_in_one_piece(level.frames(), Pool::take_run)
+    pub(crate) fn alloc_blocks(&self, order: u32, out: &mut [Pfn]) -> usize {
+        let block = || self.alloc_in_one_piece(1 << order, Pool::take_run);
+        out.iter_mut().map_while(|out| block().map(|first| *out = first)).count()
     }
 
     pub(crate) fn alloc_run(&self, frames: u64) -> Option<Pfn> {

@@ -20,7 +20,7 @@
 //! # Example
 //!
 //! ```
-//! use freehold::platform::Platform;
+//! use freehold::platform::{FramePurpose, FrameRequest, Platform};
 //! use freehold_machine::{Machine, MachineConfig};
 //! use freehold_pagetable::{Level, PageTable, Pfn, PteFlags, Pte, VirtAddr, X86_4};
 //!
@@ -32,7 +32,7 @@
 //! // The handler is the kernel's page-fault entry: here it maps a fresh frame wherever a program touches.
 //! let mut frame = [Pfn::new(0)];
 //! cpu.store(&space, 0x7000, 42u64, |address, _access| {
-//!     if machine.alloc_frames(&mut frame) == 0 {
+//!     if machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame) == 0 {
 //!         return Err("out of memory");
 //!     }
 //!     machine.zero_frame(frame[0]);

@@ -9,9 +9,9 @@ use crate::inject;
 use crate::inner::Inner;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
-use freehold::platform::Frame;
+use freehold::platform::{Frame, FrameRequest};
 use freehold::platform::{PkeyRights, Platform};
-use freehold_pagetable::{Flush, Format, Level, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
+use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead};
 use std::fmt;
@@ -199,19 +199,12 @@ unsafe impl<F: Format> Platform for Machine<F> {
     type Format = F;
     type Mmu = Mmu<F>;
 
-    fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+    fn alloc_frames(&self, request: &FrameRequest<'_, Mmu<F>>, out: &mut [Pfn]) -> usize {
         context::check("alloc_frames", context::SLEEPS);
-        self.inner.alloc_frames(out)
-    }
-
-    fn alloc_huge(&self) -> Option<Pfn> {
-        context::check("alloc_huge", context::SLEEPS);
-        self.inner.alloc_huge(Level::Pmd)
-    }
-
-    fn alloc_huge_on(&self, level: Level, _node: usize) -> Option<Pfn> {
-        context::check("alloc_huge_on", context::SLEEPS);
-        self.inner.alloc_huge(level)
+        match request.order {
+            0 => self.inner.alloc_frames(out),
+            order => self.inner.alloc_blocks(order, out),
+        }
     }
 
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {

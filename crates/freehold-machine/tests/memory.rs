@@ -1,7 +1,7 @@
 //! Frames, tables and contents, in both kinds of memory.
 
 use crate::common::*;
-use freehold::platform::Platform;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig, fail_memory_from, fail_memory_once, stop_failing_memory};
 use freehold_pagetable::{Access, Level, Pfn, TableMemory, VirtAddr};
 
@@ -9,7 +9,7 @@ const AT: u64 = 0x10_0000;
 
 fn take(machine: &Machine, want: usize) -> Vec<u64> {
     let mut out = vec![Pfn::new(0); want];
-    let got = machine.alloc_frames(&mut out);
+    let got = machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut out);
     out.truncate(got);
     out.into_iter().map(Pfn::get).collect()
 }
@@ -72,15 +72,15 @@ fn the_nth_request_fails_and_the_machine_goes_on() {
         let machine = backed();
         let mut frame = [Pfn::new(0)];
         fail_memory_once(3);
-        assert_eq!(machine.alloc_frames(&mut frame), 1);
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
         let table = machine.alloc_table().unwrap();
         assert!(machine.space_created(table).is_none());
         assert!(machine.space_created(table).is_some());
         assert_eq!(stop_failing_memory(), 1);
 
         fail_memory_from(2);
-        assert_eq!(machine.alloc_frames(&mut frame), 1);
-        assert_eq!(machine.alloc_frames(&mut frame), 0);
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 0);
         assert!(machine.alloc_table().is_err());
         let other = thread::spawn({
             let machine = machine.clone();

@@ -1,7 +1,7 @@
 //! Each oracle finds the mistake it is for, made by a kernel that is right in everything else.
 
 use crate::common::*;
-use freehold::platform::Platform;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::MachineConfig;
 use freehold_pagetable::{Access, Format, Level, TableMemory, X86_4};
 use freehold_sync::atomic::Ordering::SeqCst;
@@ -52,7 +52,7 @@ fn freeing_a_frame_inside_a_large_leaf_that_a_tlb_holds() {
         let machine = backed();
         let toy = Toy::new(&machine);
         let mut frames = vec![toy.frame(); 512];
-        assert_eq!(machine.alloc_frames(&mut frames[1..]), 511);
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames[1..]), 511);
         assert!(frames[0].is_aligned(Level::Pmd));
         toy.set_leaf(AT, Level::Pmd, frames[0], RW);
         get(&mut machine.cpu(0), &toy, AT + 7 * PAGE);

@@ -1,7 +1,7 @@
 //! What the TLBs remember, and what makes them forget.
 
 use crate::common::*;
-use freehold::platform::Platform;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::{Access, Format, Kind, Level, PteFlags, X86_4};
 use freehold_sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -123,7 +123,7 @@ fn large_leaves_serve_their_whole_span_and_go_as_a_whole() {
         let toy = Toy::new(&machine);
         let mut cpu = machine.cpu(0);
         let mut frames = vec![toy.frame(); 512];
-        assert_eq!(machine.alloc_frames(&mut frames[1..]), 511);
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames[1..]), 511);
         toy.set_leaf(AT, Level::Pmd, frames[0], RW);
         put(&mut cpu, &toy, AT + 77 * PAGE + 16, 9);
         let mut word = [0; 8];

@@ -46,22 +46,11 @@ impl Guest {
         if !page.flags.contains(PteFlags::WRITE) {
             let first = at & !(PAGE_SIZE - 1);
             self.dirty.push(first);
-            self.stage.unmap_protection(first);
+            self.stage.set_rights(first..first + PAGE_SIZE, RIGHTS | PteFlags::WRITE);
             page = self.stage.translate(at).ok_or("the page went away")?;
         }
         self.stage.platform().write_frame(page.pfn, (at % PAGE_SIZE) as usize, bytes);
         Ok(())
-    }
-}
-
-/// What the fault handler does.
-trait Handler {
-    fn unmap_protection(&mut self, page: u64);
-}
-
-impl Handler for VmSpace<Machine> {
-    fn unmap_protection(&mut self, page: u64) {
-        self.set_rights(page..page + PAGE_SIZE, RIGHTS | PteFlags::WRITE);
     }
 }
 

@@ -5,7 +5,7 @@
 //! after the parent's flush (hazard C-57).
 
 use crate::{
-    Moving, NoMemory, PAGE_SIZE, Pfn, Rss, VirtAddr, VmGather, VmSpace,
+    AnonPage, Moving, NoMemory, PAGE_SIZE, Pfn, Rss, VirtAddr, VmGather, VmSpace,
     frame::{Frame, MOVING, Unshared},
     platform::Platform,
 };
@@ -263,8 +263,8 @@ fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Gives `child` copies of the pages in `range` that this space has pinned: now, among anonymous pages,
-    /// those that are exclusive still. No processor can store to them. The page at an address is known at
-    /// `home` by what `index` says.
+    /// those that are exclusive still. No processor can store to them. The copy of the page at an address is
+    /// known as `known` says.
     ///
     /// # Errors
     ///
@@ -273,12 +273,11 @@ impl<P: Platform> VmSpace<P> {
         &self,
         range: Range<u64>,
         child: &VmSpace<P>,
-        home: usize,
-        index: impl Fn(u64) -> u64,
+        known: impl Fn(u64) -> AnonPage,
     ) -> Result<(), NoMemory> {
         let mut at = range.start;
         while let Some((address, pfn, flags)) = self.next_kept(at..range.end)? {
-            let copied = self.copy_page(child, address, (pfn, flags), (home, index(address.get())));
+            let copied = self.copy_page(child, address, (pfn, flags), known(address.get()));
             self.memory().put_frame(pfn);
             copied?;
             at = address.get() + PAGE_SIZE;
@@ -318,10 +317,10 @@ impl<P: Platform> VmSpace<P> {
         child: &VmSpace<P>,
         address: VirtAddr,
         (pfn, flags): (Pfn, PteFlags),
-        (home, index): (usize, u64),
+        page: AnonPage,
     ) -> Result<(), NoMemory> {
         let table = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
-        let copy = self.memory().alloc_anon(false, home, index)?;
+        let copy = child.alloc_anon(false, page)?;
         self.platform().copy_frame(copy, pfn);
         // If it is not mapped, the page was shared, and replaced in the parent since, as happens where a
         // breakpoint goes.

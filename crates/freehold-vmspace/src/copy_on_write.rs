@@ -69,7 +69,7 @@ impl<P: Platform> VmSpace<P> {
         let found = find::<P>(&guard, address);
         let Store::Copy(ReadOnly { pfn, special: false }) = found else { return found };
         let frame = self.platform().frame(pfn);
-        if self.is_own(pfn) {
+        if self.may_store_to(pfn) {
             if !frame.is_exclusive() {
                 frame.set_exclusive();
             }
@@ -83,7 +83,7 @@ impl<P: Platform> VmSpace<P> {
     /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's
     /// lock.
     #[inline]
-    pub fn is_own(&self, pfn: Pfn) -> bool {
+    pub fn may_store_to(&self, pfn: Pfn) -> bool {
         let frame = self.platform().frame(pfn);
         // One reference is this entry's: nobody else has the frame, and nobody can come to have it but
         // through this table.

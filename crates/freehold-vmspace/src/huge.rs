@@ -1,7 +1,10 @@
 //! Huge pages of anonymous memory: 2 MiB behind one entry, and a table kept with the table above for the
 //! split.
 
-use crate::{Memory, Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
+use crate::{
+    AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
+    platform::{FramePurpose, FrameRequest, Platform},
+};
 use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable};
 
 /// Frames of one.
@@ -86,12 +89,14 @@ pub struct HugePage<'e, P: Platform> {
 }
 
 impl<'e, P: Platform> HugePage<'e, P> {
-    /// One of zeroes, its frames counted as mapped once, known at `home` from `index` on. `None`: no memory,
-    /// or not in one piece.
-    pub fn new(memory: &'e Memory<P>, home: usize, index: u64) -> Option<Self> {
-        let first = memory.platform().alloc_huge()?;
+    /// One of zeroes for `vm`, its frames counted as mapped once, known as `page` and what follows it.
+    /// `None`: no memory, or not in one piece.
+    pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
+        let memory = vm.memory();
+        let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
+        let first = memory.alloc_block(request.of(vm.mmu()))?;
         for n in 0..FRAMES {
-            memory.platform().frame(first.add(n)).init_anon(home, index + n);
+            memory.platform().frame(first.add(n)).init_anon(page.plus(n));
             memory.platform().zero_frame(first.add(n));
         }
         Some(HugePage { memory, first })

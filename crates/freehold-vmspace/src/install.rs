@@ -1,6 +1,6 @@
 //! Filling empty entries.
 
-use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
+use crate::{AnonPage, NoMemory, Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 
 #[doc(hidden)]
@@ -14,7 +14,14 @@ impl<P: Platform> VmSpace<P> {
         let _ = table.lock().install(address, zero);
     }
 
-    /// Maps `frame`, fresh from [`alloc_anon`](crate::Memory::alloc_anon); it goes back if something is
+    /// A frame for an anonymous page of this space; referenced and counted as mapped once, exclusive;
+    /// zeroed if asked.
+    #[inline(always)]
+    pub fn alloc_anon(&self, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
+        self.memory().alloc_anon(self.mmu(), zero, page)
+    }
+
+    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is
     /// there: false.
     #[inline(always)]
     pub fn map_anon(
@@ -26,10 +33,22 @@ impl<P: Platform> VmSpace<P> {
     ) -> bool {
         // The lock ends here: nothing is freed under it.
         let installed = table.lock().install(address, Pte::page(frame, rights));
-        match installed {
-            Ok(()) => self.count_page(RssKind::Anon, 1),
-            Err(_) => self.memory().discard_anon(frame),
-        }
+        self.count_or_discard(frame, installed.is_ok());
         installed.is_ok()
+    }
+
+    /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes
+    /// back.
+    ///
+    /// # Locks
+    ///
+    /// None is held, of tables neither: memory is given back.
+    #[inline(always)]
+    pub fn count_or_discard(&self, frame: Pfn, mapped: bool) {
+        if mapped {
+            self.count_page(RssKind::Anon, 1);
+        } else {
+            self.memory().discard_anon(frame);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Entries above the lowest level of which each is one page, with one record: huge pages of pools.
 
 use crate::{
-    ForkGather, HugePageSize, Moving, NoMemory, Pfn, VirtAddr, VmSpace, frame::Unshared, platform::Platform,
+    AnonPage, ForkGather, HugePageSize, Moving, NoMemory, Pfn, VirtAddr, VmSpace, frame::Unshared,
+    platform::Platform,
 };
 use core::ops::Range;
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
@@ -72,7 +73,7 @@ impl<P: Platform> VmSpace<P> {
         level: Level,
         range: Range<u64>,
         child: &VmSpace<P>,
-        known: impl Fn(u64) -> (usize, u64),
+        known: impl Fn(u64) -> AnonPage,
         rights: PteFlags,
         gather: &mut ForkGather<'_, P>,
     ) -> Result<(), NoMemory> {
@@ -99,7 +100,7 @@ impl<P: Platform> VmSpace<P> {
         &self,
         address: VirtAddr,
         level: Level,
-        known: impl Fn(u64) -> (usize, u64),
+        known: impl Fn(u64) -> AnonPage,
         rights: PteFlags,
         gather: &mut ForkGather<'_, P>,
     ) -> Result<Option<Pte<P::Format>>, NoMemory> {
@@ -136,7 +137,7 @@ impl<P: Platform> VmSpace<P> {
     /// No page in the pool that is not reserved to somebody.
     fn copy_pinned(
         &self,
-        (home, index): (usize, u64),
+        page: AnonPage,
         rights: PteFlags,
         pfn: Pfn,
         level: Level,
@@ -144,7 +145,7 @@ impl<P: Platform> VmSpace<P> {
         let new = self.memory().take_huge_page(HugePageSize::of_level(level), false);
         let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
-        frame.init_anon(home, index);
+        frame.init_anon(page);
         frame.set_hugetlb(level);
         self.platform().copy_frames(new, pfn, level.frames());
         Ok(Pte::leaf(level, new, rights))

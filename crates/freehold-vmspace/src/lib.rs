@@ -15,7 +15,7 @@
 //!
 //! | file | what it has |
 //! | --- | --- |
-//! | `platform.rs` | what the embedding kernel supplies; the only seam |
+//! | `platform.rs`, `request.rs` | what the embedding kernel supplies; the only seam |
 //! | `frame/` | the record of each frame: references, entries that map it, whose it is, its lock, pins |
 //! | `memory/` | free frames by processor, huge ones in pools, runs of frames |
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
@@ -47,6 +47,7 @@ mod moving;
 mod own;
 pub mod platform;
 mod protect;
+mod request;
 mod rss;
 mod shared;
 mod space;
@@ -59,7 +60,9 @@ pub use error::NoMemory;
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 pub use look::{PageKind, Present, Usage};
-pub use memory::{CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run};
+pub use memory::{
+    AnonPage, CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run,
+};
 pub use move_entries::{MoveGather, Tables};
 #[doc(hidden)]
 pub use moving::Moving;

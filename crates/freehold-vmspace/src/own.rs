@@ -1,7 +1,9 @@
 //! A space by itself, without an address space above it: its one owner maps, protects and unmaps pages, and
 //! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
 
-use crate::{NoMemory, PAGE_SIZE, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap, platform::Platform};
+use crate::{
+    AnonPage, NoMemory, PAGE_SIZE, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap, platform::Platform,
+};
 use core::{fmt, ops::Range};
 use freehold_pagetable::{Format, Kind, PteFlags, TableError, VaRange};
 
@@ -84,7 +86,7 @@ impl<P: Platform> VmSpace<P> {
         let pages = self.vacant(&range)?;
         let mapped = pages.clone().try_for_each(|at| {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
-            let frame = self.memory().alloc_anon(true, 0, at / PAGE_SIZE)?;
+            let frame = self.alloc_anon(true, AnonPage { home: 0, index: at / PAGE_SIZE })?;
             let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
             debug_assert!(fresh, "an entry was filled in a space that is ours alone");
             Ok(())

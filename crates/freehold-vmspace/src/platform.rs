@@ -72,7 +72,7 @@
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
 //! | `rcu_defer` | L, R, D | no | no | |
 //! | `rcu_barrier` | L | it is meant to | yes | |
-//! | `alloc_table`, `alloc_frames`, `alloc_huge`, `alloc_huge_on`, `alloc_run`, `withdraw_frame` | L | yes, for nobody who waits for L | yes | |
+//! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, for nobody who waits for L | yes | |
 //! | `space_created`, `space_ending` | nothing, not L | yes | yes | |
 //! | `free_table`, `free_frames` | L | yes, likewise | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
@@ -96,7 +96,10 @@
 //! platform's own functions need comes on top.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
-pub use crate::frame::Frame;
+pub use crate::{
+    frame::Frame,
+    request::{AllocEffort, FramePurpose, FrameRequest, NodeChoice},
+};
 pub use freehold_pagetable::{
     Access, ENTRIES, Flush, Format, Level, OutOfTables, Pfn, PkeyRights, PteFlags, Rights, Table,
     TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
@@ -108,8 +111,8 @@ pub use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic};
 /// # Safety
 ///
 /// An implementation promises that
-/// - a frame handed out by [`alloc_frames`](Self::alloc_frames), [`alloc_huge`](Self::alloc_huge) or
-///   [`alloc_run`](Self::alloc_run) is used by nobody else until it comes back;
+/// - a frame handed out by [`alloc_frames`](Self::alloc_frames) or [`alloc_run`](Self::alloc_run) is used by
+///   nobody else until it comes back;
 /// - [`frame`](Self::frame) returns the same record for the same frame number as long as the platform lives;
 ///   for a number that [`has_frame`](Self::has_frame) denies, and for one beyond the memory of the platform,
 ///   it may panic, but nothing undefined comes of it; and so may every method here that takes the number of a
@@ -125,16 +128,14 @@ pub unsafe trait Platform: TableMemory + Host {
     /// [`space_created`](Self::space_created), dropped with the space after its last flush.
     type Mmu: Send + Sync + 'static;
 
-    /// Takes up to `out.len()` frames off the free list, ascending where possible, their contents undefined;
-    /// returns how many were written to the front of `out`. Zero means: out of memory.
-    fn alloc_frames(&self, out: &mut [Pfn]) -> usize;
-
-    /// Takes 2 MiB of frames that follow each other, the first at a multiple of 2 MiB, their contents
-    /// undefined; returns the first. They come back one by one or together. None: out of memory, in pieces,
-    /// or not offered at all; then there are no huge pages, which nobody but time notices.
-    fn alloc_huge(&self) -> Option<Pfn> {
-        None
-    }
+    /// Takes up to `out.len()` blocks of 2<sup>`order`</sup> frames off the free list, ascending where
+    /// possible, their contents undefined; writes the first frame of each to the front of `out`, and returns
+    /// how many there are. Zero means: out of memory.
+    ///
+    /// Blocks of more than one frame begin at a multiple of their size; their frames come back one by one or
+    /// together. A platform that has none, or not of that order, returns 0: then there are no huge pages,
+    /// which nobody but time notices, and pools of them stay empty. The engine asks for blocks one at a time.
+    fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
 
     /// NUMA nodes of the machine.
     const NODES: usize = 1;
@@ -143,13 +144,6 @@ pub unsafe trait Platform: TableMemory + Host {
     fn node_of(&self, pfn: Pfn) -> usize {
         let _ = pfn;
         0
-    }
-
-    /// As [`alloc_huge`](Self::alloc_huge), on this node, what one entry of `level` maps: 2 MiB or 1 GiB, at
-    /// a multiple of that. None as well where the machine has no entries of that size.
-    fn alloc_huge_on(&self, level: Level, node: usize) -> Option<Pfn> {
-        let _ = node;
-        if level == Level::Pmd { self.alloc_huge() } else { None }
     }
 
     /// Takes so many frames that follow each other, anywhere, their contents undefined; returns the first. An
@@ -165,8 +159,8 @@ pub unsafe trait Platform: TableMemory + Host {
     ///
     /// # Safety
     ///
-    /// Each frame came from `alloc_frames`, `alloc_huge`, `alloc_huge_on` or `alloc_run`, nothing refers to
-    /// it, and every translation to it was flushed.
+    /// Each frame came from `alloc_frames` or `alloc_run`, nothing refers to it, and every translation to
+    /// it was flushed.
     unsafe fn free_frames(&self, frames: &[Pfn]);
 
     /// Takes this very frame off the free list, because its memory failed: it never comes back. False: it is

@@ -61,7 +61,7 @@ fn with_rights<P: Platform>(
     let mut new = (old - RIGHTS) | change.rights;
     let write = change.write
         && (old.contains(PteFlags::WRITE)
-            || records(platform, pfn, level).all(|pfn| is_own(platform, change, pfn, old)));
+            || records(platform, pfn, level).all(|pfn| may_grant_write(platform, change, pfn, old)));
     new.set(PteFlags::WRITE, write);
     pte.with_flags(level, new)
 }
@@ -74,7 +74,7 @@ fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<I
 
 /// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to
 /// hear of the write. In all other cases the first write faults and decides.
-fn is_own<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
+fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
     if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
         return false;
     }

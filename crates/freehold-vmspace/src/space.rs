@@ -146,12 +146,6 @@ impl<P: Platform> VmSpace<P> {
         Gather::exclusive(&self.tlb)
     }
 
-    /// Whether something that was changed may be unflushed; see [`GatherState::is_pending`].
-    #[inline(always)]
-    pub fn owes_flush(&self) -> bool {
-        self.gathers.is_pending()
-    }
-
     /// Resident pages came or went.
     #[inline(always)]
     pub fn count_rss(&self, rss: &Rss) {

@@ -3,12 +3,12 @@
 //! simplest way that is right.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
-use freehold::PAGE_SIZE;
 use freehold::platform::atomic::{AtomicU32, AtomicU64, Ordering};
 use freehold::platform::{
     Flush, Frame, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead, Table, TableMemory,
     TableMeta, X86_4,
 };
+use freehold::{PAGE_SIZE, platform::FrameRequest};
 use freehold_kit::{Processors, Qsbr, QsbrCpu, ShootCpu, Shootdown, SpaceCpus};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -254,7 +254,11 @@ unsafe impl Platform for Board {
     /// All that this kernel keeps for an address space: its root table, and who runs it.
     type Mmu = SpaceCpus;
 
-    fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
+    // Single frames alone: without larger blocks there are no huge pages.
+    fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
+        if request.order != 0 {
+            return 0;
+        }
         let mut free = lock(&self.free);
         out.iter_mut().map_while(|out| free.pop().map(|frame| *out = frame)).count()
     }

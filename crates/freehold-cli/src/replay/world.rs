@@ -5,7 +5,6 @@ use super::image::{Image, Totals};
 use super::length;
 use super::opened::Opened;
 use super::shared::Recorded;
-use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::{Blocks, Config, Engine, HugePages, SharedHuge};
 use freehold::error::NoMemory;
@@ -14,6 +13,10 @@ use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Z
 use freehold::platform::Platform;
 use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
+use freehold::{
+    Pfn,
+    platform::{FramePurpose, FrameRequest},
+};
 use freehold_machine::{Machine, MachineConfig, Memory};
 use freehold_trace::plan::PlanFile;
 use freehold_trace::{Recording, Thp};
@@ -254,7 +257,7 @@ impl World {
     #[expect(unsafe_code, reason = "says that frames of its own may be mapped")]
     fn special(&self, name: &'static str) -> Result<Counted<Special<Machine>>, NoMemory> {
         let mut frames = [Pfn::new(0); SPECIAL_PAGES];
-        if self.machine.alloc_frames(&mut frames) < frames.len() {
+        if self.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames) < frames.len() {
             return Err(NoMemory);
         }
         // SAFETY: from the machine, and never given back.

@@ -2,7 +2,7 @@
 //! it depends on nothing but the machine and the format.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
-use freehold::platform::Platform;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Cpu, Machine, MachineConfig, Mmu};
 use freehold_pagetable::{Access, Flush, Format, Kind, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
 use freehold_sync::atomic::Ordering::SeqCst;
@@ -53,7 +53,7 @@ impl Toy {
 
     pub fn frame(&self) -> Pfn {
         let mut out = [Pfn::new(0)];
-        assert_eq!(self.machine.alloc_frames(&mut out), 1);
+        assert_eq!(self.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut out), 1);
         self.machine.zero_frame(out[0]);
         out[0]
     }

@@ -10,7 +10,7 @@ use freehold::{
     Pfn,
     access::AccessMode,
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
-    platform::{Frame, Platform},
+    platform::{Frame, FramePurpose, FrameRequest, Platform},
 };
 use freehold_machine::Machine;
 use std::{
@@ -95,7 +95,7 @@ impl Pager<Machine> for Device {
             return Ok(foreign(frame));
         }
         let mut new = [Pfn::new(0)];
-        assert_eq!(platform.alloc_frames(&mut new), 1);
+        assert_eq!(platform.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut new), 1);
         platform.zero_frame(new[0]);
         match self.0.state.frames[index as usize].compare_exchange(0, new[0].get() + 1, SeqCst, SeqCst) {
             Ok(_) => Ok(foreign(new[0])),

@@ -14,7 +14,7 @@ use freehold::{
         Driver, File, FileAccess, ForeignFrames, HookFault, MapRequest, Mapping, Special, VmOps, VmaInfo,
         Zeroes,
     },
-    platform::Platform,
+    platform::{FramePurpose, FrameRequest, Platform},
     space::MapFlags,
 };
 use freehold_machine::{Machine, Mmu, Process};
@@ -52,7 +52,10 @@ struct Mapped(Arc<Board>);
 impl Board {
     fn plugged(scene: &Scene, whole: bool) -> Handle {
         let mut frames = [Pfn::new(0); 2 * PAGES as usize];
-        assert_eq!(scene.machine.alloc_frames(&mut frames), frames.len());
+        assert_eq!(
+            scene.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames),
+            frames.len()
+        );
         let board = Board {
             machine: scene.machine.clone(),
             frames,

@@ -19,7 +19,7 @@ mod lock;
 mod loom_tests;
 mod pin;
 
-use crate::{CachePage, RssKind};
+use crate::{AnonPage, CachePage, RssKind};
 use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
@@ -110,7 +110,7 @@ impl Frame {
 
     /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
     #[inline]
-    pub fn init_anon(&self, home: usize, index: u64) {
+    pub fn init_anon(&self, AnonPage { home, index }: AnonPage) {
         self.refs.store(1, Relaxed);
         // Release: as in `add_map`.
         self.maps.store(1, Release);
@@ -161,7 +161,7 @@ impl Frame {
     /// The page has moved within its address space: it is known by another home from now on. With the frame
     /// locked, and the locks of both tables concerned.
     #[inline]
-    pub fn set_home(&self, home: usize, index: u64) {
+    pub fn set_home(&self, AnonPage { home, index }: AnonPage) {
         self.index.store(index, Relaxed);
         // Release: as in `init_anon`.
         self.home.store(home, Release);

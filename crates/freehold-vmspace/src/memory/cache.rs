@@ -1,7 +1,10 @@
 //! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{NoMemory, Pfn, platform::Platform};
+use crate::{
+    NoMemory, Pfn,
+    platform::{FrameRequest, Platform},
+};
 use arrayvec::ArrayVec;
 use freehold_sync::{
     PerCpu,
@@ -75,20 +78,21 @@ impl<P: Platform> FrameCache<P> {
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
     }
 
-    /// A free frame, its contents undefined, its record clean.
+    /// A free frame, its contents undefined, its record clean. `request` is what the platform hears if none
+    /// is kept here.
     #[inline]
-    pub fn alloc(&self, platform: &P) -> Result<Pfn, NoMemory> {
+    pub fn alloc(&self, platform: &P, request: FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         match self.magazines.with(Magazine::pop) {
             Some(frame) => Ok(frame),
-            None => self.refill(platform),
+            None => self.refill(platform, &request),
         }
     }
 
     #[cold]
-    fn refill(&self, platform: &P) -> Result<Pfn, NoMemory> {
+    fn refill(&self, platform: &P, request: &FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         let mut batch = [Pfn::new(0); BURST];
         let wanted = self.magazines.with(Magazine::next_batch);
-        let got = platform.alloc_frames(&mut batch[..wanted]);
+        let got = platform.alloc_frames(request, &mut batch[..wanted]);
         let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
         let left = self.magazines.with(|magazine| magazine.fill(rest));
         // The thread may have moved to a CPU with a full magazine.

@@ -9,7 +9,10 @@ pub use huge::HugePageSize;
 pub use pool::{HugePool, HugePoolCounts, NoHugePages, NotTaken};
 pub use run::Run;
 
-use crate::{NoMemory, Pfn, platform::Platform};
+use crate::{
+    NoMemory, Pfn,
+    platform::{AllocEffort, FramePurpose, FrameRequest, Platform},
+};
 use arrayvec::ArrayVec;
 use cache::{BATCH, FrameCache};
 use freehold_pagetable::{Level, UnmappedFrame};
@@ -36,6 +39,24 @@ pub struct Memory<P: Platform> {
     platform: P,
 }
 
+/// Where an anonymous page is known.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct AnonPage {
+    /// The word by which its reverse tree is found; see [`Frame`](crate::frame::Frame).
+    pub home: usize,
+    /// Its place there, in pages.
+    pub index: u64,
+}
+
+impl AnonPage {
+    /// The page so many pages after it.
+    #[inline]
+    pub fn plus(self, pages: u64) -> Self {
+        AnonPage { index: self.index + pages, ..self }
+    }
+}
+
 /// What a page of a cache is, and where it is known.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +78,7 @@ impl<P: Platform> Memory<P> {
     pub fn new(platform: P) -> Result<Self, NoMemory> {
         let frames = FrameCache::try_new()?;
         let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
-        let zero = frames.alloc(&platform)?;
+        let zero = frames.alloc(&platform, FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
         let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Memory { frames, zero, huge_zero, pools, failed, platform })
@@ -126,7 +147,7 @@ impl<P: Platform> Memory<P> {
             return Some(Pfn::new(number));
         }
         let frames = Level::Pmd.frames();
-        let first = self.platform.alloc_huge()?;
+        let first = self.alloc_block(FrameRequest::blocks(FramePurpose::Engine, Level::Pmd))?;
         (0..frames).for_each(|n| self.platform.zero_frame(first.add(n)));
         match self.huge_zero.compare_exchange(0, first.get() + 1, Release, Acquire) {
             Ok(_) => Some(first),
@@ -137,12 +158,20 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// A frame for the anonymous page that is known at `home` by `index`; referenced and counted as mapped
-    /// once, exclusive; zeroed if asked.
+    /// One block, if the platform has it without effort: what needs it can do with less.
+    pub(crate) fn alloc_block(&self, request: FrameRequest<'_, P::Mmu>) -> Option<Pfn> {
+        let mut first = [Pfn::new(0)];
+        let got = self.platform.alloc_frames(&request.with(AllocEffort::Opportunistic), &mut first);
+        (got == 1).then_some(first[0])
+    }
+
+    /// A frame for an anonymous page of `space`; referenced and counted as mapped once, exclusive; zeroed if
+    /// asked.
     #[inline(always)]
-    pub fn alloc_anon(&self, zero: bool, home: usize, index: u64) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(&self.platform)?;
-        self.platform.frame(frame).init_anon(home, index);
+    pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
+        let frame =
+            self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::Anonymous).of(space))?;
+        self.platform.frame(frame).init_anon(page);
         if zero {
             self.platform.zero_frame(frame);
         }
@@ -151,7 +180,7 @@ impl<P: Platform> Memory<P> {
 
     /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: u64) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(&self.platform)?;
+        let frame = self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::File))?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
     }
@@ -164,9 +193,9 @@ impl<P: Platform> Memory<P> {
 
     /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of
     /// `level` maps.
-    pub fn alloc_like(&self, level: Level) -> Result<Pfn, NoMemory> {
+    pub fn alloc_like(&self, level: Level, purpose: FramePurpose) -> Result<Pfn, NoMemory> {
         match level {
-            Level::Pte => self.frames.alloc(&self.platform),
+            Level::Pte => self.frames.alloc(&self.platform, FrameRequest::pages(purpose)),
             _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
         }
     }
@@ -195,7 +224,7 @@ impl<P: Platform> Memory<P> {
         self.frames.free(&self.platform, frames);
     }
 
-    /// A frame from [`alloc_anon`](Self::alloc_anon) that was never mapped.
+    /// A frame from [`alloc_anon`](crate::VmSpace::alloc_anon) that was never mapped.
     pub fn discard_anon(&self, frame: Pfn) {
         self.platform.frame(frame).sub_map();
         self.put_frame(frame);

@@ -40,7 +40,10 @@
 //! nodes, once.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use crate::{NoMemory, Pfn, platform::Platform};
+use crate::{
+    NoMemory, Pfn,
+    platform::{FramePurpose, FrameRequest, Platform},
+};
 use allocator_api2::vec::Vec;
 use core::{fmt, ops::Range};
 use freehold_pagetable::Level;
@@ -376,7 +379,12 @@ impl<P: Platform> HugePool<P> {
 
     /// A fresh page of node `n` for the free list, if `allowed` says so when it is there.
     fn make(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
-        let Some(page) = platform.alloc_huge_on(self.level, n) else { return false };
+        let request = FrameRequest::blocks(FramePurpose::HugePool, self.level).on(n);
+        let mut page = [Pfn::new(0)];
+        if platform.alloc_frames(&request, &mut page) == 0 {
+            return false;
+        }
+        let [page] = page;
         let mut counts = self.lock();
         if !allowed(&mut counts) {
             drop(counts);

@@ -29,7 +29,7 @@ impl<P: Platform> AddressSpace<P> {
         {
             return step;
         }
-        let Ok(frame) = self.vm.memory().alloc_anon(true, vma.anon_root(), vma.pgoff_of(page)) else {
+        let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
         // If somebody else was faster, the access will show what is there.

@@ -13,7 +13,7 @@
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
-    engine::{Blocks, Engine, largest_first},
+    engine::{Blocks, largest_first},
     platform::Platform,
     space::{AddressSpace, RssKind},
     vma::{Vma, flags::VmFlags},
@@ -21,6 +21,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_pagetable::{Pte, PteTable};
+use freehold_vmspace::VmSpace;
 
 /// Frames of the largest block.
 const MOST: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
@@ -35,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         table: PteTable<'_, P::Format, P>,
     ) -> Option<FaultOutcome<P>> {
-        let mut new = BlockFrames { engine: &self.engine, frames: ArrayVec::new() };
+        let mut new = BlockFrames { vm: &self.vm, frames: ArrayVec::new() };
         let mut around =
             largest_first(self.block_sizes(vma)).filter_map(|bytes| block_around(vma, page, bytes));
         let block = around.find(|block| {
@@ -93,7 +94,7 @@ pub(super) fn addresses(block: &Range<u64>) -> impl Iterator<Item = VirtAddr> + 
 
 /// The frames of a block that is not mapped yet; they go back if it never is.
 struct BlockFrames<'e, P: Platform> {
-    engine: &'e Engine<P>,
+    vm: &'e VmSpace<P>,
     frames: ArrayVec<Pfn, MOST>,
 }
 
@@ -102,9 +103,7 @@ impl<P: Platform> BlockFrames<'_, P> {
     /// has none.
     fn fill(&mut self, vma: &Vma<P>, block: &Range<u64>) -> bool {
         for address in addresses(block) {
-            let Ok(frame) =
-                self.engine.memory().alloc_anon(true, vma.anon_root(), vma.pgoff_of(address.get()))
-            else {
+            let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(address.get())) else {
                 self.discard();
                 return false;
             };
@@ -114,7 +113,7 @@ impl<P: Platform> BlockFrames<'_, P> {
     }
 
     fn discard(&mut self) {
-        self.frames.drain(..).for_each(|frame| self.engine.memory().discard_anon(frame));
+        self.frames.drain(..).for_each(|frame| self.vm.memory().discard_anon(frame));
     }
 }
 

@@ -54,8 +54,7 @@ impl<P: Platform> AddressSpace<P> {
         // Before memory is taken, and again when nobody can change it any more.
         self.may_collapse(vma, table)?;
         let spare = SpareTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
-        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(first))
-            .ok_or(MadviseError::OutOfMemory)?;
+        let new = HugePage::new(&self.vm, vma.anon_page(first)).ok_or(MadviseError::OutOfMemory)?;
         let _walkers = RmapEdit::of(vma);
         self.vm.close_small(table, |table| self.look(vma, table))?;
         self.vm.copy_small(table, &new);

@@ -77,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
             return step.into();
         }
         let zero = self.vm.memory().is_zero(old.pfn);
-        let Ok(new) = self.vm.memory().alloc_anon(zero, vma.anon_root(), vma.pgoff_of(address.get())) else {
+        let Ok(new) = self.vm.alloc_anon(zero, vma.anon_page(address.get())) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
         if !zero {

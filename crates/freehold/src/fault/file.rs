@@ -18,7 +18,7 @@ use crate::{
     platform::Platform,
     records::probes,
     space::held::Held,
-    space::{AddressSpace, Rss, RssKind},
+    space::{AddressSpace, Rss},
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::{ControlFlow, Range};
@@ -200,14 +200,11 @@ impl<P: Platform> AddressSpace<P> {
         if !file.mapping().has_page(index) {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
-        let Ok(copy) = self.vm.memory().alloc_anon(false, vma.anon_root(), vma.pgoff_of(page)) else {
+        let Ok(copy) = self.vm.alloc_anon(false, vma.anon_page(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
         let step = self.map_copy(vma, file, page, copy, table);
-        match step {
-            FaultOutcome::Done => self.vm.count_page(RssKind::Anon, 1),
-            _ => self.vm.memory().discard_anon(copy),
-        }
+        self.vm.count_or_discard(copy, matches!(step, FaultOutcome::Done));
         step
     }
 

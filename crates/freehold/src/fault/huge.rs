@@ -64,7 +64,7 @@ impl<P: Platform> AddressSpace<P> {
             self.vm.map_huge_zero(table, address, rights, spare)?;
             return Some(FaultOutcome::Done);
         }
-        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(first))?;
+        let new = HugePage::new(&self.vm, vma.anon_page(first))?;
         // If something is there by now, the access will show what.
         self.vm.map_huge(table, address, new, rights | written(vma.flags()), spare);
         Some(FaultOutcome::Done)
@@ -111,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
             if let Some(step) = self.replace_zeroes(vma, table, address) {
                 return step;
             }
-        } else if writable && (0..FRAMES).all(|n| self.vm.is_own(pfn.add(n))) {
+        } else if writable && (0..FRAMES).all(|n| self.vm.may_store_to(pfn.add(n))) {
             (0..FRAMES).for_each(|n| self.platform().frame(pfn.add(n)).set_exclusive());
             guard.grant(address, WRITTEN);
             return FaultOutcome::Done;
@@ -131,7 +131,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PmdTable<'_, P::Format, P>,
         address: VirtAddr,
     ) -> Option<FaultOutcome<P>> {
-        let new = HugePage::new(self.vm.memory(), vma.anon_root(), vma.pgoff_of(address.get()))?;
+        let new = HugePage::new(&self.vm, vma.anon_page(address.get()))?;
         let replaced = self.vm.replace_huge_zero(table, address, new, vma_pte_flags(vma.flags()) | WRITTEN);
         Some(if replaced { FaultOutcome::Done } else { FaultOutcome::Retry })
     }

@@ -239,7 +239,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(error.into());
         }
         let frame = self.platform().frame(new);
-        frame.init_anon(place.vma.anon_root(), place.vma.pgoff_of(place.address.get()));
+        frame.init_anon(place.vma.anon_page(place.address.get()));
         frame.set_hugetlb(place.level());
         Ok(new)
     }

@@ -77,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         child: &AddressSpace<P>,
         gather: &mut Still<'_, P>,
     ) -> Result<(), NoMemory> {
-        let known = |page| (vma.anon_root(), vma.pgoff_of(page));
+        let known = |page| vma.anon_page(page);
         let rights = vma_pte_flags(vma.flags()) - PteFlags::ACCESSED;
         self.vm.copy_large(size.level(), vma.range(), &child.vm, known, rights, gather)
     }

@@ -19,7 +19,7 @@ use crate::{
     Pfn, VirtAddr,
     engine::Engine,
     error::MigrateError,
-    platform::Platform,
+    platform::{FramePurpose, Platform},
     vma::{flags::VmFlags, rights::vma_pte_flags},
 };
 
@@ -48,7 +48,11 @@ impl<P: Platform> Page<'_, P> {
         if self.frame().is_secret() {
             return Err(MigrateError::Busy);
         }
-        let new = engine.memory().alloc_like(self.level).map_err(|_| MigrateError::OutOfMemory)?;
+        let purpose = match &self.home {
+            AnyRmapRoot::Anon(_) => FramePurpose::Anonymous,
+            AnyRmapRoot::File(_) => FramePurpose::File,
+        };
+        let new = engine.memory().alloc_like(self.level, purpose).map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyRmapRoot::Anon(_) => self.move_anon(new),
             AnyRmapRoot::File(_) => self.move_cached(new),

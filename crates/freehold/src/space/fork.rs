@@ -183,7 +183,7 @@ impl<P: Platform> AddressSpace<P> {
         if !vma.anon().is_some() || vma.flags().contains(VmFlags::HUGETLB) {
             return Ok(());
         }
-        self.vm.copy_kept(vma.range(), &child.vm, vma.anon_root(), |page| vma.pgoff_of(page))
+        self.vm.copy_kept(vma.range(), &child.vm, |page| vma.anon_page(page))
     }
 }
 

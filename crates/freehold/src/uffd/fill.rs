@@ -15,7 +15,7 @@ use crate::{
     space::anon::NotPrepared,
     space::held::Held,
     space::{
-        AddressSpace, Rss, RssKind,
+        AddressSpace, Rss,
         locking::{ReadGuard, VmaRead},
     },
     vma::{
@@ -307,20 +307,17 @@ impl<P: Platform> Filler<'_, P> {
         table: PteTable<'_, P::Format, P>,
         bytes: Option<&[u8]>,
     ) -> Result<(), UffdError> {
-        let engine = &self.space.engine;
-        let pfn = engine.memory().alloc_anon(bytes.is_none(), vma.anon_root(), vma.pgoff_of(page))?;
+        let (vm, platform) = (&self.space.vm, self.space.platform());
+        let pfn = vm.alloc_anon(bytes.is_none(), vma.anon_page(page))?;
         if let Some(bytes) = bytes {
-            engine.platform().write_frame(pfn, 0, bytes);
+            platform.write_frame(pfn, 0, bytes);
         }
         let mut rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         if self.wp {
             rights = (rights - PteFlags::WRITE) | PteFlags::UFFD_WP;
         }
         let put = self.put(table, page, Pte::page(pfn, rights));
-        match put {
-            Ok(()) => self.space.vm.count_page(RssKind::Anon, 1),
-            Err(_) => engine.memory().discard_anon(pfn),
-        }
+        vm.count_or_discard(pfn, put.is_ok());
         put
     }
 

@@ -30,7 +30,7 @@ use freehold_sync::{
     Sleepers,
     atomic::{Ordering::SeqCst, fence},
 };
-use freehold_vmspace::{Moving, VmGather};
+use freehold_vmspace::{AnonPage, Moving, VmGather};
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;
@@ -271,7 +271,7 @@ impl<'m, P: Platform> Mover<'m, P> {
                 Pte::page(pfn, rights | PteFlags::SPECIAL)
             }
             Kind::Leaf { pfn, .. } => {
-                self.take(tables, from, pfn, both.target().pgoff_of(to.get()), both.target(), gather)?;
+                self.take(tables, from, pfn, both.target().anon_page(to.get()), gather)?;
                 let rights = rights | written(both.target().flags()) | PteFlags::SOFT_DIRTY;
                 Pte::page(pfn, rights)
             }
@@ -284,15 +284,14 @@ impl<'m, P: Platform> Mover<'m, P> {
         Ok(())
     }
 
-    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; its home
-    /// is in `target` then.
+    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; it is
+    /// known as `page` then.
     fn take(
         &self,
         tables: &mut Tables<'m, P>,
         from: VirtAddr,
         pfn: Pfn,
-        index: u64,
-        target: &Vma<P>,
+        page: AnonPage,
         gather: &mut VmGather<'_, P, 1>,
     ) -> Result<(), Obstacle> {
         let frame = self.space.platform().frame(pfn);
@@ -310,7 +309,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {
-            frame.set_home(target.anon_root(), index);
+            frame.set_home(page);
         } else {
             tables.source.set(from, old);
         }

@@ -9,14 +9,14 @@
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
     object::Mapping,
-    platform::Platform,
+    platform::{FramePurpose, Platform},
     records::probes::{Probe, are_put, may_show},
     space::AddressSpace,
     vma::Vma,
 };
 use core::ops::Range;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
-use freehold_vmspace::{Memory, Moving, VmGather, VmSpace};
+use freehold_vmspace::{AnonPage, Memory, Moving, VmGather, VmSpace};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -92,7 +92,7 @@ pub(super) fn settle_probes<P: Platform>(
             Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
             Outcome::NeedsFrame => {}
         }
-        let frame = vm.memory().alloc_like(Level::Pte);
+        let frame = vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous);
         spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
     }
 }
@@ -180,7 +180,7 @@ impl<P: Platform> Page<'_, P> {
         } else if let Some(new) = spare.frame.take() {
             // The copy is at home where the page is: where this VMA's pages are.
             let (home, index) = frame.home();
-            platform.frame(new).init_anon(home, index);
+            platform.frame(new).init_anon(AnonPage { home, index });
             platform.copy_frame(new, pfn);
             self.write(new);
             guard.set(self.address, Pte::page(new, old.flags() | PteFlags::DIRTY));

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "calls the platform as the engine does")]
 
 use crate::support::*;
+use freehold::platform::{FramePurpose, FrameRequest};
 use freehold_pagetable::{Access, Flush, TableMemory, VirtAddr};
 use freehold_sync::{Host, Rank, RawSpin, RcuHead, RwSem, WordLock, atomic::AtomicU32};
 use std::{
@@ -38,7 +39,7 @@ type Call<'m> = (&'static str, Box<dyn Fn() + 'm>);
 fn calls(machine: &Machine) -> Vec<Call<'_>> {
     let frame = || {
         let mut out = [Pfn::new(0)];
-        (machine.alloc_frames(&mut out) == 1).then_some(out[0])
+        (machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut out) == 1).then_some(out[0])
     };
     let (one, other) = (frame().unwrap(), frame().unwrap());
     vec![

@@ -9,7 +9,7 @@ use freehold::{
     error::MunmapError,
     fault::FaultError,
     object::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special},
-    platform::Platform,
+    platform::{FramePurpose, FrameRequest, Platform},
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
 };
@@ -548,7 +548,7 @@ fn c26_c37_faults_and_splits_beside_truncation() {
 fn a_special_mapping_is_whole_and_copied_when_stored_to() {
     on_every_design(|world, process, cpu| {
         let mut frames = [Pfn::new(0); 2];
-        assert_eq!(world.machine.alloc_frames(&mut frames), 2);
+        assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 2);
         for (n, &frame) in frames.iter().enumerate() {
             world.machine.zero_frame(frame);
             world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());

@@ -8,6 +8,7 @@
 use crate::support::*;
 use freehold::{
     object::{Frames, Segment, Special},
+    platform::{FramePurpose, FrameRequest},
     space::{RemapFlags, ShmFlags, Unmap},
     vma::flags::VmFlags,
 };
@@ -208,7 +209,7 @@ fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
     let frame = Mutex::new([Pfn::new(0)]);
     let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
         let mut frame = frame.lock().unwrap();
-        assert_eq!(world.machine.alloc_frames(&mut *frame), 1);
+        assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut *frame), 1);
         let frames = Frames::new("[frames]", &foreign_each(&*frame)).unwrap();
         let special = Special::new(world.engine(), frames).unwrap();
         let flags = flags | VmFlags::READ | VmFlags::MAYREAD;

@@ -4,6 +4,7 @@ use super::*;
 use freehold::{
     error::Errno,
     object::{Frames, Special},
+    platform::{FramePurpose, FrameRequest},
     space::{Advice, Prot},
     vma::flags::VmFlags,
 };
@@ -107,7 +108,7 @@ fn the_fast_way_meets_no_lock() {
 fn somebody_elses_frames_are_not_pinned() {
     everywhere(|world, process, cpu| {
         let mut frame = [Pfn::new(0)];
-        assert_eq!(world.machine.alloc_frames(&mut frame), 1);
+        assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
         let special =
             Special::new(world.engine(), Frames::new("[device]", &support::foreign_each(&frame)).unwrap())
                 .unwrap();

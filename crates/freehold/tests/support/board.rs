@@ -4,6 +4,7 @@ use super::*;
 use freehold::{
     error::{MmapError, MremapError},
     object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
+    platform::{FramePurpose, FrameRequest},
     vma::flags::VmFlags,
 };
 use freehold_machine::Mmu;
@@ -90,7 +91,7 @@ impl Board {
     pub fn sized(machine: &Machine, pages: u64) -> Arc<Self> {
         let mut frames = vec![Pfn::new(0); 2 * pages as usize];
         // One allocation, so the frames follow each other.
-        assert_eq!(machine.alloc_frames(&mut frames), frames.len());
+        assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), frames.len());
         for (page, &frame) in (0..).zip(&frames) {
             machine.zero_frame(frame);
             machine.write_frame(frame, 0, &Board::number(page).to_le_bytes());

@@ -8,7 +8,7 @@
 
 use freehold::{
     Pfn,
-    platform::{Frame, Platform},
+    platform::{AllocEffort, Frame, FramePurpose, FrameRequest, NodeChoice, Platform},
 };
 use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
@@ -70,6 +70,19 @@ pub struct Gated {
     pub write: Gate,
     /// Before a frame is filled with zeroes.
     pub zero: Gate,
+    /// What it was asked for, but for tables.
+    pub asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// One call of `alloc_frames`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub order: u32,
+    pub node: NodeChoice,
+    pub purpose: FramePurpose,
+    /// The root table of the space.
+    pub root: Option<Pfn>,
+    pub effort: AllocEffort,
 }
 
 impl Gated {
@@ -81,6 +94,7 @@ impl Gated {
             copy: Gate::default(),
             write: Gate::default(),
             zero: Gate::default(),
+            asked: Arc::default(),
         }
     }
 }
@@ -175,16 +189,11 @@ unsafe impl Platform for Gated {
     type Format = X86_4;
     type Mmu = Mmu<X86_4>;
 
-    fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
-        self.machine.alloc_frames(out)
-    }
-
-    fn alloc_huge(&self) -> Option<Pfn> {
-        self.machine.alloc_huge()
-    }
-
-    fn alloc_huge_on(&self, level: Level, node: usize) -> Option<Pfn> {
-        self.machine.alloc_huge_on(level, node)
+    fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize {
+        let FrameRequest { order, node, purpose, space, effort } = *request;
+        let root = space.map(|space| space.root());
+        exempt(|| self.asked.lock().unwrap().push(Asked { order, node, purpose, root, effort }));
+        self.machine.alloc_frames(request, out)
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {

@@ -5,6 +5,7 @@ use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,
     foreign,
 };
+use freehold::platform::{FramePurpose, FrameRequest};
 use freehold_machine::exempt;
 use std::{
     collections::BTreeMap,
@@ -102,7 +103,7 @@ impl Pager<Machine> for Device {
             return Ok(foreign(frame, 1));
         }
         let mut frame = [Pfn::new(0)];
-        if platform.alloc_frames(&mut frame) == 0 {
+        if platform.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame) == 0 {
             return Err(IoError);
         }
         platform.zero_frame(frame[0]);

@@ -6,7 +6,10 @@ use super::{
     states::State,
     support::{failure::Failure, heap::last_refused, *},
 };
-use freehold::object::{Frames, Segment, Special};
+use freehold::{
+    object::{Frames, Segment, Special},
+    platform::{FramePurpose, FrameRequest},
+};
 use std::sync::Arc;
 
 /// VMAs are made many at a time: blocks of at least this size; nodes of the tree are smaller.
@@ -47,7 +50,7 @@ impl Stage {
         anon(&hog, HOG, 4);
         fill(&hog, &mut cpu, HOG, 4, 70);
         let mut frame = [Pfn::new(0)];
-        assert_eq!(world.machine.alloc_frames(&mut frame), 1);
+        assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
         let [frame] = frame;
         let mut stage = Stage {
             state,

@@ -10,7 +10,7 @@ use freehold::{
     access::PinFlags,
     hugetlb::HugePageSize,
     object::{Seals, Zeroes},
-    platform::PkeyRights,
+    platform::{FramePurpose, FrameRequest, PkeyRights},
     space::{Advice, LockFlags, ShmFlags},
     uffd::{Features, RegisterMode},
 };
@@ -123,7 +123,10 @@ pub const STATES: &[State] = &[
         s.file = storage.file(&s.world, 12);
         // The storage's own frames are not the engine's to run out of.
         let mut frames = [Pfn::new(0); 40];
-        assert_eq!(s.world.machine.alloc_frames(&mut frames), frames.len());
+        assert_eq!(
+            s.world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames),
+            frames.len()
+        );
         frames.iter().for_each(|frame| s.world.machine.zero_frame(*frame));
         storage.state().frames.extend((0..).zip(frames));
         of_file(s, MapFlags::SHARED);

@@ -62,7 +62,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{VmSpace, Zap};
+use freehold_vmspace::{AnonPage, VmSpace, Zap};
 
 /// One mapped area of an address space.
 ///
@@ -250,10 +250,12 @@ impl<P: Platform> Vma<P> {
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 
-    /// Where the anonymous pages that are made in it are found: its tree, as frames' records name it.
-    pub(crate) fn anon_root(&self) -> usize {
+    /// Where an anonymous page that is made at `addr` in it is found: its tree, as frames' records name it,
+    /// and the page's place there.
+    pub(crate) fn anon_page(&self, addr: u64) -> AnonPage {
         debug_assert!(self.tree().is_some(), "a page is made in a VMA without an anon_vma");
-        self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance())
+        let home = self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance());
+        AnonPage { home, index: self.pgoff_of(addr) }
     }
 
     /// What a zap of it takes: everything.

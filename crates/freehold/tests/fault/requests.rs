@@ -1,0 +1,74 @@
+//! What the platform hears when frames are wanted: how large, what for, for whom, how badly.
+
+use crate::support::{
+    gate::{Asked, Gated},
+    *,
+};
+use freehold::{
+    engine::HugePages,
+    fault::Access,
+    hugetlb::HugePageSize,
+    platform::{AllocEffort, FramePurpose, NodeChoice},
+    space::AddressSpace,
+};
+
+const SINGLE: Asked = Asked {
+    order: 0,
+    node: NodeChoice::Any,
+    purpose: FramePurpose::Anonymous,
+    root: None,
+    effort: AllocEffort::Normal,
+};
+
+struct Bytes;
+
+impl Pager<Gated> for Bytes {
+    fn read_page(&self, gated: &Gated, _: u64, frame: Pfn) -> Result<(), IoError> {
+        gated.zero_frame(frame);
+        Ok(())
+    }
+}
+
+/// All that was asked for since the last call.
+fn asked(gated: &Gated) -> Vec<Asked> {
+    core::mem::take(&mut *gated.asked.lock().unwrap())
+}
+
+#[test]
+fn the_platform_hears_what_frames_are_for() {
+    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    let gated = Gated::new(&machine);
+    let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+    assert_eq!(asked(&gated), [Asked { purpose: FramePurpose::Engine, ..SINGLE }], "the frame of zeroes");
+
+    let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    let root = Some(space.mmu().root());
+    let fault = |at| assert!(space.handle_fault(at, Access::WRITE).is_ok());
+    // What a processor keeps of free frames is used up first, so each kind begins without.
+    engine.trim();
+    space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    fault(BASE);
+    assert_eq!(asked(&gated), [Asked { root, ..SINGLE }]);
+
+    engine.trim();
+    let mapping = Mapping::new(&engine, Bytes, PAGE, false).unwrap();
+    let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+    let shared = MapFlags::SHARED | MapFlags::FIXED;
+    space.mmap(BASE + PAGE, PAGE, RW, shared, Some(&file), 0).unwrap();
+    fault(BASE + PAGE);
+    assert_eq!(asked(&gated), [Asked { purpose: FramePurpose::File, ..SINGLE }]);
+
+    let huge = Asked { order: 9, root, effort: AllocEffort::Opportunistic, ..SINGLE };
+    engine.set_huge_pages(HugePages::Always);
+    let start = BASE + (4 << 20);
+    space.mmap(start, 2 << 20, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+    fault(start);
+    assert_eq!(asked(&gated), [huge]);
+
+    assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
+    let pool = Asked { order: 9, node: NodeChoice::Only(0), purpose: FramePurpose::HugePool, ..SINGLE };
+    assert_eq!(asked(&gated), [pool]);
+
+    drop((space, file, mapping, engine, gated));
+    machine.accounting().assert_clean();
+}
