@@ -5,6 +5,7 @@
 //! reproduce`.
 
 use freehold::{
+    PageIndex,
     counted::Counted,
     engine::{Config, Engine},
     fault::Access,
@@ -39,7 +40,7 @@ fn engine() -> Counted<Engine<Machine>> {
 
 fn open(engine: &Counted<Engine<Machine>>, pages: u64) -> Open {
     let mapping = Mapping::new(engine, Zeroes, pages * PAGE, false).expect("memory");
-    (0..pages).for_each(|page| mapping.fill(page).expect("memory"));
+    (0..pages).for_each(|page| mapping.fill(PageIndex::new(page)).expect("memory"));
     File::new(&mapping, FileAccess::READ_WRITE, "file").expect("memory")
 }
 

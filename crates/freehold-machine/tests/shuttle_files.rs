@@ -5,7 +5,7 @@ mod common;
 
 use common::thread;
 use freehold::{
-    PAGE_SIZE,
+    PAGE_SIZE, PageIndex,
     counted::Counted,
     engine::{Config, Engine},
     fault::FaultError,
@@ -78,7 +78,7 @@ fn c26_a_fault_beside_truncation() {
             run(move || {
                 let scene = Scene::new();
                 let at = if private { scene.private } else { scene.shared } + PAGE_SIZE;
-                scene.file.mapping().fill(1).unwrap();
+                scene.file.mapping().fill(PageIndex::new(1)).unwrap();
                 let faulting = thread::spawn({
                     let scene = scene.clone();
                     move || {

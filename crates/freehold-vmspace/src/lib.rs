@@ -26,6 +26,7 @@
 //! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
 //! | `look.rs`, `rss.rs` | what is present, how much |
 //! | `own.rs` | a space by itself |
+//! | `page_index.rs` | pages by their place in a file |
 
 extern crate alloc;
 
@@ -45,6 +46,7 @@ mod memory;
 mod move_entries;
 mod moving;
 mod own;
+mod page_index;
 pub mod platform;
 mod protect;
 mod request;
@@ -67,6 +69,7 @@ pub use move_entries::{MoveGather, Tables};
 #[doc(hidden)]
 pub use moving::Moving;
 pub use own::{MapError, Mapped};
+pub use page_index::{PageIndex, PageRange};
 pub use protect::Protect;
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};

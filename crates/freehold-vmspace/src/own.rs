@@ -2,7 +2,8 @@
 //! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
 
 use crate::{
-    AnonPage, NoMemory, PAGE_SIZE, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap, platform::Platform,
+    AnonPage, NoMemory, PAGE_SIZE, PageIndex, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap,
+    platform::Platform,
 };
 use core::{fmt, ops::Range};
 use freehold_pagetable::{Format, Kind, PteFlags, TableError, VaRange};
@@ -86,7 +87,7 @@ impl<P: Platform> VmSpace<P> {
         let pages = self.vacant(&range)?;
         let mapped = pages.clone().try_for_each(|at| {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
-            let frame = self.alloc_anon(true, AnonPage { home: 0, index: at / PAGE_SIZE })?;
+            let frame = self.alloc_anon(true, AnonPage { home: 0, index: PageIndex::of_byte(at) })?;
             let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
             debug_assert!(fresh, "an entry was filled in a space that is ours alone");
             Ok(())

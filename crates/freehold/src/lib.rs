@@ -104,7 +104,7 @@ pub mod uprobe;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
-pub use freehold_vmspace::platform;
+pub use freehold_vmspace::{PageIndex, PageRange, platform};
 pub use records::{engine, object, vma};
 
 /// End of user space with four levels of tables: the last page below the canonical hole stays unused.

@@ -7,13 +7,13 @@ use crate::support::{
     *,
 };
 use freehold::{
+    PageIndex, PageRange,
     access::AccessMode,
     error::ProbeError,
     space::{Advice, RemapFlags, Rss},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     sync::Mutex,
 };
 
@@ -38,17 +38,17 @@ fn bytes<const N: usize>(offset: u64) -> [u8; N] {
 }
 
 impl Pager<Machine> for Text {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
-        if self.gone.lock().unwrap().contains(&index) {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        if self.gone.lock().unwrap().contains(&index.get()) {
             platform.zero_frame(frame);
         } else {
-            platform.write_frame(frame, 0, &bytes::<{ PAGE as usize }>(index * PAGE));
+            platform.write_frame(frame, 0, &bytes::<{ PAGE as usize }>(index.byte()));
         }
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
-        self.gone.lock().unwrap().extend(pages);
+    fn discard(&self, pages: PageRange) {
+        self.gone.lock().unwrap().extend(pages.numbers());
     }
 }
 
@@ -62,7 +62,7 @@ fn program_of(world: &World, bytes: u64) -> Program {
 /// One that is in the cache, all of it.
 fn program(world: &World) -> Program {
     let program = program_of(world, 8 * PAGE);
-    (0..8).for_each(|index| program.mapping().fill(index).unwrap());
+    (0..8).for_each(|index| program.mapping().fill(PageIndex::new(index)).unwrap());
     program
 }
 
@@ -349,7 +349,7 @@ fn shared_mappings_and_the_file_stay_as_they_are() {
         assert_eq!(all(cpu), [bytes(PLACE); 2]);
         assert!(process.probe_at(shared + PLACE).is_none());
         assert_file_untouched(&program);
-        program.mapping().write_back(0..8).unwrap();
+        program.mapping().write_back((0..8).into()).unwrap();
         // Another byte of the page changes; the text that is not a copy yet shows it.
         let other = world.process(Locking::default());
         process.store(cpu, shared + PAGE, 5u64).unwrap();

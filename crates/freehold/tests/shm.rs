@@ -6,6 +6,7 @@ use crate::support::{
     layout,
 };
 use freehold::{
+    PageIndex,
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
     object::Segment,
@@ -152,7 +153,7 @@ fn c71_removed_when_the_last_one_detaches() {
         process.shmdt(at).unwrap();
         assert_eq!((segment.attached(), child.rss().shmem), (1, 0));
         assert_eq!(segment.mapping().size(), PAGES * PAGE - 8);
-        assert!((0..PAGES).all(|page| segment.mapping().has_page(page)));
+        assert!((0..PAGES).all(|page| segment.mapping().has_page(PageIndex::new(page))));
         let child = Process::of(child);
         // Fragments, the last of which ends it.
         child.munmap(at + PAGE, PAGE).unwrap();
@@ -239,7 +240,7 @@ fn c71_attach_detach_and_fork_beside_removal() {
                 scope.spawn(|| process.shmdt(BASE).unwrap());
             });
             assert!(segment.is_destroyed());
-            assert!(!segment.mapping().has_page(0));
+            assert!(!segment.mapping().has_page(PageIndex::new(0)));
             process.check();
             drop((process, segment));
             world.end();
@@ -296,7 +297,7 @@ fn c71_a_removed_segment_is_not_mapped_anew() {
         assert_eq!(remap(BASE, PAGES + 1), Err(RemapFilePagesError::Invalid), "a hole behind it");
         assert_eq!((segment.attached(), segment.is_destroyed()), (2, false));
         assert_eq!(remap(BASE, PAGES), Err(RemapFilePagesError::Invalid));
-        assert!(segment.is_destroyed() && !segment.mapping().has_page(0));
+        assert!(segment.is_destroyed() && !segment.mapping().has_page(PageIndex::new(0)));
         assert_eq!((layout(process), segment.attached(), process.rss().shmem), (vec![], 0, 0));
         assert_eq!(process.shmdt(BASE), Err(ShmdtError::Invalid));
         assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Removed));

@@ -100,7 +100,7 @@ fn files(depths: &mut Depths) {
     depths.of("msync", || process.msync(BASE, 4 * PAGE, SyncFlags::SYNC)).unwrap();
     depths.of("read_at", || file.mapping().read_at(100, &mut [0; 8])).unwrap();
     depths.of("write_at", || file.mapping().write_at(100, &[1; 8])).unwrap();
-    depths.of("write_back", || file.mapping().write_back(0..4)).unwrap();
+    depths.of("write_back", || file.mapping().write_back((0..4).into())).unwrap();
     depths.of("punch", || file.mapping().punch(4 * PAGE..8 * PAGE)).unwrap();
     depths.of("add_probe", || file.mapping().add_probe(9 * PAGE, &[0xcc])).unwrap();
     depths.of("remove_probe", || file.mapping().remove_probe(9 * PAGE)).unwrap();

@@ -6,10 +6,10 @@
 //! known, too, the page of each recorded fault; and what at most: what is around them.
 
 use super::world::World;
-use freehold::engine::SharedBlocks;
 use freehold::fault::Access;
 use freehold::space::TASK_SIZE;
 use freehold::space::pagemap::PageKind;
+use freehold::{PageIndex, engine::SharedBlocks};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::Call;
@@ -52,7 +52,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let start = (page & !(AROUND - 1)).max(vma.start());
     let table_end = (page & !(TABLE - 1)) + TABLE;
     let mut window = start..(start + AROUND).min(vma.end()).min(table_end);
-    let first = vma.pgoff_of(start);
+    let first = vma.pgoff_of(start).get();
     let has_blocks = file.mapping().is_shmem() && world.shared.blocks != SharedBlocks::default();
     let blocks = match has_blocks {
         true => (table_end - TABLE).max(vma.start())..table_end.min(vma.end()),
@@ -68,8 +68,8 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     if !mapping.is_shmem() {
         for index in first..first + (window.end - start) / PAGE {
             // What cannot be filled is absent, which the comparison shows.
-            if !mapping.has_page(index) {
-                let _ = mapping.fill(index);
+            if !mapping.has_page(PageIndex::new(index)) {
+                let _ = mapping.fill(PageIndex::new(index));
             }
         }
     }

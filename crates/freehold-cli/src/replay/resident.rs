@@ -148,7 +148,7 @@ impl Mapped {
         // Huge pages of a pool are not counted among what is resident.
         let file = vma.object().file().filter(|file| file.mapping().huge_page_size().is_none())?.clone();
         let shape = Shape {
-            index: vma.pgoff_of(area.start),
+            index: vma.pgoff_of(area.start).get(),
             length: world.length(&file),
             shmem: file.mapping().is_shmem(),
             tells_blocks: file.mapping().is_shmem() && world.tells_blocks(),
@@ -178,7 +178,7 @@ impl Mapped {
                     .file()
                     .is_some_and(|file| Counted::same(file.mapping(), self.file.mapping()));
                 let index = (at / PAGE).wrapping_sub(self.vma.start).wrapping_add(self.shape.index);
-                same && vma.pgoff_of(at) == index
+                same && vma.pgoff_of(at).get() == index
             })
         })
     }

@@ -3,8 +3,11 @@
 use super::files::Reached;
 use super::image::Image;
 use super::world::World;
-use freehold::engine::{SharedBlocks, SharedHuge};
 use freehold::object::Mapping;
+use freehold::{
+    PageIndex,
+    engine::{SharedBlocks, SharedHuge},
+};
 use freehold_machine::{Machine, Process};
 use freehold_trace::CallName::{Madvise, Mlock, Mlock2, Mmap, Mprotect, Mremap, Munlock, Munmap};
 use freehold_trace::{Call, Recording};
@@ -113,7 +116,7 @@ pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
         let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
         for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
             // What cannot be had is absent, which the comparison shows.
-            let _ = mapping.fill(index);
+            let _ = mapping.fill(PageIndex::new(index));
         }
     }
 }

@@ -126,7 +126,7 @@ fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64
             };
             // Behind the end of a file there is nothing.
             let bytes = vma.object().file().map(|file| file.mapping().size().next_multiple_of(PAGE));
-            let there = bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(vma.pgoff() * PAGE));
+            let there = bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(vma.pgoff().byte()));
             let there = vma.start().saturating_add(there);
             if there < vma.end().min(end) {
                 return sum + there.max(reached) - at;

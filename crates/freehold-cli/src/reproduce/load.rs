@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use freehold::{
+    PageIndex,
     counted::Counted,
     engine::{Config, Engine},
     fault::Access,
@@ -60,7 +61,7 @@ impl World {
     pub fn file(&self, pages: u64) -> anyhow::Result<Open> {
         let mapping = Mapping::new(&self.engine, Zeroes, pages * PAGE, false)?;
         for page in 0..pages {
-            mapping.fill(page)?;
+            mapping.fill(PageIndex::new(page))?;
         }
         Ok(File::new(&mapping, FileAccess::READ_WRITE, "file")?)
     }

@@ -7,7 +7,7 @@ use crate::{
     scene::{PAGE, Scene, beyond, page, unmap},
 };
 use freehold::{
-    Pfn,
+    PageIndex, PageRange, Pfn,
     access::AccessMode,
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::{Frame, FramePurpose, FrameRequest, Platform},
@@ -15,7 +15,6 @@ use freehold::{
 use freehold_machine::Machine;
 use std::{
     array,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -86,18 +85,19 @@ fn foreign(frame: Pfn) -> ForeignFrames {
 }
 
 impl Pager<Machine> for Device {
-    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
         Err(IoError)
     }
 
-    fn direct_access(&self, platform: &Machine, index: u64) -> Result<ForeignFrames, IoError> {
-        if let Some(frame) = self.0.frame(index as usize) {
+    fn direct_access(&self, platform: &Machine, index: PageIndex) -> Result<ForeignFrames, IoError> {
+        if let Some(frame) = self.0.frame(index.get() as usize) {
             return Ok(foreign(frame));
         }
         let mut new = [Pfn::new(0)];
         assert_eq!(platform.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut new), 1);
         platform.zero_frame(new[0]);
-        match self.0.state.frames[index as usize].compare_exchange(0, new[0].get() + 1, SeqCst, SeqCst) {
+        match self.0.state.frames[index.get() as usize].compare_exchange(0, new[0].get() + 1, SeqCst, SeqCst)
+        {
             Ok(_) => Ok(foreign(new[0])),
             Err(winner) => {
                 self.0.free(new[0]);
@@ -106,16 +106,16 @@ impl Pager<Machine> for Device {
         }
     }
 
-    fn write_page(&self, _: &Machine, index: u64, _: Pfn) -> Result<(), IoError> {
-        let word = self.0.word(index as usize);
+    fn write_page(&self, _: &Machine, index: PageIndex, _: Pfn) -> Result<(), IoError> {
+        let word = self.0.word(index.get() as usize);
         // It takes a while, in which somebody else may ask for the same.
         thread::yield_now();
-        self.0.state.lasting[index as usize].store(word, SeqCst);
+        self.0.state.lasting[index.get() as usize].store(word, SeqCst);
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
-        pages.for_each(|index| self.0.take(index as usize));
+    fn discard(&self, pages: PageRange) {
+        pages.into_iter().for_each(|index| self.0.take(index.get() as usize));
     }
 }
 
@@ -144,7 +144,7 @@ fn no_store_is_clean_and_not_lasting() {
                 let mut cpu = scene.machine.cpu(0);
                 for number in 1..4u64 {
                     scene.process.store(&mut cpu, page(number % 2), number).unwrap();
-                    file.mapping().write_back(0..PAGES as u64).unwrap();
+                    file.mapping().write_back((0..PAGES as u64).into()).unwrap();
                     // Though another may have begun to write the page back, and be at it still.
                     assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
                 }
@@ -154,10 +154,10 @@ fn no_store_is_clean_and_not_lasting() {
                 other.store(&mut cpu, page(2), 7u64).unwrap();
                 unmap(&other, 0..PAGES as u64);
             });
-            scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back(0..PAGES as u64).unwrap()));
+            scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back((0..PAGES as u64).into()).unwrap()));
         });
         // Whatever the others saw of it: what is dirty now is all that did not last yet.
-        file.mapping().write_back(0..PAGES as u64).unwrap();
+        file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         let (stored, lasting): ([u64; PAGES], [u64; PAGES]) = (
             array::from_fn(|index| storage.word(index)),
             array::from_fn(|index| storage.state.lasting[index].load(SeqCst)),
@@ -165,7 +165,7 @@ fn no_store_is_clean_and_not_lasting() {
         assert_eq!((stored, lasting), ([2, 3, 7], [2, 3, 7]));
         // The next store is noticed, too.
         scene.process.store(&mut scene.machine.cpu(0), page(0), 9u64).unwrap();
-        file.mapping().write_back(0..PAGES as u64).unwrap();
+        file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         assert_eq!(storage.state.lasting[0].load(SeqCst), 9);
         unmap(&scene.process, 0..PAGES as u64);
         drop((file, other));

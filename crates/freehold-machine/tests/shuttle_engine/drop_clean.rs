@@ -7,7 +7,7 @@ use crate::{
     scene::{PAGE, RW, Scene, page, unmap},
 };
 use freehold::{
-    Pfn,
+    PageIndex, PageRange, Pfn,
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     space::MapFlags,
@@ -15,28 +15,27 @@ use freehold::{
 use freehold_machine::{Machine, Process};
 use std::{
     collections::HashMap,
-    ops::Range,
     sync::{Arc, Mutex},
 };
 
-const ALL: Range<u64> = 0..u64::MAX;
+const ALL: PageRange = PageRange::ALL;
 
 /// A store with two words a page, which remembers them.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
 
 impl Pager<Machine> for Store {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
-        let words = self.0.lock().unwrap().get(&index).copied().unwrap_or_default();
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let words = self.0.lock().unwrap().get(&index.get()).copied().unwrap_or_default();
         platform.zero_frame(frame);
         platform.write_frame(frame, 0, &words);
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let mut words = [0; 16];
         platform.read_frame(frame, 0, &mut words);
-        self.0.lock().unwrap().insert(index, words);
+        self.0.lock().unwrap().insert(index.get(), words);
         Ok(())
     }
 }
@@ -66,7 +65,7 @@ fn c26_stores_beside_pages_that_go() {
         let (file, other) = (open(&scene), scene.another());
         map_file(&scene.process, &file);
         map_file(&other, &file);
-        file.mapping().fill(0).unwrap();
+        file.mapping().fill(PageIndex::new(0)).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);
@@ -108,7 +107,7 @@ fn two_processes_see_one_page() {
         let (file, other) = (open(&scene), scene.another());
         map_file(&scene.process, &file);
         map_file(&other, &file);
-        file.mapping().fill(0).unwrap();
+        file.mapping().fill(PageIndex::new(0)).unwrap();
         thread::scope(|scope| {
             for (cpu, process) in [&scene.process, &other].into_iter().enumerate() {
                 let scene = &scene;
@@ -134,7 +133,7 @@ fn files_end_while_they_are_asked() {
     explore("files that end beside a search for memory", 40, |locking| {
         let scene = Scene::new(locking);
         let files = [open(&scene), open(&scene)];
-        files.iter().for_each(|file| file.mapping().fill(1).unwrap());
+        files.iter().for_each(|file| file.mapping().fill(PageIndex::new(1)).unwrap());
         thread::scope(|scope| {
             for file in files {
                 scope.spawn(move || drop(file));

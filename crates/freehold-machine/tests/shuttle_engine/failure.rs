@@ -7,6 +7,7 @@ use crate::{
     scene::{OLD, PAGE, RW, Scene, Vcpu, page, unmap, unmapped, value},
 };
 use freehold::{
+    PageIndex, PageRange,
     access::AccessMode,
     counted::Counted,
     engine::Engine,
@@ -28,16 +29,16 @@ type Opened = Counted<File<Machine>>;
 struct Store(Arc<Mutex<[[u64; 3]; 2]>>);
 
 impl Pager<Machine> for Store {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
-        let kept = self.kept(index);
+        let kept = self.kept(index.get());
         for (offset, word) in kept.iter().enumerate() {
             platform.write_frame(frame, offset * 8, &word.to_le_bytes());
         }
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let words = [0, 1, 2].map(|offset| {
             let mut bytes = [0; 8];
             platform.read_frame(frame, offset * 8, &mut bytes);
@@ -45,13 +46,13 @@ impl Pager<Machine> for Store {
         });
         // A store takes its time.
         thread::yield_now();
-        self.0.lock().unwrap()[index as usize] = words;
+        self.0.lock().unwrap()[index.get() as usize] = words;
         Ok(())
     }
 
-    fn discard(&self, pages: std::ops::Range<u64>) {
+    fn discard(&self, pages: PageRange) {
         let mut kept = self.0.lock().unwrap();
-        for index in pages.start..pages.end.min(2) {
+        for index in pages.numbers().start..pages.numbers().end.min(2) {
             kept[index as usize] = [0; 3];
         }
     }
@@ -214,7 +215,7 @@ fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
         });
         assert_eq!(written, Ok(8));
         let damage = damage.expect("nobody takes the page away but the failure");
-        let told = file.mapping().write_back(0..2);
+        let told = file.mapping().write_back((0..2).into());
         let found = store.kept(0);
         assert_eq!(found[0], value(0));
         match damage {
@@ -225,7 +226,7 @@ fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
             Damage::Lost => {
                 assert!(seen == Ok(value(0)) || seen == failed(0), "{seen:?}");
                 assert_eq!(told, Err(IoError));
-                assert_eq!(file.mapping().write_back(0..2), Ok(()), "told once");
+                assert_eq!(file.mapping().write_back((0..2).into()), Ok(()), "told once");
             }
             other => panic!("{other:?}"),
         }
@@ -258,9 +259,9 @@ fn a_page_that_is_clean_is_what_the_store_has() {
                 });
             }
             scope.spawn(|| assert!(scene.engine.mkclean(pfn).unwrap() <= 2));
-            scope.spawn(|| file.mapping().write_back(0..1).unwrap());
+            scope.spawn(|| file.mapping().write_back((0..1).into()).unwrap());
         });
-        file.mapping().write_back(0..1).unwrap();
+        file.mapping().write_back((0..1).into()).unwrap();
         assert_eq!(store.kept(0), [1, 2, 2]);
         // Clean: dropped without loss.
         assert_eq!(fail(&scene.engine, pfn), Some(Damage::Dropped));
@@ -282,7 +283,7 @@ fn write_back_ends_when_every_store_before_it_is_written() {
             let mut cpu = scene.machine.cpu(offset);
             for stored in 1..3u64 {
                 process.store(&mut cpu, page(0) + 8 * offset as u64, stored).unwrap();
-                file.mapping().write_back(0..1).unwrap();
+                file.mapping().write_back((0..1).into()).unwrap();
                 assert_eq!(store.kept(0)[offset], stored, "written back, and not there");
             }
         };
@@ -315,7 +316,7 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
             let stored = AtomicBool::new(false);
             thread::scope(|scope| {
                 // It may take the frame's dirty bit when the entry has just become dirty.
-                scope.spawn(|| file.mapping().write_back(0..1).unwrap());
+                scope.spawn(|| file.mapping().write_back((0..1).into()).unwrap());
                 scope.spawn(|| {
                     other.store(&mut scene.machine.cpu(0), page(0) + 8, 5u64).unwrap();
                     stored.store(true, SeqCst);
@@ -323,11 +324,11 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
                 });
                 scope.spawn(|| {
                     let before = stored.load(SeqCst);
-                    file.mapping().write_back(0..1).unwrap();
+                    file.mapping().write_back((0..1).into()).unwrap();
                     assert!(!before || store.kept(0)[1] == 5, "written back, and not there");
                 });
             });
-            file.mapping().write_back(0..1).unwrap();
+            file.mapping().write_back((0..1).into()).unwrap();
             assert_eq!(store.kept(0), [value(0), 5, 0]);
             drop((cpu, file, other));
             end(scene);
@@ -356,7 +357,7 @@ fn a_page_unmapped_beside_a_store_keeps_it() {
                 assert_eq!(look(&other, &mut cpu, 0), unmapped(page(0)));
             });
         });
-        file.mapping().write_back(0..1).unwrap();
+        file.mapping().write_back((0..1).into()).unwrap();
         assert_eq!(store.kept(0), [1, 2, 3]);
         other.check();
         drop((file, other));
@@ -437,7 +438,10 @@ fn c27_a_move_beside_a_hole_leaves_nothing_mapped_behind() {
                     let mapped = [&scene.process, &other]
                         .into_iter()
                         .any(|process| process.frame_at(page(1)) == Some(pfn));
-                    assert!(!mapped || file.mapping().has_page(1), "mapped, and out of the cache");
+                    assert!(
+                        !mapped || file.mapping().has_page(PageIndex::new(1)),
+                        "mapped, and out of the cache"
+                    );
                 }
                 let mut cpu = scene.machine.cpu(OLD);
                 for process in [&scene.process, &other] {

@@ -6,6 +6,7 @@ use crate::{
     scene::{OLD, PAGE, RW, Scene, beyond, page, unmap, unmapped},
 };
 use freehold::{
+    PageIndex,
     counted::Counted,
     object::{File, FileAccess, Mapping, Zeroes},
     space::MapFlags,
@@ -168,7 +169,7 @@ fn the_index_shrinks_and_grows_beside_faults() {
             });
         });
         mapping.punch(0..64 * PAGE).unwrap();
-        assert!((0..64).all(|index| !mapping.has_page(index)));
+        assert!((0..64).all(|index| !mapping.has_page(PageIndex::new(index))));
         unmap(&scene.process, 0..64);
         drop((file, mapping));
         scene.assert_empty();

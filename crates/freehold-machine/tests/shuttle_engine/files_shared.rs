@@ -7,6 +7,7 @@ use crate::{
     scene::{PAGE, R, RW, Scene, beyond, page, unmap},
 };
 use freehold::{
+    PageIndex,
     object::{File, FileAccess, Mapping, Zeroes},
     space::MapFlags,
 };
@@ -87,7 +88,7 @@ fn truncated_in_four_spaces(scene: Scene, file: Opened) {
         assert_eq!(rss.file + rss.shmem + rss.anon, in_file, "a page behind the end is counted");
         process.check();
     }
-    assert!((1..PAGES).all(|index| !file.mapping().has_page(index)));
+    assert!((1..PAGES).all(|index| !file.mapping().has_page(PageIndex::new(index))));
     file.mapping().check();
     leaving.check();
     drop((cpu, child, spaces, file));

@@ -7,6 +7,7 @@ use crate::{
     scene::{PAGE, R, RW},
 };
 use freehold::{
+    PageIndex,
     counted::Counted,
     engine::{Config, Engine},
     error::MmapError,
@@ -147,9 +148,9 @@ fn a_part_is_cut_off_that_a_smaller_mapping_has_not() {
 struct Numbers;
 
 impl Pager<Machine> for Numbers {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
-        platform.write_frame(frame, 0, &(index + 9).to_le_bytes());
+        platform.write_frame(frame, 0, &(index.get() + 9).to_le_bytes());
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     scene::{PAGE, RW, Scene, Vcpu, beyond, page},
 };
 use freehold::{
-    Pfn,
+    PageIndex, Pfn,
     counted::Counted,
     error::MmapError,
     object::{
@@ -99,7 +99,7 @@ impl Handle {
         let old = self.0.bank.load(SeqCst);
         self.0.write(1 - old, |page| page + 1);
         self.0.bank.store(1 - old, SeqCst);
-        file.mapping().revoke(0..PAGES, true);
+        file.mapping().revoke((0..PAGES).into(), true);
         self.0.write(old, |_| GONE);
     }
 }
@@ -138,11 +138,17 @@ impl VmOps<Machine> for Mapped {
         true
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
+    fn fault(
+        &self,
+        _: &Mmu<X86_4>,
+        _: &VmaInfo,
+        pgoff: PageIndex,
+        _: bool,
+    ) -> Result<ForeignFrames, HookFault> {
         if self.0.fails.swap(false, SeqCst) {
             return Err(HookFault::Bus);
         }
-        Ok(self.0.foreign(self.0.bank.load(SeqCst), pgoff))
+        Ok(self.0.foreign(self.0.bank.load(SeqCst), pgoff.get()))
     }
 }
 
@@ -218,7 +224,7 @@ fn a_frame_is_taken_back_beside_one_fault() {
         let file = board.file(&scene);
         map(&scene.process, &file).unwrap();
         look(&scene.process, &mut scene.machine.cpu(2));
-        file.mapping().revoke(0..PAGES, true);
+        file.mapping().revoke((0..PAGES).into(), true);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);

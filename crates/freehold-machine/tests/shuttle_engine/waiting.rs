@@ -7,7 +7,7 @@ use crate::{
     scene::{ANON, PAGE, R, RW, Scene, beyond, map, page, unmap, unmapped},
 };
 use freehold::{
-    Pfn,
+    PageIndex, Pfn,
     fault::FaultError,
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
@@ -51,7 +51,7 @@ impl Slow {
 }
 
 impl Pager<Machine> for Slow {
-    fn read_page(&self, platform: &Machine, _: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         self.asked.fetch_add(1, SeqCst);
         while self.gate.load(SeqCst) == CLOSED {
             thread::yield_now();
@@ -197,7 +197,7 @@ fn c26_truncation_waits_for_a_page_that_is_coming() {
             });
             let mut cpu = scene.machine.cpu(1);
             assert_eq!(scene.process.load::<u64>(&mut cpu, page(1)), beyond(page(1)));
-            assert!(!file.mapping().has_page(1) && scene.process.rss().file == 0);
+            assert!(!file.mapping().has_page(PageIndex::new(1)) && scene.process.rss().file == 0);
             // What is longer again is asked for again, and was cut off: the store says what it says.
             file.mapping().truncate(2 * PAGE).unwrap();
             slow.answer(OPEN);

@@ -1,15 +1,14 @@
 //! The files of a world: shared memory whose first contents come from a pager.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Mutex;
 
-use freehold::Pfn;
 use freehold::counted::Counted;
 use freehold::engine::Engine;
 use freehold::object::{File, FileAccess, IoError, Mapping, Object, Pager};
 use freehold::platform::Platform as _;
 use freehold::space::maps::MapName;
+use freehold::{PageIndex, PageRange, Pfn};
 use freehold_machine::Machine;
 
 use crate::op::*;
@@ -20,22 +19,22 @@ type Res<T> = Result<T, i32>;
 /// Gives each page its first contents once, and zeroes after it was cut off.
 struct Initial {
     inode: u8,
-    discarded: Mutex<BTreeSet<u64>>,
+    discarded: Mutex<BTreeSet<PageIndex>>,
 }
 
 impl Initial {
-    /// Pages that have contents at first.
-    fn pages(&self) -> u64 {
-        World::INODES[self.inode as usize].div_ceil(PAGE)
+    /// The end of the pages that have contents at first.
+    fn end(&self) -> PageIndex {
+        PageIndex::new(World::INODES[self.inode as usize].div_ceil(PAGE))
     }
 }
 
 impl Pager<Machine> for Initial {
-    fn read_page(&self, machine: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, machine: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         machine.zero_frame(frame);
         let discarded = self.discarded.lock().expect("nobody panics with it");
-        let first = index * PAGE;
-        if index < self.pages() && !discarded.contains(&index) {
+        let first = index.byte();
+        if index < self.end() && !discarded.contains(&index) {
             let end = World::INODES[self.inode as usize].min(first + PAGE);
             let bytes: Vec<u8> = (first..end).map(|at| World::initial(self.inode, at)).collect();
             machine.write_frame(frame, 0, &bytes);
@@ -43,8 +42,8 @@ impl Pager<Machine> for Initial {
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
-        let gone = pages.start..pages.end.min(self.pages());
+    fn discard(&self, pages: PageRange) {
+        let gone = PageRange::new(pages.start, pages.end.min(self.end()));
         self.discarded.lock().expect("nobody panics with it").extend(gone);
     }
 }

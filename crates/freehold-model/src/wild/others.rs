@@ -2,7 +2,7 @@
 
 use super::{stage::Stage, values::Values};
 use freehold::{
-    Pfn,
+    PageIndex, Pfn,
     engine::{Blocks, HugePages, SharedBlocks},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
@@ -26,19 +26,22 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let (start, end) = (v.offset(), v.offset());
     let mut bytes = vec![9; v.size()];
     match v.below(17) {
-        0 => mapping.fill(v.pages()).is_ok(),
+        0 => mapping.fill(PageIndex::new(v.pages())).is_ok(),
         1 => mapping.read_at(start, &mut bytes).is_ok(),
         2 | 3 => mapping.write_at(start, &bytes).is_ok(),
-        4 => mapping.write_back(v.pages()..v.pages()).is_ok(),
+        4 => mapping.write_back((v.pages()..v.pages()).into()).is_ok(),
         5 | 6 => mapping.truncate(if v.bit() { start } else { v.wild() }).is_ok(),
         7 | 8 => mapping.punch(start..end).is_ok(),
         9 => mapping.allocate(start..end).is_ok(),
         10 => mapping.lay_out().is_ok(),
         11 => {
-            mapping.revoke(v.pages()..v.pages(), v.bit());
+            mapping.revoke((v.pages()..v.pages()).into(), v.bit());
             true
         }
-        15 => file.drop_clean(v.pages()..v.pages()) > 0 && mapping.drop_clean(0..v.pages()) > 0,
+        15 => {
+            file.drop_clean((v.pages()..v.pages()).into()) > 0
+                && mapping.drop_clean((0..v.pages()).into()) > 0
+        }
         12 => mapping.add_probe(start, &bytes[..bytes.len().min(20)]).is_ok(),
         13 => mapping.remove_probe(start).is_ok(),
         14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
@@ -57,7 +60,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
                 mapping.aligns_to_huge_pages(),
                 mapping.huge_page_size(),
             );
-            file.fits(v.pages(), v.pages()) && mapping.has_page(v.pages())
+            file.fits(PageIndex::new(v.pages()), v.pages()) && mapping.has_page(PageIndex::new(v.pages()))
         }
     }
 }

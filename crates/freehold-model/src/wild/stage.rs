@@ -3,6 +3,7 @@
 use super::values::{BASE, Values};
 use crate::op::PAGE;
 use freehold::{
+    PageIndex,
     access::Pins,
     counted::Counted,
     engine::{Blocks, Config, Engine, HugePages, SharedBlocks, SharedHuge},
@@ -25,9 +26,9 @@ use std::sync::{
 struct Disk;
 
 impl Pager<Machine> for Disk {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
-        platform.write_frame(frame, 0, &index.to_le_bytes());
+        platform.write_frame(frame, 0, &index.get().to_le_bytes());
         Ok(())
     }
 }

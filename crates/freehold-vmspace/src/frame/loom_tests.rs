@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::Frame;
-use crate::AnonPage;
+use crate::{AnonPage, PageIndex};
 use core::ptr::NonNull;
 use freehold_sync::{
     Host, RcuHead,
@@ -20,7 +20,7 @@ struct World {
 /// The frame is at home in 1, mapped once, and has a second reference; 2 is there, too.
 fn mapped_and_held() -> Arc<World> {
     let world = World { frame: Frame::new(), homes: [AtomicBool::new(true), AtomicBool::new(true)] };
-    world.frame.init_anon(AnonPage { home: 1, index: 0 });
+    world.frame.init_anon(AnonPage { home: 1, index: PageIndex::ZERO });
     world.frame.get();
     Arc::new(world)
 }
@@ -64,14 +64,14 @@ fn walk_beside(next_life: fn(&Frame)) {
 
 #[test]
 fn the_next_life_does_not_show_the_home_of_the_last() {
-    walk_beside(|frame| frame.init_anon(AnonPage { home: 2, index: 0 }));
+    walk_beside(|frame| frame.init_anon(AnonPage { home: 2, index: PageIndex::ZERO }));
 }
 
 #[test]
 fn a_page_that_moves_in_does_not_show_the_home_of_the_last() {
     walk_beside(|frame| {
         let old = Frame::new();
-        old.init_anon(AnonPage { home: 2, index: 0 });
+        old.init_anon(AnonPage { home: 2, index: PageIndex::ZERO });
         frame.take_over(&old);
         frame.get();
         frame.add_map();
@@ -81,7 +81,7 @@ fn a_page_that_moves_in_does_not_show_the_home_of_the_last() {
 #[test]
 fn fork_of_the_next_life_does_not_show_the_home_of_the_last() {
     walk_beside(|frame| {
-        frame.init_anon(AnonPage { home: 2, index: 0 });
+        frame.init_anon(AnonPage { home: 2, index: PageIndex::ZERO });
         frame.share().unwrap();
     });
 }

@@ -19,7 +19,7 @@ mod lock;
 mod loom_tests;
 mod pin;
 
-use crate::{AnonPage, CachePage, RssKind};
+use crate::{AnonPage, CachePage, PageIndex, RssKind};
 use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
@@ -115,7 +115,7 @@ impl Frame {
         // Release: as in `add_map`.
         self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
-        self.index.store(index, Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release pairs with the acquire in `home`: a task that finds the address finds what is there.
         self.home.store(home, Release);
     }
@@ -128,11 +128,11 @@ impl Frame {
 
     /// A page of a cache, which holds its one reference.
     #[inline]
-    pub fn init_cache(&self, kind: CachePage, index: u64) {
+    pub fn init_cache(&self, kind: CachePage, index: PageIndex) {
         self.refs.store(1, Relaxed);
         let shmem = if kind.shmem { SHMEM } else { 0 };
         self.word.store(if kind.secret { shmem | SECRET } else { shmem }, Relaxed);
-        self.index.store(index, Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.home.store(kind.home, Release);
     }
@@ -153,7 +153,7 @@ impl Frame {
         // A reservation goes back once, with the frame that is free first.
         self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
         let (home, index) = old.home();
-        self.index.store(index, Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.home.store(home, Release);
     }
@@ -162,7 +162,7 @@ impl Frame {
     /// locked, and the locks of both tables concerned.
     #[inline]
     pub fn set_home(&self, AnonPage { home, index }: AnonPage) {
-        self.index.store(index, Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.home.store(home, Release);
     }
@@ -175,8 +175,8 @@ impl Frame {
 
     /// Where it is known, and by which page offset.
     #[inline]
-    pub fn home(&self) -> (usize, u64) {
-        (self.home.load(Acquire), self.index.load(Relaxed))
+    pub fn home(&self) -> (usize, PageIndex) {
+        (self.home.load(Acquire), PageIndex::new(self.index.load(Relaxed)))
     }
 
     /// One reference more, for one step of a task. What may last, and be had without end, is refused at some

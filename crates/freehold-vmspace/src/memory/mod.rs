@@ -10,7 +10,7 @@ pub use pool::{HugePool, HugePoolCounts, NoHugePages, NotTaken};
 pub use run::Run;
 
 use crate::{
-    NoMemory, Pfn,
+    NoMemory, PageIndex, Pfn,
     platform::{AllocEffort, FramePurpose, FrameRequest, Platform},
 };
 use arrayvec::ArrayVec;
@@ -45,15 +45,15 @@ pub struct Memory<P: Platform> {
 pub struct AnonPage {
     /// The word by which its reverse tree is found; see [`Frame`](crate::frame::Frame).
     pub home: usize,
-    /// Its place there, in pages.
-    pub index: u64,
+    /// Its place there.
+    pub index: PageIndex,
 }
 
 impl AnonPage {
     /// The page so many pages after it.
     #[inline]
     pub fn plus(self, pages: u64) -> Self {
-        AnonPage { index: self.index + pages, ..self }
+        AnonPage { index: self.index.wrapping_add(pages), ..self }
     }
 }
 
@@ -179,7 +179,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
-    pub fn alloc_cache(&self, kind: CachePage, index: u64) -> Result<Pfn, NoMemory> {
+    pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::File))?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)

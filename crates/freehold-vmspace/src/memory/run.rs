@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
 use super::CachePage;
-use crate::{Memory, NoMemory, Pfn, frame::Frame, platform::Platform};
+use crate::{Memory, NoMemory, PageIndex, Pfn, frame::Frame, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::counted::Counted;
@@ -34,7 +34,7 @@ impl<P: Platform> Run<P> {
     pub fn alloc_cache(
         memory: &Counted<Memory<P>>,
         kind: CachePage,
-        index: u64,
+        index: PageIndex,
         pages: u64,
     ) -> Result<Self, NoMemory> {
         Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))

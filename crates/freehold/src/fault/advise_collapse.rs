@@ -12,6 +12,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
+use freehold_vmspace::PageRange;
 
 /// VMAs that never have huge pages of small ones.
 const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
@@ -42,7 +43,9 @@ impl<P: Platform> AddressSpace<P> {
         let fits = first.checked_add(HUGE).is_some_and(|end| end <= vma.end());
         let aligned = match vma.object() {
             Object::Anonymous | Object::Zeroes(_) => true,
-            Object::File(file) => file.mapping().is_shmem() && vma.pgoff_of(first).is_multiple_of(PAGES),
+            Object::File(file) => {
+                file.mapping().is_shmem() && vma.pgoff_of(first).get().is_multiple_of(PAGES)
+            }
             _ => false,
         };
         let refused = vma.flags().intersects(NEVER) || self.thp_disable() == ThpDisable::Everywhere;
@@ -76,8 +79,8 @@ impl<P: Platform> AddressSpace<P> {
         let file = file.clone();
         let index = vma.pgoff_of(first);
         drop(guard);
-        let pages = index..(index + PAGES).min(file.mapping().pages());
-        if !pages.clone().any(|index| file.mapping().has_page(index)) {
+        let pages = PageRange::new(index, (index + PAGES).min(file.mapping().end()));
+        if !pages.into_iter().any(|index| file.mapping().has_page(index)) {
             return Err(MadviseError::Invalid);
         }
         for index in pages {

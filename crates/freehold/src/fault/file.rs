@@ -23,6 +23,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange};
+use freehold_vmspace::PageRange;
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
@@ -46,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
             return step.into();
         }
         let index = vma.pgoff_of(page);
-        if index >= file.mapping().pages() {
+        if index >= file.mapping().end() {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         if private {
@@ -84,10 +85,10 @@ impl<P: Platform> AddressSpace<P> {
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
         let mut guard = table.lock();
-        let indices = vma.pgoff_of(window.start)..vma.pgoff_of(window.end - 1) + 1;
+        let indices = PageRange::new(vma.pgoff_of(window.start), vma.pgoff_of(window.end - 1) + 1);
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
-        mapping.lookup_range(&rcu, indices.clone(), |at, pfn| {
+        mapping.lookup_range(&rcu, indices, |at, pfn| {
             if probes.is_some_and(|probes| probes.wants(at)) {
                 return;
             }
@@ -117,8 +118,8 @@ impl<P: Platform> AddressSpace<P> {
         let first = VirtAddr::new(range.start);
         let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
         let (mut rss, mut all) = (Rss::default(), true);
-        let (indices, rights) =
-            (vma.pgoff_of(range.start)..vma.pgoff_of(range.end - 1) + 1, vma_pte_flags(vma.flags()));
+        let indices = PageRange::new(vma.pgoff_of(range.start), vma.pgoff_of(range.end - 1) + 1);
+        let rights = vma_pte_flags(vma.flags());
         let rcu = P::rcu_read();
         let mut guard = table.lock();
         let other =
@@ -129,7 +130,7 @@ impl<P: Platform> AddressSpace<P> {
         if other.is_break() {
             return Ok(false);
         }
-        file.mapping().lookup_range(&rcu, indices.clone(), |at, pfn| {
+        file.mapping().lookup_range(&rcu, indices, |at, pfn| {
             let address = VirtAddr::new(range.start + (at - indices.start) * PAGE_SIZE);
             if guard.get(address).is_none() {
                 match self.count_cached(pfn, &mut rss) {
@@ -174,11 +175,15 @@ impl<P: Platform> AddressSpace<P> {
         put(address, pfn);
         let Some(block) = block else { return (rss, FaultOutcome::Done) };
         let first = vma.pgoff_of(block.start);
-        file.mapping().lookup_range(&rcu, first..vma.pgoff_of(block.end - 1) + 1, |at, pfn| {
-            if at != index && self.count_cached(pfn, &mut rss).is_ok() {
-                put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn);
-            }
-        });
+        file.mapping().lookup_range(
+            &rcu,
+            PageRange::new(first, vma.pgoff_of(block.end - 1) + 1),
+            |at, pfn| {
+                if at != index && self.count_cached(pfn, &mut rss).is_ok() {
+                    put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn);
+                }
+            },
+        );
         (rss, FaultOutcome::Done)
     }
 

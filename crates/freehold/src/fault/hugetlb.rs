@@ -26,7 +26,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
-use freehold_vmspace::{HugePageSize, Moving, NotTaken};
+use freehold_vmspace::{HugePageSize, Moving, NotTaken, PageIndex, PageRange};
 
 /// What a fault is about.
 struct HugePlace<'v, P: Platform> {
@@ -36,7 +36,7 @@ struct HugePlace<'v, P: Platform> {
     address: VirtAddr,
     size: HugePageSize,
     /// Its number in the file.
-    index: u64,
+    index: PageIndex,
 }
 
 impl<P: Platform> HugePlace<'_, P> {
@@ -102,7 +102,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
             };
         }
-        if index >= place.mapping().pages() {
+        if index >= place.mapping().end() {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let (found, level) = self.vm.peek(address);
@@ -205,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
         // Within one guard, like the page of a file: a truncation that has published its size waits for it,
         // and then looks here.
         let rcu = P::rcu_read();
-        let inside = place.index < place.mapping().pages();
+        let inside = place.index < place.mapping().end();
         let installed = inside
             && self
                 .lock_place(place)
@@ -335,7 +335,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let first = place.vma.pgoff_of(place.address.get());
         let lookups = place.mapping().mappers();
-        for other in lookups.mappers(first..first + 1) {
+        for other in lookups.mappers(PageRange::one(first)) {
             let is_own = other.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
             if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
                 continue;

@@ -18,6 +18,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_pagetable::PteTable;
+use freehold_vmspace::PageIndex;
 
 impl<P: Platform> AddressSpace<P> {
     /// What a fault asks for that does not find `page` in the cache of `file`.
@@ -45,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
         let sum = fitting.fold(0, |sum, bytes| sum | bytes);
         let sizes = Sizes { always: always & sum, within: within & sum, within_huge: within_huge & sum };
         let first = Wanted { index: vma.pgoff_of(vma.start()), sizes };
-        first.blocks(file.mapping().pages()).next().is_some()
+        first.blocks(file.mapping().end()).next().is_some()
     }
 
     /// The sizes of blocks that may come in `vma`, which maps `file`.
@@ -67,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// Whether the block of so many bytes around `page`, which is page `index` of the file, lies in `vma` at a
 /// multiple of its size.
-fn lies_in<P: Platform>(vma: &Vma<P>, index: u64, page: u64, bytes: u64) -> bool {
+fn lies_in<P: Platform>(vma: &Vma<P>, index: PageIndex, page: u64, bytes: u64) -> bool {
     let before = (index - block_around(index, bytes / PAGE_SIZE).start) * PAGE_SIZE;
     page.checked_sub(before).is_some_and(|first| {
         first.is_multiple_of(bytes) && first >= vma.start() && first < vma.end() && vma.end() - first >= bytes

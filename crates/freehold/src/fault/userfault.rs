@@ -103,7 +103,7 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Done;
         };
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
-        if index >= mapping.pages() {
+        if index >= mapping.end() {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let mut rss = Rss::default();
@@ -135,7 +135,7 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
             match mapping.has_page(index) {
                 true => flags.contains(VmFlags::UFFD_MINOR).then_some(FaultReason::Minor),
                 // Beyond the end of the file nothing can be had from anybody.
-                false => missing.filter(|_| index < mapping.pages()),
+                false => missing.filter(|_| index < mapping.end()),
             }
         }
         Object::Special(_) => None,

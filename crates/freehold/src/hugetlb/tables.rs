@@ -14,6 +14,7 @@ use crate::{
 };
 use freehold_pagetable::{PmdTable, TableError};
 use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
+use freehold_vmspace::PageRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages
@@ -76,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let first = vma.pgoff_of(span);
-        for mapper in lookups.mappers(first..first + 1) {
+        for mapper in lookups.mappers(PageRange::one(first)) {
             let (other, at) = (mapper.vma, mapper.range.start);
             let fits = at.is_multiple_of(SPAN) && other.start() <= at && at + SPAN <= other.end();
             if core::ptr::eq(vma, other) || !fits || !allows(other) || !vma.is_like(other) {

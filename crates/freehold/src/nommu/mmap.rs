@@ -15,8 +15,7 @@ use crate::{
     vma::flags::VmFlags,
 };
 use allocator_api2::boxed::Box;
-use core::ops::Range;
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageIndex, PageRange, Run};
 
 /// The kind of sharing, which is a number and not a set of bits.
 const TYPE: u64 = 0x0f;
@@ -29,7 +28,7 @@ struct Request<'f, P: Platform> {
     shared: bool,
     file: Option<&'f Counted<File<P>>>,
     /// In the file; zero for anonymous memory.
-    first: u64,
+    first: PageIndex,
 }
 
 impl<P: Platform> Request<'_, P> {
@@ -102,7 +101,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let range = start..start + (request.pages << PAGE_SHIFT);
         let mut area = Area::new(region, range, prot, request.shared);
         area.file = request.file.cloned();
-        area.offset = request.first << PAGE_SHIFT;
+        area.offset = request.first.byte();
         let area = Box::try_new(area).map_err(NoMemory::from)?;
         let full = {
             let mut areas = self.areas.write_killable()?;
@@ -142,7 +141,7 @@ impl<P: Platform> NoMmuSpace<P> {
         }
         let pages = len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)? >> PAGE_SHIFT;
         let Some(file) = file else {
-            return Ok(Request { pages, prot, shared: false, file: None, first: 0 });
+            return Ok(Request { pages, prot, shared: false, file: None, first: PageIndex::ZERO });
         };
         if !self.regions.engine().is(file.mapping().engine()) {
             return Err(MmapError::OtherEngine);
@@ -150,7 +149,7 @@ impl<P: Platform> NoMmuSpace<P> {
         if file.mapping().huge_page_size().is_some() {
             return Err(MmapError::NotMappable);
         }
-        let first = offset >> PAGE_SHIFT;
+        let first = PageIndex::of_byte(offset);
         if file.driver().is_some() {
             return Err(MmapError::NotMappable);
         }
@@ -183,11 +182,11 @@ impl<P: Platform> NoMmuSpace<P> {
         let region = match request.file {
             None => self.memory(request.pages)?,
             Some(file) => {
-                let pages = request.first..request.first + request.pages;
+                let pages = PageRange::at(request.first, request.pages);
                 match request.shared {
                     true => self.in_place(file, pages, write, true)?.ok_or(MmapError::NotMappable)?,
                     false if write => Regions::single(&self.regions, copy(file.mapping(), pages)?)?,
-                    false => match self.in_place(file, pages.clone(), false, false)? {
+                    false => match self.in_place(file, pages, false, false)? {
                         Some(region) => region,
                         None => self.text(file, pages)?,
                     },
@@ -211,20 +210,20 @@ impl<P: Platform> NoMmuSpace<P> {
     fn in_place(
         &self,
         file: &File<P>,
-        pages: Range<u64>,
+        pages: PageRange,
         write: bool,
         shared: bool,
     ) -> Result<Option<RegionUse<P>>, MmapError> {
         let mapping = file.mapping();
         let mut stay = mapping.pages_stay();
-        let mut run = stay.own(pages.clone(), write);
-        if run.is_none() && mapping.is_shmem() && pages.end <= mapping.pages() {
+        let mut run = stay.own(pages, write);
+        if run.is_none() && mapping.is_shmem() && pages.end <= mapping.end() {
             drop(stay);
             stay = match mapping.lay_out_and_stay() {
                 Err(FillError::NoMemory) if !shared => return Ok(None),
                 laid_out => laid_out?,
             };
-            run = stay.own(pages.clone(), write);
+            run = stay.own(pages, write);
         }
         let Some(run) = run else { return Ok(None) };
         let region = match shared {
@@ -238,22 +237,22 @@ impl<P: Platform> NoMmuSpace<P> {
     }
 
     /// A copy that all share who only read these pages.
-    fn text(&self, file: &File<P>, pages: Range<u64>) -> Result<RegionUse<P>, MmapError> {
+    fn text(&self, file: &File<P>, pages: PageRange) -> Result<RegionUse<P>, MmapError> {
         let mapping = file.mapping();
-        if let Some(region) = Regions::text(&self.regions, mapping, &pages)? {
+        if let Some(region) = Regions::text(&self.regions, mapping, pages)? {
             return Ok(region);
         }
         // Without a lock of regions: the file may have to be waited for.
-        let run = copy(mapping, pages.clone())?;
+        let run = copy(mapping, pages)?;
         Regions::offer_text(&self.regions, run, FilePages { mapping: mapping.clone(), first: pages.start })
     }
 }
 
 /// A copy of pages of a file, as they are now.
-fn copy<P: Platform>(mapping: &Mapping<P>, pages: Range<u64>) -> Result<Run<P>, MmapError> {
-    let run = Run::alloc(mapping.engine().memory(), pages.end - pages.start)?;
+fn copy<P: Platform>(mapping: &Mapping<P>, pages: PageRange) -> Result<Run<P>, MmapError> {
+    let run = Run::alloc(mapping.engine().memory(), pages.len())?;
     let stay = mapping.pages_stay();
-    for (index, pfn) in pages.zip(run.frames()) {
+    for (index, pfn) in pages.into_iter().zip(run.frames()) {
         stay.copy(index, pfn)?;
     }
     Ok(run)

@@ -17,6 +17,7 @@ use freehold_sync::{
     Rank, SpinLock,
     atomic::{AtomicPtr, Ordering::Relaxed},
 };
+use freehold_vmspace::PageRange;
 
 /// The files of an engine that have a store behind them: a ring, which begins where the next search for
 /// memory goes on.
@@ -154,7 +155,7 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             if let Some(file) = self.files.next() {
-                dropped += file.drop_clean_up_to(frames - dropped, 0..u64::MAX);
+                dropped += file.drop_clean_up_to(frames - dropped, PageRange::ALL);
             }
         }
         dropped

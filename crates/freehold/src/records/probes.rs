@@ -20,6 +20,7 @@ use freehold_sync::{
         Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
+use freehold_vmspace::PageIndex;
 
 /// Most bytes of a breakpoint, and of the instruction that is kept.
 pub(crate) const MAX_BYTES: usize = 16;
@@ -108,18 +109,19 @@ impl List {
     }
 
     /// The probes on a page.
-    pub(crate) fn on_page(&self, index: u64) -> &[Probe] {
+    pub(crate) fn on_page(&self, index: PageIndex) -> &[Probe] {
         // A page of a file; its end does not overflow.
-        &self.0[self.first_from(index * PAGE_SIZE)..self.first_from((index + 1) * PAGE_SIZE)]
+        &self.0[self.first_from(index.byte())..self.first_from((index + 1).byte())]
     }
 
     /// The first page from `index` on that has probes.
-    pub(crate) fn next_page(&self, index: u64) -> Option<u64> {
-        self.0.get(self.first_from(index.saturating_mul(PAGE_SIZE))).map(|probe| probe.offset / PAGE_SIZE)
+    pub(crate) fn next_page(&self, index: PageIndex) -> Option<PageIndex> {
+        let first = self.first_from(index.get().saturating_mul(PAGE_SIZE));
+        self.0.get(first).map(|probe| PageIndex::of_byte(probe.offset))
     }
 
     /// Whether a page has probes that are to be shown.
-    pub(crate) fn wants(&self, index: u64) -> bool {
+    pub(crate) fn wants(&self, index: PageIndex) -> bool {
         self.on_page(index).iter().any(|probe| !probe.is_leaving())
     }
 
@@ -181,7 +183,7 @@ impl Registry {
 
     /// Whether the page has probes that are to be shown: a hint, for who looks again within the guard in
     /// which he maps it.
-    pub fn wants<P: Platform>(&self, index: u64) -> bool {
+    pub fn wants<P: Platform>(&self, index: PageIndex) -> bool {
         // Relaxed: a hint.
         !self.list.load(Relaxed).is_null()
             && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
@@ -220,7 +222,7 @@ impl Drop for Registry {
 
 impl List {
     /// Puts the breakpoints of the page `index` into a copy of it that nobody can see yet.
-    pub(crate) fn put<P: Platform>(&self, platform: &P, index: u64, copy: Pfn) {
+    pub(crate) fn put<P: Platform>(&self, platform: &P, index: PageIndex, copy: Pfn) {
         self.on_page(index).iter().filter(|probe| !probe.is_leaving()).for_each(|probe| {
             if probe.shows(platform, copy, probe.replaced()) {
                 platform.write_frame(copy, probe.start(), probe.breakpoint());

@@ -13,6 +13,7 @@ use crate::{
     vma::flags::VmFlags,
 };
 use freehold_pagetable::{Level, Pte};
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// Why nothing was done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,10 +128,10 @@ impl<P: Platform> Engine<P> {
 }
 
 /// `None`: the lock cannot be had at once.
-fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: u64, pfn: Pfn) -> Option<u64> {
+fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
     let lookups = home.try_read()?;
     let used = lookups
-        .mappers(index..index + 1)
+        .mappers(PageRange::one(index))
         .filter(|place| place.vm.take_accessed(VirtAddr::new(place.range.start), pfn));
     Some(used.count() as u64)
 }

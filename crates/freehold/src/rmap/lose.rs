@@ -7,6 +7,7 @@ use crate::{
     platform::Platform,
 };
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
     /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns
@@ -29,14 +30,14 @@ impl<P: Platform> Mapping<P> {
         let pages_go = self.invalidate.write();
         let _identity = self.engine().memory().lock_frame(pfn);
         let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
-        self.regions.may_lose(index..index + 1).map_err(|_| MigrateError::Busy)?;
-        self.split_block(&pages_go, index, &(index..index + 1));
-        self.mark_leaving(&pages_go, index..index + 1);
+        self.regions.may_lose(PageRange::one(index)).map_err(|_| MigrateError::Busy)?;
+        self.split_block(&pages_go, index, PageRange::one(index));
+        self.mark_leaving(&pages_go, PageRange::one(index));
         grace_period::<P>();
         match self.huge {
             // Tables of several spaces cannot say of each whether it had the page; all find it lost in the
             // file.
-            Some(_) => self.unmap(index..index + 1, Copies::Stay),
+            Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
         }
         // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else
@@ -49,7 +50,7 @@ impl<P: Platform> Mapping<P> {
         }
         // Release: as wherever a word changes; whoever fills the page waits for the lock all the same.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
-        self.prune(&pages_go, index..index + 1);
+        self.prune(&pages_go, PageRange::one(index));
         match self.huge {
             Some(_) => page.tell_lost(),
             None => page.settle_poison(lost),

@@ -14,7 +14,7 @@ use crate::{
 };
 use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
-use freehold_vmspace::frame::Frame;
+use freehold_vmspace::{PageIndex, PageRange, frame::Frame};
 
 /// Where a page is at home.
 pub(super) enum AnyRmapRoot<P: Platform> {
@@ -32,7 +32,7 @@ pub(crate) struct Page<'e, P: Platform> {
     /// That of the entries that map it.
     pub(super) level: Level,
     pub(super) home: AnyRmapRoot<P>,
-    pub(super) index: u64,
+    pub(super) index: PageIndex,
 }
 
 impl<P: Platform> AnyRmapRoot<P> {
@@ -89,18 +89,18 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes a reference beside that of an entry which maps the frame.
-    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: u64) -> bool {
+    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform is none here.
         let own = |mapper: &Mapper<'_, P>| Counted::same(self.memory(), mapper.vm.memory());
-        lookups.mappers(index..index + 1).filter(own).any(|mapper| {
+        lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
             mapper.vm.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
         })
     }
 
     /// Takes a reference beside that of the cache.
-    fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: u64) -> bool {
+    fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
         // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none
         // is given out by number.
@@ -118,7 +118,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// What the record names, with a reference.
-pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, u64)> {
+pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, PageIndex)> {
     let rcu = P::rcu_read();
     // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this
     // section.
@@ -155,7 +155,7 @@ impl<P: Platform> Page<'_, P> {
     }
 
     /// By which page offset it is known at home.
-    pub fn index(&self) -> u64 {
+    pub fn index(&self) -> PageIndex {
         self.index
     }
 
@@ -175,7 +175,7 @@ impl<P: Platform> Page<'_, P> {
     ///
     /// The home's lock for reading, meanwhile.
     pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P>)) {
-        let pages = self.index..self.index + 1;
+        let pages = PageRange::one(self.index);
         match &self.home {
             AnyRmapRoot::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
             AnyRmapRoot::File(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),

@@ -12,6 +12,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
+use freehold_vmspace::PageIndex;
 
 /// What the heap is, besides what mlockall adds.
 const HEAP: VmFlags = VmFlags::READ
@@ -163,7 +164,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         {
             return Err(Refused);
         }
-        let pgoff = range.start >> PAGE_SHIFT;
+        let pgoff = PageIndex::of_byte(range.start);
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.
         let new = match range.start > space.start_brk.load(Relaxed) {

@@ -21,11 +21,11 @@
 
 use super::AddressSpace;
 use crate::{
+    PageIndex,
     counted::Counted,
     error::NoMemory,
     platform::Platform,
-    records::reverse::edit::RmapEdit,
-    records::uffd::Context,
+    records::{reverse::edit::RmapEdit, uffd::Context},
     vma::{AnonVma, Vma, flags::VmFlags},
 };
 use core::{
@@ -584,12 +584,12 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
     /// # Locks
     ///
     /// Those of the trees, for writing.
-    pub fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
+    pub fn set_bounds(&self, range: Range<u64>, pgoff: PageIndex) {
         self.set_bounds_within(&mut RmapEdit::of(self.vma), range, pgoff);
     }
 
     /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same trees.
-    pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: Range<u64>, pgoff: u64) {
+    pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: Range<u64>, pgoff: PageIndex) {
         edit.rekey(self.vma, range, pgoff);
     }
 

@@ -8,7 +8,7 @@
 
 use super::{AddressSpace, FaultLock, locking::NeedMmapLock};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     object::Object,
     platform::Platform,
     space::locking::VmaRead,
@@ -61,7 +61,7 @@ impl<P: Platform> MapLine<P> {
     pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: Range<u64>) -> Self {
         let object = vma.object();
         let has_offset = object.open_file().is_some() || object.listed_by().is_some();
-        let offset = if has_offset { vma.pgoff_of(part.start) << PAGE_SHIFT } else { 0 };
+        let offset = if has_offset { vma.pgoff_of(part.start).byte() } else { 0 };
         let name = match object {
             // The heap is whatever anonymous memory touches the range of the break.
             Object::Anonymous

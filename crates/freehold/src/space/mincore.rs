@@ -3,6 +3,7 @@
 use super::{AddressSpace, TASK_SIZE, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::Range;
+use freehold_vmspace::PageRange;
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -71,8 +72,8 @@ impl<P: Platform> AddressSpace<P> {
         // A direct file has no cache, and of huge pages only what is mapped is shown.
         let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
-        let first = vma.pgoff_of(part.start);
-        for (index, page) in (first..).zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
+        let pages = PageRange::at(vma.pgoff_of(part.start), out.len() as u64);
+        for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
         }
     }

@@ -20,7 +20,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::HugePageSize;
+use freehold_vmspace::{HugePageSize, PageIndex};
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -45,7 +45,7 @@ pub(super) struct Request<P: Platform> {
     pub(super) flags: MapFlags,
     vm_flags: VmFlags,
     pub(super) object: Object<P>,
-    pub(super) pgoff: u64,
+    pub(super) pgoff: PageIndex,
     /// Keeps the file from being sealed.
     writing: Option<Writing<P>>,
 }
@@ -172,7 +172,16 @@ impl<P: Platform> AddressSpace<P> {
         if huge.is_some() {
             vm_flags |= VmFlags::HUGETLB | VmFlags::DONTEXPAND;
         }
-        Ok(Request { addr, len, unit, flags, vm_flags, object, pgoff: offset >> PAGE_SHIFT, writing: None })
+        Ok(Request {
+            addr,
+            len,
+            unit,
+            flags,
+            vm_flags,
+            object,
+            pgoff: PageIndex::of_byte(offset),
+            writing: None,
+        })
     }
 
     /// A hint in whole pages, not below the minimum address.
@@ -214,7 +223,7 @@ impl<P: Platform> Request<P> {
     /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
     /// written. Everything else has been asked: the rights, and whether the file can be so large.
     fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
-        let start = self.pgoff << PAGE_SHIFT;
+        let start = self.pgoff.byte();
         let enlarge = self.vm_flags.contains(VmFlags::WRITE);
         let reserved = reserving.reserve(start..start + self.len, self.wants_reservation(), enlarge);
         reserved.map_err(|error| match error {
@@ -414,13 +423,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             SHARED => {
                 request.vm_flags =
                     (request.vm_flags - VmFlags::MERGEABLE) | VmFlags::SHARED | VmFlags::MAYSHARE;
-                request.pgoff = 0;
+                request.pgoff = PageIndex::ZERO;
                 request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
             }
-            PRIVATE => request.pgoff = start >> PAGE_SHIFT,
+            PRIVATE => request.pgoff = PageIndex::of_byte(start),
             DROPPABLE => {
                 request.vm_flags = (request.vm_flags - VmFlags::MERGEABLE) | DROPPED;
-                request.pgoff = start >> PAGE_SHIFT;
+                request.pgoff = PageIndex::of_byte(start);
             }
             _ => return Err(MmapError::Invalid),
         }
@@ -463,7 +472,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
-        if !(request.pgoff << PAGE_SHIFT).is_multiple_of(request.unit) {
+        if !request.pgoff.byte().is_multiple_of(request.unit) {
             return Err(MmapError::Invalid);
         }
         let reserved = self.space.reserve_huge_pages(request)?;

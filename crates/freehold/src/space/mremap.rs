@@ -32,7 +32,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use core::ops::Range;
-use freehold_vmspace::{HugePageSize, MoveGather, Tables};
+use freehold_vmspace::{HugePageSize, MoveGather, PageIndex, Tables};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.
@@ -583,7 +583,7 @@ fn movable<P: Platform>(source: &Vma<P>) -> Tables {
 /// so that it can merge there; what had pages keeps the offsets by which these are known.
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = source.is_anonymous() && !source.anon().is_some();
-    let pgoff = if unfaulted { request.new_addr >> PAGE_SHIFT } else { source.pgoff_of(request.addr) };
+    let pgoff = if unfaulted { PageIndex::of_byte(request.new_addr) } else { source.pgoff_of(request.addr) };
     match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
         Some(_) => Attrs { pgoff, ..source.attrs() },
         None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },

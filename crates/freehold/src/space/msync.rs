@@ -11,6 +11,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use core::ops::Range;
+use freehold_vmspace::PageRange;
 
 bitflags! {
     /// Flags of msync, with Linux's numbers.
@@ -28,7 +29,7 @@ bitflags! {
 /// What one look under the lock found.
 enum Next<P: Platform> {
     /// These pages of a file are to be written, and then it goes on at this address.
-    Write(Counted<File<P>>, Range<u64>, u64),
+    Write(Counted<File<P>>, PageRange, u64),
     /// All seen.
     End,
 }
@@ -112,8 +113,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// The pages of a file that stores to `part` of `vma` go to.
-fn stores_to<P: Platform>(vma: &Vma<P>, part: &Range<u64>) -> Option<(Counted<File<P>>, Range<u64>)> {
+fn stores_to<P: Platform>(vma: &Vma<P>, part: &Range<u64>) -> Option<(Counted<File<P>>, PageRange)> {
     let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
     let first = vma.pgoff_of(part.start);
-    Some((file.clone(), first..first + ((part.end - part.start) >> PAGE_SHIFT)))
+    Some((file.clone(), PageRange::at(first, (part.end - part.start) >> PAGE_SHIFT)))
 }

@@ -2,9 +2,10 @@
 //! bits the lowest.
 
 use super::{TASK_SIZE, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
-use crate::{PAGE_SHIFT, PAGE_SIZE, error::MmapError, platform::Platform};
+use crate::{PAGE_SIZE, error::MmapError, platform::Platform};
 use core::ops::Range;
 use freehold_range::Direction;
+use freehold_vmspace::PageIndex;
 
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
 const HUGE: u64 = 2 << 20;
@@ -56,8 +57,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Where `len` bytes of a file from page `pgoff` on go, if huge pages can map it: address and offset
     /// agree within those, as long as there is a whole one and room for another. Room for that is asked
     /// for at the hint, too, as Linux does.
-    pub(super) fn place_file(&self, hint: u64, len: u64, pgoff: u64) -> Result<u64, MmapError> {
-        let offset = pgoff << PAGE_SHIFT;
+    pub(super) fn place_file(&self, hint: u64, len: u64, pgoff: PageIndex) -> Result<u64, MmapError> {
+        let offset = pgoff.byte();
         let first = offset.checked_next_multiple_of(HUGE);
         let whole = first.is_some_and(|first| offset.saturating_add(len) >= first.saturating_add(HUGE));
         let roomy = len + HUGE;

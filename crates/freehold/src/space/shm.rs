@@ -7,7 +7,7 @@ use super::{
     unmap::{Decoded, Unmapped},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     counted::Counted,
     error::{MmapError, ShmatError, ShmdtError},
     object::{File, FileAccess, Segment},
@@ -15,6 +15,7 @@ use crate::{
     vma::Vma,
 };
 use bitflags::bitflags;
+use freehold_vmspace::PageIndex;
 
 bitflags! {
     /// Flags of shmat, with Linux's numbers. Others are ignored.
@@ -181,7 +182,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 fn attached_at<P: Platform>(vma: &Vma<P>, addr: u64) -> Option<&Counted<File<P>>> {
     let file = vma.object().file().filter(|file| file.segment().is_some())?;
     let offset = vma.start().checked_sub(addr)?;
-    (offset >> PAGE_SHIFT == vma.pgoff()).then_some(file)
+    (PageIndex::of_byte(offset) == vma.pgoff()).then_some(file)
 }
 
 fn join<'s, P: Platform>(a: Option<Unmapped<'s, P>>, b: Option<Unmapped<'s, P>>) -> Option<Unmapped<'s, P>> {

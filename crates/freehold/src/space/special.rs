@@ -13,6 +13,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::PageIndex;
 
 /// Most parts that are installed together.
 const PARTS: usize = 4;
@@ -143,7 +144,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut fresh = ArrayVec::<_, PARTS>::new();
         for (range, part) in ranges.iter().zip(parts) {
             let object = Object::Special(part.special.clone());
-            let attrs = Attrs::new(flags(part), &object, 0);
+            let attrs = Attrs::new(flags(part), &object, PageIndex::ZERO);
             fresh.push(self.alloc(range.clone(), &attrs)?);
         }
         // Nothing can fail any more.

@@ -31,6 +31,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
+use freehold_vmspace::PageIndex;
 
 /// Why the set of VMAs could not be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +175,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         &'g self,
         survivor: &'g Vma<P>,
         range: Range<u64>,
-        pgoff: u64,
+        pgoff: PageIndex,
         attrs: &Attrs<'_, P>,
         gone: &[&'g Vma<P>],
     ) -> &'g Vma<P> {
@@ -402,10 +403,10 @@ impl<P: Platform> WriteGuard<'_, P> {
         &'g self,
         winner: &'g Vma<P>,
         winner_range: Range<u64>,
-        winner_pgoff: u64,
+        winner_pgoff: PageIndex,
         loser: &'g Vma<P>,
         loser_range: Range<u64>,
-        loser_pgoff: u64,
+        loser_pgoff: PageIndex,
     ) -> &'g Vma<P> {
         let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
         right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
@@ -426,7 +427,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved
     /// replace.
-    pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: u64) {
+    pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range.clone(), pgoff);
         self.replace(range, &[entry(vma)]);
     }

@@ -394,7 +394,7 @@ impl<P: Platform> Filler<'_, P> {
 fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     match vma.object() {
         Object::Zeroes(_) => Err(UffdError::BadAddress),
-        Object::File(file) if vma.pgoff_of(page) >= file.mapping().pages() => Err(UffdError::BadAddress),
+        Object::File(file) if vma.pgoff_of(page) >= file.mapping().end() => Err(UffdError::BadAddress),
         _ => Ok(()),
     }
 }

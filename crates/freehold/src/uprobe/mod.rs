@@ -46,6 +46,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
+use freehold_vmspace::{PageIndex, PageRange};
 use place::Unsettled;
 
 /// What a breakpoint stands for that a processor ran into.
@@ -138,7 +139,7 @@ impl<P: Platform> Mapping<P> {
         let probe = self.read_place(offset, breakpoint)?;
         let with = List::with(self.probes().locked(&content), probe)?;
         let before = self.probes().replace(&mut content, Some(with));
-        if self.settle_all(offset / PAGE_SIZE).is_err() {
+        if self.settle_all(PageIndex::of_byte(offset)).is_err() {
             let _ = self.end_probe(&mut content, offset, || before);
             return Err(ProbeError::OutOfMemory);
         }
@@ -175,7 +176,7 @@ impl<P: Platform> Mapping<P> {
             probe.leaving.store(true, Relaxed);
         }
         grace_period::<P>();
-        self.settle_all(offset / PAGE_SIZE)?;
+        self.settle_all(PageIndex::of_byte(offset))?;
         drop(self.probes().replace(content, without()));
         Ok(())
     }
@@ -205,10 +206,10 @@ impl<P: Platform> Mapping<P> {
 
     /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a
     /// grace period after the registry changed.
-    fn settle_all(&self, index: u64) -> Result<(), NoMemory> {
+    fn settle_all(&self, index: PageIndex) -> Result<(), NoMemory> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));
-            self.home().each_mapper(index..index + 1, |mapper| {
+            self.home().each_mapper(PageRange::one(index), |mapper| {
                 match place::settle_probes(mapper.vm, mapper.vma, self, index) {
                     Ok(()) => {}
                     Err(Unsettled::Moving(pfn)) => moving = Some(pfn),

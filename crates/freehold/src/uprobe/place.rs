@@ -16,7 +16,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
-use freehold_vmspace::{AnonPage, Memory, Moving, VmGather, VmSpace};
+use freehold_vmspace::{AnonPage, Memory, Moving, PageIndex, VmGather, VmSpace};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -61,7 +61,7 @@ pub(super) fn settle_probes<P: Platform>(
     vm: &VmSpace<P>,
     vma: &Vma<P>,
     mapping: &Mapping<P>,
-    index: u64,
+    index: PageIndex,
 ) -> Result<(), Unsettled> {
     if !may_show(vma.flags()) {
         return Ok(());

@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use freehold::{
+    PageIndex,
     engine::HugePages,
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
     hugetlb::HugePageSize,
@@ -86,7 +87,7 @@ fn files_are_not_larger_than_they_can_be() {
     let world = World::new();
     let engine = world.engine();
     let size = |mapping: Counted<Mapping<Machine>>| {
-        assert_eq!(mapping.fill(u64::MAX), Err(FillError::BeyondEnd));
+        assert_eq!(mapping.fill(PageIndex::new(u64::MAX)), Err(FillError::BeyondEnd));
         mapping.size()
     };
     assert_eq!(size(Mapping::new(engine, Zeroes, u64::MAX, true).unwrap()), LARGEST);
@@ -103,7 +104,7 @@ fn a_file_of_huge_pages_is_not_laid_out_in_small_ones() {
     let world = World::new();
     let file = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 4 << 20, false).unwrap();
     file.lay_out().unwrap();
-    assert!(!file.has_page(0), "a small page in the place of a huge one");
+    assert!(!file.has_page(PageIndex::new(0)), "a small page in the place of a huge one");
     drop(file);
     world.end();
 }

@@ -4,6 +4,7 @@
 
 use crate::support::*;
 use freehold::{
+    PageRange,
     access::{AccessMode, IoVec, PinFlags},
     error::{ForkError, UffdError},
     space::{Advice, TASK_SIZE},
@@ -182,7 +183,7 @@ fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
         }
         let taken = || world.engine().file_lock_stats().unwrap().read.acquired;
         let before = taken();
-        mapping.write_back(0..u64::MAX).unwrap();
+        mapping.write_back(PageRange::ALL).unwrap();
         assert!(taken() - before < 20, "the lock was taken {} times", taken() - before);
         for place in places {
             assert_eq!(world.engine().mkclean(process.frame_at(at + place).unwrap()), Ok(0));

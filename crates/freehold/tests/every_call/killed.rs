@@ -14,6 +14,7 @@ use super::{
     *,
 };
 use freehold::{
+    PageIndex,
     access::{AccessMode, PinFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
@@ -331,7 +332,8 @@ struct Hangs {
 }
 
 impl Pager<Gated> for Hangs {
-    fn read_page(&self, platform: &Gated, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Gated, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         if index == 0 {
             self.asked.lock().unwrap().send(()).unwrap();
             self.answers.lock().unwrap().recv().unwrap();
@@ -357,7 +359,7 @@ fn while_it_waits_for_a_file_whose_disk_hangs() {
     let shared = MapFlags::SHARED | MapFlags::FIXED;
     space.mmap(BASE + PAGE, (PAGES - 2) * PAGE, RW, shared, Some(&file), PAGE).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| mapping.fill(0).unwrap());
+        scope.spawn(|| mapping.fill(PageIndex::new(0)).unwrap());
         is_asked.recv().unwrap();
         scope.spawn(|| mapping.truncate((PAGES - 1) * PAGE).unwrap());
         // Until the truncation waits, faults get their pages.

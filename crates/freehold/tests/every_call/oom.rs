@@ -14,7 +14,7 @@ pub mod scene;
 
 use super::*;
 use calls::{CALLS, Call, Extent};
-use freehold::{error::Errno, space::Unmap};
+use freehold::{PageIndex, error::Errno, space::Unmap};
 use scene::{Scene, State};
 use support::failure::{Failure, Point, at_every_allocation, try_at_every_allocation};
 
@@ -165,13 +165,13 @@ fn a_file_that_cannot_be_made_leaves_nothing() {
         let (file, filled) = point.fail(|| {
             let file = Mapping::new(world.engine(), Disk, 4 * PAGE, false)
                 .and_then(|mapping| File::new(&mapping, FileAccess::READ, "/a/file"));
-            let filled = file.as_ref().is_ok_and(|file| file.mapping().fill(3).is_ok());
+            let filled = file.as_ref().is_ok_and(|file| file.mapping().fill(PageIndex::new(3)).is_ok());
             (file, filled)
         });
         assert_eq!(!filled, point.reached(), "{point}");
         if let Ok(file) = &file {
-            file.mapping().fill(3).unwrap();
-            assert!(file.mapping().has_page(3));
+            file.mapping().fill(PageIndex::new(3)).unwrap();
+            assert!(file.mapping().has_page(PageIndex::new(3)));
         }
         drop(file);
         world.end();

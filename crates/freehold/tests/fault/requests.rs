@@ -5,6 +5,7 @@ use crate::support::{
     *,
 };
 use freehold::{
+    PageIndex,
     engine::HugePages,
     fault::Access,
     hugetlb::HugePageSize,
@@ -23,7 +24,7 @@ const SINGLE: Asked = Asked {
 struct Bytes;
 
 impl Pager<Gated> for Bytes {
-    fn read_page(&self, gated: &Gated, _: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, gated: &Gated, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         gated.zero_frame(frame);
         Ok(())
     }

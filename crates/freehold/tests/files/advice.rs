@@ -5,6 +5,7 @@ use crate::support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
 };
 use freehold::{
+    PageIndex,
     access::IoVec,
     error::{MadviseError, MsyncError},
     space::{Advice, SyncFlags, TASK_SIZE},
@@ -31,7 +32,7 @@ fn resident(process: &Process, at: u64) -> [u8; PAGES as usize] {
 fn mincore_sees_the_cache_of_a_file() {
     with_file(|_, process, cpu, file, at| {
         assert_eq!(resident(process, at), [0; 8]);
-        file.mapping().fill(2).unwrap();
+        file.mapping().fill(PageIndex::new(2)).unwrap();
         process.madvise(at + 4 * PAGE, 2 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(resident(process, at), [0, 0, 1, 0, 1, 1, 0, 0]);
         assert_eq!(process.rss().file, 0, "nothing is mapped by looking or by asking for it");

@@ -6,6 +6,7 @@ use crate::support::{
     everywhere, storage::Storage,
 };
 use freehold::{
+    PageIndex,
     access::AccessMode,
     error::{MadviseError, MsyncError},
     fault::FaultError,
@@ -72,7 +73,7 @@ fn each_store_after_a_write_back_is_noticed() {
         let there = map(&other, MapFlags::SHARED, file);
         let mut remembers = world.machine.cpu(1);
         process.load::<u64>(cpu, at).unwrap();
-        file.mapping().write_back(0..PAGES).unwrap();
+        file.mapping().write_back((0..PAGES).into()).unwrap();
         assert_eq!(storage.persisted(), [0u64; 0], "nothing was stored");
         for round in 1..4u64 {
             process.store(cpu, at, round).unwrap();
@@ -88,11 +89,11 @@ fn each_store_after_a_write_back_is_noticed() {
         // Two pages of which one is asked for.
         process.store(cpu, at, 10u64).unwrap();
         process.store(cpu, at + PAGE, 10u64).unwrap();
-        file.mapping().write_back(1..2).unwrap();
+        file.mapping().write_back((1..2).into()).unwrap();
         assert_eq!((storage.persisted(), storage.lasting(0)), (vec![1], 3));
         // A store whose mapping goes before it was made to last.
         process.munmap(at, PAGES * PAGE).unwrap();
-        file.mapping().write_back(0..PAGES).unwrap();
+        file.mapping().write_back((0..PAGES).into()).unwrap();
         assert_eq!(storage.lasting(0), 10);
         // A private mapping's entries never were writable: they keep their TLB entries.
         drop((remembers, other));
@@ -185,14 +186,14 @@ fn a_storage_that_fails_or_lies_is_a_bus_error() {
         for frame in [process.frame_at(memory), storage.frame(1)] {
             storage.state().lie = frame;
             assert_eq!(process.load::<u64>(cpu, at), bus);
-            assert_eq!(file.mapping().fill(0), Err(FillError::Io));
+            assert_eq!(file.mapping().fill(PageIndex::new(0)), Err(FillError::Io));
         }
         storage.state().lie = None;
         assert_eq!(process.load(cpu, at), Ok(0u64));
         assert_eq!(process.load(cpu, at + PAGE), Ok(2u64));
         // An ordinary file's store cannot be mapped directly: the pager has no frames.
         let plain = freehold::object::Mapping::direct(world.engine(), crate::support::Disk, PAGE).unwrap();
-        assert_eq!(plain.fill(0), Err(FillError::Io));
+        assert_eq!(plain.fill(PageIndex::new(0)), Err(FillError::Io));
     });
 }
 
@@ -211,7 +212,7 @@ fn neither_locked_nor_read_ahead_nor_in_a_cache() {
         assert!(process.frame_at(locked).is_some());
         process.munmap(at, PAGES * PAGE).unwrap();
         let at = map(process, MapFlags::SHARED, file);
-        file.mapping().fill(1).unwrap();
+        file.mapping().fill(PageIndex::new(1)).unwrap();
         process.load::<u64>(cpu, at + 3 * PAGE).unwrap();
         let before = storage.state().frames.len();
         process.madvise(at, PAGES * PAGE, Advice::WillNeed).unwrap();
@@ -274,7 +275,7 @@ fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
             });
             scope.spawn(|| {
                 while !stop.load(SeqCst) {
-                    file.mapping().write_back(0..PAGES).unwrap();
+                    file.mapping().write_back((0..PAGES).into()).unwrap();
                     let _ = file.mapping().read_at(5 * PAGE, &mut [0; 64]);
                 }
             });

@@ -3,20 +3,20 @@
 
 use crate::support::*;
 use freehold::{
+    PageIndex, PageRange,
     access::PinFlags,
     object::{FillError, Zeroes},
 };
 use freehold_machine::Process;
 use std::{
     collections::HashMap,
-    ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
-const ALL: Range<u64> = 0..u64::MAX;
+const ALL: PageRange = PageRange::ALL;
 
 /// A disk that remembers what was written, and counts what was read.
 #[derive(Clone, Default)]
@@ -26,7 +26,8 @@ struct Store {
 }
 
 impl Pager<Machine> for Store {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         self.reads.fetch_add(1, SeqCst);
         let number = self.written.lock().unwrap().get(&index).copied().unwrap_or(Disk::number(index));
         platform.zero_frame(frame);
@@ -34,7 +35,8 @@ impl Pager<Machine> for Store {
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         let mut bytes = [0; 8];
         platform.read_frame(frame, 0, &mut bytes);
         self.written.lock().unwrap().insert(index, u64::from_le_bytes(bytes));
@@ -58,9 +60,9 @@ fn number(file: &Opened, page: u64) -> u64 {
 /// Reads every page, and says which are in the cache after `f`.
 fn left_after(file: &Opened, f: impl FnOnce()) -> Vec<u64> {
     let pages = file.mapping().pages();
-    (0..pages).for_each(|page| file.mapping().fill(page).unwrap());
+    (0..pages).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
     f();
-    (0..pages).filter(|&page| file.mapping().has_page(page)).collect()
+    (0..pages).filter(|&page| file.mapping().has_page(PageIndex::new(page))).collect()
 }
 
 fn map(process: &Process, file: &Opened, pages: u64) -> u64 {
@@ -71,10 +73,10 @@ fn map(process: &Process, file: &Opened, pages: u64) -> u64 {
 fn clean_pages_of_a_range_go() {
     let world = World::new();
     let (engine, file) = (world.engine(), open(&world, Store::default(), 300, false));
-    assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(2..299), 297)), [0, 1, 299]);
-    assert_eq!(file.drop_clean(2..299), 0);
+    assert_eq!(left_after(&file, || assert_eq!(file.drop_clean((2..299).into()), 297)), [0, 1, 299]);
+    assert_eq!(file.drop_clean((2..299).into()), 0);
     assert_eq!(file.drop_clean(ALL), 3);
-    assert_eq!(file.drop_clean(5..5), 0);
+    assert_eq!(file.drop_clean((5..5).into()), 0);
     engine.trim();
     // The frame of zeroes.
     assert_eq!(world.machine.accounting().frames, 1);
@@ -132,9 +134,9 @@ fn the_only_copy_stays() {
     let memory = open(&world, Zeroes, 3, true);
     assert_eq!(left_after(&memory, || assert_eq!(memory.drop_clean(ALL), 0)), [0, 1, 2]);
     let memfd = Mapping::memfd(world.engine(), 2 * PAGE).unwrap();
-    memfd.fill(1).unwrap();
+    memfd.fill(PageIndex::new(1)).unwrap();
     assert_eq!((memfd.drop_clean(ALL), world.engine().drop_clean(u64::MAX)), (0, 0));
-    assert!(memfd.has_page(1));
+    assert!(memfd.has_page(PageIndex::new(1)));
     drop((memory, memfd));
     world.end();
 }
@@ -147,7 +149,7 @@ struct Meddler {
 }
 
 impl Pager<Machine> for Meddler {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         if let Some(file) = self.file.get() {
             let engine = file.mapping().engine();
             assert_eq!((file.drop_clean(ALL), engine.drop_clean(u64::MAX)), (0, 0));
@@ -162,12 +164,12 @@ fn nobody_waits_for_a_pager() {
     let world = World::new();
     let meddler = Meddler::default();
     let file = open(&world, meddler.clone(), 3, false);
-    file.mapping().fill(0).unwrap();
+    file.mapping().fill(PageIndex::new(0)).unwrap();
     assert!(meddler.file.set(file.clone()).is_ok());
-    file.mapping().fill(1).unwrap();
+    file.mapping().fill(PageIndex::new(1)).unwrap();
     assert_eq!(meddler.asked.load(SeqCst), 1);
-    assert!(file.mapping().has_page(0));
-    assert_eq!(file.mapping().fill(3), Err(FillError::BeyondEnd));
+    assert!(file.mapping().has_page(PageIndex::new(0)));
+    assert_eq!(file.mapping().fill(PageIndex::new(3)), Err(FillError::BeyondEnd));
     // The pager has the file, and the file its pager.
     file.mapping().truncate(0).unwrap();
     core::mem::forget(world);
@@ -180,10 +182,10 @@ fn the_engine_asks_its_files_in_turn() {
     let cached = |files: &[Opened]| {
         files
             .iter()
-            .map(|file| (0..10).filter(|&page| file.mapping().has_page(page)).count())
+            .map(|file| (0..10).filter(|&page| file.mapping().has_page(PageIndex::new(page))).count())
             .collect::<Vec<_>>()
     };
-    let fill = |file: &Opened| (0..10).for_each(|page| file.mapping().fill(page).unwrap());
+    let fill = |file: &Opened| (0..10).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
     assert_eq!(engine.drop_clean(1), 0);
     let mut files: Vec<_> = (0..4).map(|_| open(&world, Disk, 10, false)).collect();
     files.iter().for_each(fill);

@@ -3,7 +3,7 @@
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{
-    PAGE_SIZE,
+    PAGE_SIZE, PageIndex, PageRange,
     counted::Counted,
     engine::{Config, Engine},
     error::MunmapError,
@@ -50,7 +50,8 @@ impl Disk {
 }
 
 impl Pager<Machine> for Disk {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         if self.broken.load(SeqCst) {
             return Err(IoError);
         }
@@ -59,7 +60,8 @@ impl Pager<Machine> for Disk {
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         if self.broken.load(SeqCst) {
             return Err(IoError);
         }
@@ -70,9 +72,9 @@ impl Pager<Machine> for Disk {
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
+    fn discard(&self, pages: PageRange) {
         let mut on_disk = self.pages.lock().unwrap();
-        for index in pages {
+        for index in pages.numbers() {
             on_disk.insert(index, 0);
         }
     }
@@ -162,7 +164,7 @@ fn one_fault_maps_what_the_cache_has_around() {
     on_every_design(|world, process, cpu| {
         let file = world.file(64 * PAGE_SIZE);
         for index in 0..64 {
-            file.mapping().fill(index).unwrap();
+            file.mapping().fill(PageIndex::new(index)).unwrap();
         }
         let at = map(process, 64, MapFlags::SHARED, &file, 0);
         let mut faults = 0;
@@ -191,7 +193,7 @@ fn one_fault_maps_what_the_cache_has_around() {
 fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
     on_every_design(|world, process, cpu| {
         let file = world.file(600 * PAGE_SIZE);
-        (0..600).for_each(|index| file.mapping().fill(index).unwrap());
+        (0..600).for_each(|index| file.mapping().fill(PageIndex::new(index)).unwrap());
         let table = 0x7000_0000_0000;
         let at = table + PAGE_SIZE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -335,23 +337,23 @@ fn written_back_once_for_each_time_it_was_stored() {
         let at = map(process, 10, MapFlags::SHARED, &file, 0);
         let writes = || world.disk.writes.load(SeqCst);
         load(process, cpu, at);
-        file.mapping().write_back(0..10).unwrap();
+        file.mapping().write_back((0..10).into()).unwrap();
         assert_eq!(writes(), 0, "nothing was stored");
         for round in 1..4 {
             process.store(cpu, at + PAGE_SIZE, round).unwrap();
             process.store(cpu, at + 3 * PAGE_SIZE, round).unwrap();
-            file.mapping().write_back(0..3).unwrap();
+            file.mapping().write_back((0..3).into()).unwrap();
             assert_eq!((writes(), world.disk.page(1)), (round * 2 - 1, round));
             world.disk.broken.store(true, SeqCst);
-            assert_eq!(file.mapping().write_back(0..10), Err(IoError));
+            assert_eq!(file.mapping().write_back((0..10).into()), Err(IoError));
             world.disk.broken.store(false, SeqCst);
-            file.mapping().write_back(0..10).unwrap();
+            file.mapping().write_back((0..10).into()).unwrap();
             assert_eq!((writes(), world.disk.page(3)), (round * 2, round), "a page that failed stays dirty");
         }
         // A store whose mapping goes before it was written back.
         process.store(cpu, at + 4 * PAGE_SIZE, 44u64).unwrap();
         process.munmap(at, 10 * PAGE_SIZE).unwrap();
-        file.mapping().write_back(0..10).unwrap();
+        file.mapping().write_back((0..10).into()).unwrap();
         assert_eq!(world.disk.page(4), 44);
     });
 }

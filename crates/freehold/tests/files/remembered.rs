@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use freehold::{
-    Pfn,
+    PageIndex, Pfn,
     fault::Access,
     space::{AddressSpace, Advice, RemapFlags},
 };
@@ -37,12 +37,13 @@ impl Store {
 }
 
 impl Pager<Gated> for Store {
-    fn read_page(&self, gated: &Gated, _: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, gated: &Gated, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         gated.zero_frame(frame);
         Ok(())
     }
 
-    fn write_page(&self, gated: &Gated, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, gated: &Gated, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         if index == 0 {
             self.first.pass();
         }
@@ -87,7 +88,7 @@ impl Scene {
             may_go_on.recv().unwrap();
         });
         let file = self.file.clone();
-        let writer = std::thread::spawn(move || file.mapping().write_back(0..2).unwrap());
+        let writer = std::thread::spawn(move || file.mapping().write_back((0..2).into()).unwrap());
         has_begun.recv().unwrap();
         move || {
             go_on.send(()).unwrap();
@@ -125,7 +126,7 @@ const TAKING: &[Taking] = &[
     }),
     ("DONTNEED", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap()),
     ("guards", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap()),
-    ("a write-back", |_, file| file.mapping().write_back(1..2).unwrap()),
+    ("a write-back", |_, file| file.mapping().write_back((1..2).into()).unwrap()),
 ];
 
 fn in_every_way(test: impl Fn(&'static str, Scene, fn(&Space, &Mapped))) {
@@ -148,7 +149,7 @@ fn a_store_before_the_flush_is_not_lost() {
             put_remembered(&space, &mut cpu, 1, 11);
         });
         take(&scene.space, &scene.file);
-        scene.file.mapping().write_back(0..2).unwrap();
+        scene.file.mapping().write_back((0..2).into()).unwrap();
         assert_eq!(scene.store.word(1), Some(11), "{what}: a store is lost");
         scene.end();
     });
@@ -167,7 +168,7 @@ fn a_store_before_is_written_back_beside() {
         let (file, store) = (scene.file.clone(), scene.store.clone());
         scene.gated.flush.put(move || {
             // On a thread of its own: this one may have locks.
-            std::thread::spawn(move || file.mapping().write_back(1..2).unwrap()).join().unwrap();
+            std::thread::spawn(move || file.mapping().write_back((1..2).into()).unwrap()).join().unwrap();
             assert_eq!(store.word(1), Some(11), "{what}: a store is missed");
         });
         take(&scene.space, &scene.file);

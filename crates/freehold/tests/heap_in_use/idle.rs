@@ -3,7 +3,7 @@
 
 use super::{bytes_in_use, one_at_a_time};
 use freehold::{
-    PAGE_SIZE,
+    PAGE_SIZE, PageIndex,
     counted::Counted,
     engine::{Config, Engine},
     object::{File, FileAccess, IoError, Mapping, Pager},
@@ -22,7 +22,7 @@ const KEPT: isize = 256 << 10;
 struct Nothing;
 
 impl Pager<Machine> for Nothing {
-    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
         Ok(())
     }
 }
@@ -48,7 +48,7 @@ fn many_mappings(machine: &Machine, process: &Process, mappings: u64) {
 }
 
 fn read_file(file: &Counted<File<Machine>>, pages: u64) {
-    (0..pages).for_each(|page| file.mapping().fill(page).unwrap());
+    (0..pages).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
 }
 
 /// Bytes of the heap, and frames and tables of the machine.

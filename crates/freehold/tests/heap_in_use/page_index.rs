@@ -2,12 +2,12 @@
 //! again costs nothing in the end.
 
 use super::{bytes_in_use as live, one_at_a_time, support::*};
-use freehold::hugetlb::HugePageSize;
+use freehold::{PageIndex, hugetlb::HugePageSize};
 
 struct Broken;
 
 impl Pager<Machine> for Broken {
-    fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
         Err(IoError)
     }
 }
@@ -45,8 +45,8 @@ fn what_is_cut_off_costs_nothing() {
     let huge = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 1 << 50, false).unwrap();
     let start = live();
     for place in 0..PLACES {
-        assert!(broken.fill(place * 64).is_err(), "it cannot be read");
-        assert!(huge.fill(place * 64).is_err(), "the pool is empty");
+        assert!(broken.fill(PageIndex::new(place * 64)).is_err(), "it cannot be read");
+        assert!(huge.fill(PageIndex::new(place * 64)).is_err(), "the pool is empty");
     }
     let kept = live() - start;
     assert!(kept < 16384, "{kept} bytes after pages that could not be had");

@@ -6,6 +6,7 @@
 use super::*;
 use crate::support::{Counted, File, FileAccess, Machine, Mapping};
 use freehold::{
+    PageIndex,
     engine::{SharedBlocks, SharedHuge},
     fault::FaultError,
     object::Segment,
@@ -65,7 +66,7 @@ fn mapped(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
 /// Pages that are in the file's cache.
 fn cached(file: &File<Machine>) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
-    for page in (0..file.mapping().pages()).filter(|page| file.mapping().has_page(*page)) {
+    for page in (0..file.mapping().pages()).filter(|page| file.mapping().has_page(PageIndex::new(*page))) {
         match found.last_mut().filter(|last| last.end == page) {
             Some(last) => last.end = page + 1,
             None => found.push(page..page + 1),

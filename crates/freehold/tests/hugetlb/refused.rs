@@ -4,7 +4,7 @@ use super::{
     support::failure::{Failure, at_every_allocation},
     *,
 };
-use freehold::{error::MmapError, object::Seals, space::Limits};
+use freehold::{PageIndex, error::MmapError, object::Seals, space::Limits};
 use freehold_machine::Task;
 
 const POOL: u64 = 4;
@@ -258,7 +258,7 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
         // Pages 2 to 4 come, and go again when there is none for page 5.
         assert_eq!(mapping.allocate(HUGE..6 * HUGE).unwrap_err().errno(), Errno::ENOSPC);
         assert_eq!(mapping.size(), 2 * HUGE);
-        assert!(mapping.has_page(1), "what came inside the file stays");
+        assert!(mapping.has_page(PageIndex::new(1)), "what came inside the file stays");
         assert_eq!((counts(world).free, counts(world).reserved), (POOL - 1, 2));
         assert_eq!(process.load::<u64>(cpu, BASE), Err(FaultError::Bus { addr: BASE }));
         mapping.allocate(HUGE..5 * HUGE).unwrap();

@@ -6,6 +6,7 @@ use crate::support::{
     World, anon, everywhere,
 };
 use freehold::{
+    PageIndex,
     error::{Errno, MadviseError, MmapError, MremapError, UffdError, UffdRegisterError},
     fault::FaultError,
     object::FillError,
@@ -375,6 +376,6 @@ fn the_device_itself() {
         assert_eq!((bytes, device.size()), ([0; 5], 0));
         assert_eq!(device.truncate(PAGE), Err(FillError::Invalid));
         assert_eq!(device.punch(0..PAGE), Err(FillError::Unsupported));
-        assert_eq!(device.fill(0), Err(FillError::BeyondEnd));
+        assert_eq!(device.fill(PageIndex::new(0)), Err(FillError::BeyondEnd));
     });
 }

@@ -7,7 +7,10 @@
 //! show its own place in its own file.
 
 use super::*;
-use freehold::space::{Advice, Counts, Limits, RemapFlags};
+use freehold::{
+    PageIndex,
+    space::{Advice, Counts, Limits, RemapFlags},
+};
 use std::{
     ops::Range,
     sync::{
@@ -29,7 +32,8 @@ impl Closing {
 }
 
 impl Pager<Machine> for Closing {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         platform.zero_frame(frame);
         platform.write_frame(frame, 0, &Closing::word(self.number, index).to_le_bytes());
         Ok(())

@@ -13,6 +13,7 @@
 
 use super::*;
 use freehold::{
+    PageIndex,
     fault::FaultError,
     object::FillError,
     space::{RemapFlags, SyncFlags},
@@ -53,12 +54,12 @@ impl Meddler {
 }
 
 impl Pager<Machine> for Meddler {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         self.react(When::Read);
         Disk.read_page(platform, index, frame)
     }
 
-    fn write_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
         self.react(When::Written);
         Ok(())
     }
@@ -176,7 +177,7 @@ fn a_file_that_unmaps_when_it_is_replaced() {
 fn a_disk_that_fails() {
     struct Broken;
     impl Pager<Machine> for Broken {
-        fn read_page(&self, _: &Machine, _: u64, _: Pfn) -> Result<(), IoError> {
+        fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
             Err(IoError)
         }
     }
@@ -187,8 +188,8 @@ fn a_disk_that_fails() {
             process.mmap(0, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::POPULATE, Some(&file), 0).unwrap();
         for _ in 0..2 {
             assert_eq!(process.store(cpu, at, 1u64), Err(FaultError::Bus { addr: at }));
-            assert_eq!(mapping.fill(0), Err(FillError::Io));
-            assert!(!mapping.has_page(0));
+            assert_eq!(mapping.fill(PageIndex::new(0)), Err(FillError::Io));
+            assert!(!mapping.has_page(PageIndex::new(0)));
         }
         assert_eq!(process.rss().total(), 0);
     });

@@ -94,7 +94,7 @@ fn nobody_waits_for_a_walker_with_it() {
             };
             std::thread::spawn(meanwhile).join().unwrap();
         });
-        mapping.write_back(0..1).unwrap();
+        mapping.write_back((0..1).into()).unwrap();
         told.recv().expect("something was flushed").join().unwrap();
         going.check();
         drop((written, going, file, mapping, engine, gated, cpu));

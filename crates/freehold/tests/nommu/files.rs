@@ -1,13 +1,10 @@
 //! Mapped files: text that is shared, copies, and pages in place.
 
 use super::*;
-use freehold::error::MunmapError;
-use std::{
-    ops::Range,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
+use freehold::{PageIndex, PageRange, error::MunmapError};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 
 #[test]
@@ -129,7 +126,7 @@ fn beyond_the_end_of_a_file_are_zeroes() {
 struct Full;
 
 impl Pager<Machine> for Full {
-    fn read_page(&self, platform: &Machine, _: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.write_frame(frame, 0, &[0xff; PAGE as usize]);
         Ok(())
     }
@@ -220,7 +217,7 @@ fn a_file_is_laid_out_written_and_then_mapped() {
     let found: Vec<u64> = (0..4).map(|n| flat.load(at + n * PAGE)).collect();
     assert_eq!((found, flat.frames()), (vec![0, 1, 0, 3], 4));
     assert_eq!(disk.mapping().lay_out(), Ok(()), "only of shared memory");
-    assert!(!disk.mapping().has_page(0));
+    assert!(!disk.mapping().has_page(PageIndex::new(0)));
     file.mapping().truncate(1 << 40).unwrap();
     assert_eq!(file.mapping().lay_out(), Ok(()), "there are pages already");
     let huge = flat.shm(1 << 40);
@@ -238,15 +235,15 @@ struct Rom {
 }
 
 impl Pager<Machine> for Rom {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
-        platform.copy_frame(frame, self.first.add(index));
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        platform.copy_frame(frame, self.first.add(index.get()));
         Ok(())
     }
 
-    fn in_memory(&self, pages: Range<u64>) -> Option<ForeignFrames> {
+    fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         self.asked.fetch_add(1, SeqCst);
-        assert!(pages.start < pages.end && pages.end <= self.pages);
-        Some(foreign(self.first.add(pages.start), pages.end - pages.start))
+        assert!(!pages.is_empty() && pages.end.get() <= self.pages);
+        Some(foreign(self.first.add(pages.start.get()), pages.len()))
     }
 }
 
@@ -324,9 +321,9 @@ fn what_the_descriptor_allows() {
 struct Broken(Arc<AtomicBool>, Mutex<Vec<u64>>);
 
 impl Pager<Machine> for Broken {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
-        self.1.lock().unwrap().push(index);
-        if index == 1 && self.0.load(SeqCst) {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        self.1.lock().unwrap().push(index.get());
+        if index.get() == 1 && self.0.load(SeqCst) {
             return Err(IoError);
         }
         Disk.read_page(platform, index, frame)

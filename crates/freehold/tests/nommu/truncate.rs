@@ -1,11 +1,11 @@
 //! What a file may lose while it is mapped where nothing can stop a program from using it.
 
 use super::*;
-use freehold::{error::Errno, object::FillError};
+use freehold::{PageIndex, error::Errno, object::FillError};
 
 /// The pages in memory.
 fn cached(file: &Opened) -> Vec<u64> {
-    (0..file.mapping().pages()).filter(|index| file.mapping().has_page(*index)).collect()
+    (0..file.mapping().pages()).filter(|index| file.mapping().has_page(PageIndex::new(*index))).collect()
 }
 
 #[test]

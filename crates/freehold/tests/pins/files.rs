@@ -1,7 +1,7 @@
 //! Pins of pages of files: who is told of stores, what is refused for long, what truncation takes.
 
 use super::*;
-use freehold::object::Zeroes;
+use freehold::{PageIndex, object::Zeroes};
 use std::{
     sync::{Arc, Mutex, atomic::AtomicBool, atomic::Ordering::SeqCst},
     thread,
@@ -12,11 +12,12 @@ use support::storage::Storage;
 struct Noting(Arc<Mutex<Vec<(u64, u64)>>>);
 
 impl Pager<Machine> for Noting {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         Disk.read_page(platform, index, frame)
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         let mut bytes = [0; 8];
         platform.read_frame(frame, 0, &mut bytes);
         self.0.lock().unwrap().push((index, u64::from_le_bytes(bytes)));
@@ -38,23 +39,23 @@ fn unpinning_says_that_a_page_was_written() {
         map(process, &file, MapFlags::SHARED);
         let written = || std::mem::take(&mut *written.lock().unwrap());
         let pins = process.pin_user_pages(BASE + PAGE, 2, WRITE).unwrap();
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), [(1, Disk::number(1)), (2, Disk::number(2))], "about to be stored to");
         // Past everybody's knowledge, as a device does.
         world.machine.write_frame(pins.frames()[0], 0, &5u64.to_le_bytes());
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), []);
         pins.unpin_dirty();
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), [(1, 5), (2, Disk::number(2))]);
         // The kernel's own stores are known at once; and reading is not writing.
         let pins = process.pin_user_pages(BASE + PAGE, 2, WRITE).unwrap();
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         written();
         put(&pins, 1, 6);
         drop(pins);
         process.pin_user_pages(BASE, 4, READ).unwrap().unpin_dirty();
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), [(2, 6)]);
         assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(6u64));
     });

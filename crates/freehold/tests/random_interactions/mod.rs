@@ -8,6 +8,7 @@ mod storm;
 
 use crate::support::{storage::Storage, *};
 use freehold::{
+    PageIndex, PageRange,
     access::AccessMode,
     engine::HugePages,
     error::MadviseError,
@@ -46,7 +47,8 @@ const TRAPPED: u64 = u64::from_le_bytes(TRAP);
 struct Store(Arc<Mutex<BTreeMap<u64, Vec<u8>>>>);
 
 impl Pager<Machine> for Store {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         platform.zero_frame(frame);
         if let Some(bytes) = self.0.lock().unwrap().get(&index) {
             platform.write_frame(frame, 0, bytes);
@@ -54,15 +56,16 @@ impl Pager<Machine> for Store {
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         let mut bytes = vec![0; PAGE as usize];
         platform.read_frame(frame, 0, &mut bytes);
         self.0.lock().unwrap().insert(index, bytes);
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
-        self.0.lock().unwrap().retain(|index, _| !pages.contains(index));
+    fn discard(&self, pages: PageRange) {
+        self.0.lock().unwrap().retain(|index, _| !pages.numbers().contains(index));
     }
 }
 
@@ -396,7 +399,7 @@ impl Run {
         let which = self.pick(4) as usize;
         let known = &mut self.files[which];
         // Losses are told here; they are known.
-        let _ = known.file.mapping().write_back(0..u64::MAX);
+        let _ = known.file.mapping().write_back(PageRange::ALL);
         known.stored.clone_from(&known.words);
     }
 
@@ -433,7 +436,9 @@ impl Run {
             .filter(|(who, at)| self.anon_vma[*who].0.frame_at(*at) == Some(pfn))
             .collect();
         let cached = |run: &Self| {
-            place.file.is_some_and(|(which, index)| run.files[which].file.mapping().has_page(index))
+            place
+                .file
+                .is_some_and(|(which, index)| run.files[which].file.mapping().has_page(PageIndex::new(index)))
         };
         let before = cached(self);
         let advised = self.pick(2) == 0;

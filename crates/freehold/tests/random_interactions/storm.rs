@@ -1,6 +1,7 @@
 //! All of it from several threads at once.
 
 use super::*;
+use freehold::PageRange;
 use std::thread;
 
 /// The same calls, and others, from several threads at once: nothing is compared but what processes and files
@@ -88,7 +89,7 @@ impl Storm<'_> {
             12 => drop(process.madvise(at, len, Advice::DontNeed)),
             13 => drop(mapping.truncate(index * PAGE + value)),
             14 => drop(mapping.punch(index * PAGE..index * PAGE + len)),
-            15 => drop(mapping.write_back(0..u64::MAX)),
+            15 => drop(mapping.write_back(PageRange::ALL)),
             16 => drop(mapping.write_at(index * PAGE + PAGE / 2, &[2; 16])),
             17 => {
                 let offset = index * PAGE + PLACE;

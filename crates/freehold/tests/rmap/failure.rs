@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use freehold::{
+    PageIndex,
     access::AccessMode,
     engine::HugePages,
     error::{AccessError, Errno, MadviseError, MlockError, MsyncError},
@@ -185,7 +186,7 @@ fn a_clean_page_of_a_file_is_read_again() {
         process.msync(shared, PAGE, SyncFlags::SYNC).unwrap();
         let old = process.frame_at(shared).unwrap();
         assert_eq!(world.fail(process, shared), Damage::Dropped);
-        assert!(!file.mapping().has_page(0));
+        assert!(!file.mapping().has_page(PageIndex::new(0)));
         process.check();
         for at in [shared, private] {
             assert_eq!(load(process, cpu, at), Ok(Disk::number(0)));

@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use freehold::{
+    PageRange,
     engine::HugePages,
     rmap::MigrateError,
     space::{Advice, RemapFlags},
@@ -152,7 +153,7 @@ fn a_long_walk_lets_others_have_the_lock() {
     let holds = || world.engine().file_lock_stats().unwrap().read.held.count();
     touched.iter().for_each(|n| process.store(&mut cpu, at + n * PAGE, 7u64).unwrap());
     let before = holds();
-    file.mapping().write_back(0..1 << 20).unwrap();
+    file.mapping().write_back((0..1 << 20).into()).unwrap();
     // A part for each group of pages in the cache, however much is mapped.
     assert!((3..20).contains(&(holds() - before)), "{} holds", holds() - before);
     assert!(touched.iter().all(|n| process.load(&mut cpu, at + n * PAGE) == Ok(7u64)));
@@ -275,7 +276,7 @@ fn the_largest_file_is_cut_and_written_back() {
         }
         let over = process.mmap(0, 16 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
         assert_eq!((process.load(cpu, over), process.load(cpu, over + 5 * PAGE)), (Ok(1u64), Ok(3u64)));
-        mapping.write_back(0..u64::MAX).unwrap();
+        mapping.write_back(PageRange::ALL).unwrap();
         for n in 0..places.len() as u64 {
             let frame = process.frame_at(BASE + n * PAGE).unwrap();
             assert_eq!(world.engine().mkclean(frame), Ok(0), "the right to write went");

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use freehold::{
+    PageIndex,
     engine::HugePages,
     nommu::{NoMmuSpace, Regions},
     object::{FillError, Zeroes},
@@ -18,14 +19,16 @@ use std::{
 struct Store(Arc<Mutex<BTreeMap<u64, u64>>>);
 
 impl Pager<Machine> for Store {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         platform.zero_frame(frame);
         let kept = self.kept(index).unwrap_or(Disk::number(index));
         platform.write_frame(frame, 0, &kept.to_le_bytes());
         Ok(())
     }
 
-    fn write_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let index = index.get();
         let mut bytes = [0; 8];
         platform.read_frame(frame, 0, &mut bytes);
         self.0.lock().unwrap().insert(index, u64::from_le_bytes(bytes));
@@ -75,7 +78,7 @@ fn a_page_of_a_file_is_unmapped_everywhere() {
         process.check();
         other.check();
         // What was stored is known to the file, and the page is still its page.
-        file.mapping().write_back(0..4).unwrap();
+        file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(store.kept(0), Some(5));
         assert_eq!((other.load(cpu, elsewhere), process.load(cpu, private + PAGE)), (Ok(5u64), Ok(9u64)));
         assert_eq!(other.frame_at(elsewhere), Some(page));
@@ -118,7 +121,7 @@ fn a_clean_page_hears_of_the_next_store() {
         assert_eq!(world.engine().mkclean(page), Ok(2));
         assert_eq!(world.engine().mkclean(page), Ok(0), "both entries are clean");
         // Nothing was lost by it, and the next store is noticed, though this CPU remembers that it may write.
-        file.mapping().write_back(0..1).unwrap();
+        file.mapping().write_back((0..1).into()).unwrap();
         assert_eq!(store.kept(0), Some(2));
         process.store(cpu, one, 4u64).unwrap();
         process.store(cpu, private, 5u64).unwrap();
@@ -199,7 +202,7 @@ fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
             assert_eq!(world.engine().migrate(pages[0]), Err(MigrateError::Busy));
             assert_eq!(world.engine().soft_offline(pages[0]), Err(OfflineError::Busy));
             assert_eq!(world.engine().memory_failure(pages[0]), Err(OfflineError::Busy));
-            assert!(mapping.has_page(0));
+            assert!(mapping.has_page(PageIndex::new(0)));
             assert_eq!((process.load(cpu, at), world.engine().entries_of(pages[0])), (Ok(1u64), 1));
             assert_eq!(mapping.punch(0..PAGE), Err(FillError::Busy));
         }
@@ -208,7 +211,7 @@ fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
         assert_eq!((world.engine().entries_of(pages[0]), process.frame_at(at)), (0, None));
         assert_eq!((process.load(cpu, at), process.load(cpu, at + PAGE)), (Ok(0u64), Ok(2u64)));
         mapping.truncate(PAGE).unwrap();
-        assert_eq!((world.engine().entries_of(pages[1]), mapping.has_page(1)), (0, false));
+        assert_eq!((world.engine().entries_of(pages[1]), mapping.has_page(PageIndex::new(1))), (0, false));
         assert!(process.load::<u64>(cpu, at + PAGE).is_err());
     });
 }

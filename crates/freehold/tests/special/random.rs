@@ -80,7 +80,7 @@ impl Player<'_> {
             )),
             9 => drop(process.set_policy(at..at + len, dice.roll(2))),
             10 => drop(process.mlock2(at, len, LockFlags::ONFAULT)),
-            _ => self.file.mapping().revoke(dice.roll(PAGES)..PAGES, dice.roll(2) > 0),
+            _ => self.file.mapping().revoke((dice.roll(PAGES)..PAGES).into(), dice.roll(2) > 0),
         }
     }
 

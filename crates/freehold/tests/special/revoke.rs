@@ -37,7 +37,7 @@ fn frames_go_from_everybody() {
                 }
                 assert_eq!(child.load(cpu, BASE + 2 * PAGE), Ok(Board::number(2)));
                 board.manner().gone.extend([1, 2]);
-                file.mapping().revoke(1..3, copies);
+                file.mapping().revoke((1..3).into(), copies);
                 for (space, at) in [(process, moved), (&child, BASE), (process, private)] {
                     for page in [1, 2] {
                         let at = at + page * PAGE;
@@ -77,7 +77,7 @@ fn an_answer_that_is_old_is_not_used() {
             let (mapping, weak) = (file.mapping().clone(), Arc::downgrade(&board));
             board.inside(hook, move || {
                 weak.upgrade().unwrap().manner().exchanged = 4;
-                mapping.revoke(0..PAGES, true);
+                mapping.revoke((0..PAGES).into(), true);
             });
             process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
             process.store(cpu, BASE + PAGE, 9u64).unwrap();
@@ -130,7 +130,7 @@ fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<M
     let weak = Arc::downgrade(board);
     board.inside(hook, move || {
         assert!(round < 10_000, "nobody looked for a signal");
-        mapping.revoke(0..PAGES, true);
+        mapping.revoke((0..PAGES).into(), true);
         always_old(&weak.upgrade().unwrap(), hook, mapping.clone(), round + 1);
     });
 }
@@ -181,7 +181,7 @@ fn nobody_sees_a_frame_that_is_gone() {
                         world.machine.write_frame(board.frame(now + page), 0, &page.to_le_bytes());
                     }
                     board.manner().exchanged = now;
-                    file.mapping().revoke(0..PAGES, true);
+                    file.mapping().revoke((0..PAGES).into(), true);
                     for page in 0..4 {
                         world.machine.write_frame(board.frame(old + page), 0, &[0xff; 8]);
                     }

@@ -3,6 +3,7 @@
 
 use super::*;
 use freehold::{
+    PageIndex,
     access::AccessMode as As,
     error::{MmapError, MremapError, MunmapError},
     object::{Frames, HookFault, Special, VmOps, VmaInfo},
@@ -45,8 +46,14 @@ impl VmOps<Machine> for Text {
         Ok(())
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
-        if pgoff < 2 { Ok(foreign(self.board.frame(pgoff), 1)) } else { Err(HookFault::Bus) }
+    fn fault(
+        &self,
+        _: &Mmu<X86_4>,
+        _: &VmaInfo,
+        pgoff: PageIndex,
+        _: bool,
+    ) -> Result<ForeignFrames, HookFault> {
+        if pgoff.get() < 2 { Ok(foreign(self.board.frame(pgoff.get()), 1)) } else { Err(HookFault::Bus) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use freehold::{
+    PageIndex,
     error::{MmapError, MremapError},
     object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
     platform::{FramePurpose, FrameRequest},
@@ -183,7 +184,7 @@ impl Driver<Machine> for OpenBoard {
                 if page == fails_at {
                     return Err(MmapError::NotReady);
                 }
-                let first = board.frame(request.vma().pgoff + page + manner.exchanged);
+                let first = board.frame(request.vma().pgoff.get() + page + manner.exchanged);
                 request.map_frames(page, foreign(first, 1))?;
             }
         }
@@ -228,10 +229,17 @@ impl VmOps<Machine> for Mapped {
         Ok(())
     }
 
-    fn fault(&self, _: &Mmu<X86_4>, vma: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
+    fn fault(
+        &self,
+        _: &Mmu<X86_4>,
+        vma: &VmaInfo,
+        pgoff: PageIndex,
+        _: bool,
+    ) -> Result<ForeignFrames, HookFault> {
         assert!((vma.pgoff..vma.pgoff + vma.pages()).contains(&pgoff));
         self.board.counts.faults.fetch_add(1, SeqCst);
         let manner = self.board.manner().clone();
+        let pgoff = pgoff.get();
         let found = if pgoff >= PAGES || manner.gone.contains(&pgoff) {
             Err(HookFault::Bus)
         } else {
@@ -245,9 +253,9 @@ impl VmOps<Machine> for Mapped {
         self.board.manner().notified
     }
 
-    fn mkwrite(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: u64) -> Result<(), HookFault> {
+    fn mkwrite(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         self.board.counts.writes.fetch_add(1, SeqCst);
-        let gone = self.board.manner().gone.contains(&pgoff);
+        let gone = self.board.manner().gone.contains(&pgoff.get());
         self.board.enter("mkwrite");
         if gone { Err(HookFault::Segv) } else { Ok(()) }
     }

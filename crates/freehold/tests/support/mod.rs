@@ -11,6 +11,7 @@ pub mod storage;
 
 // The engine on this machine is compiled with that crate, once for all test programs: they take seconds less
 // to build.
+use freehold::PageIndex;
 pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
@@ -48,9 +49,9 @@ impl Disk {
 }
 
 impl Pager<Machine> for Disk {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
-        platform.write_frame(frame, 0, &Disk::number(index).to_le_bytes());
+        platform.write_frame(frame, 0, &Disk::number(index.get()).to_le_bytes());
         Ok(())
     }
 }

@@ -5,7 +5,10 @@ use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,
     foreign,
 };
-use freehold::platform::{FramePurpose, FrameRequest};
+use freehold::{
+    PageIndex, PageRange,
+    platform::{FramePurpose, FrameRequest},
+};
 use freehold_machine::exempt;
 use std::{
     collections::BTreeMap,
@@ -89,13 +92,13 @@ impl Storage {
 struct Device(Storage);
 
 impl Pager<Machine> for Device {
-    fn read_page(&self, platform: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.copy_frame(frame, self.direct_access(platform, index)?.first());
         Ok(())
     }
 
-    fn direct_access(&self, platform: &Machine, index: u64) -> Result<ForeignFrames, IoError> {
-        let mut state = self.0.state();
+    fn direct_access(&self, platform: &Machine, index: PageIndex) -> Result<ForeignFrames, IoError> {
+        let (mut state, index) = (self.0.state(), index.get());
         if state.broken {
             return Err(IoError);
         }
@@ -111,10 +114,11 @@ impl Pager<Machine> for Device {
         Ok(foreign(frame[0], 1))
     }
 
-    fn write_page(&self, _: &Machine, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, _: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         if self.0.state().broken {
             return Err(IoError);
         }
+        let index = index.get();
         assert_eq!(self.0.frame(index), Some(frame));
         let word = self.0.word(index);
         let mut state = self.0.state();
@@ -125,8 +129,8 @@ impl Pager<Machine> for Device {
         Ok(())
     }
 
-    fn discard(&self, pages: Range<u64>) {
-        for index in pages {
+    fn discard(&self, pages: PageRange) {
+        for index in pages.numbers() {
             let gone = self.0.state().frames.remove(&index);
             if let Some(frame) = gone {
                 self.0.free(frame);

@@ -7,6 +7,7 @@ use super::{
     support::{failure::Failure, heap::last_refused, *},
 };
 use freehold::{
+    PageIndex,
     object::{Frames, Segment, Special},
     platform::{FramePurpose, FrameRequest},
 };
@@ -121,7 +122,9 @@ impl Stage {
     /// All that the scene had is back; but memory that has failed, and what other processors keep of what
     /// they were given.
     pub fn check_that_all_is_back(&mut self) {
-        if self.segment.is_removed() || (0..4).any(|index| self.segment.mapping().has_page(index)) {
+        if self.segment.is_removed()
+            || (0..4).any(|index| self.segment.mapping().has_page(PageIndex::new(index)))
+        {
             self.segment = Segment::new(self.world.engine(), 7, 4 * PAGE).unwrap();
         }
         self.give_frames_back();

@@ -7,6 +7,7 @@ use super::{
     *,
 };
 use freehold::{
+    PageIndex,
     access::PinFlags,
     hugetlb::HugePageSize,
     object::{Seals, Zeroes},
@@ -325,7 +326,7 @@ fn registered_shmem(s: &mut Scene, mode: RegisterMode) {
     let mapping = Mapping::new(s.world.engine(), Zeroes, 12 * PAGE, true).unwrap();
     s.file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
     of_file(s, MapFlags::SHARED);
-    mapping.fill(5).unwrap();
+    mapping.fill(PageIndex::new(5)).unwrap();
     register(s, mode);
     if mode.contains(WP) {
         s.uffd.write_protect(s.at(3), 2 * s.unit, freehold::uffd::ProtectMode::WP).unwrap();

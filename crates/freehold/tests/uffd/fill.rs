@@ -2,6 +2,7 @@
 
 use super::*;
 use freehold::{
+    PageIndex,
     error::{Errno, PopulateError},
     space::Advice,
 };
@@ -116,7 +117,7 @@ fn shared_memory() {
         assert_eq!(uffd.copy(BASE, &bytes(50), WAKE), Ok(PAGE));
         assert_eq!(uffd.zeropage(page(1), PAGE, WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(16)), Ok(50u64));
-        assert!(file.mapping().has_page(1) && !file.mapping().has_page(2));
+        assert!(file.mapping().has_page(PageIndex::new(1)) && !file.mapping().has_page(PageIndex::new(2)));
         // Already in the cache: nobody is missing it, and it cannot be put there.
         process.store(cpu, page(18), 60u64).unwrap();
         assert_eq!(uffd.copy(page(2), &bytes(1), WAKE), Err(UffdError::Present));
@@ -136,7 +137,7 @@ fn shared_memory() {
             assert_eq!(uffd.copy(page(8), &bytes(70), WAKE), Ok(PAGE));
         });
         assert_eq!(read, 70);
-        assert!(!file.mapping().has_page(0));
+        assert!(!file.mapping().has_page(PageIndex::new(0)));
         assert_eq!(process.load(cpu, page(9)), Ok(0u64), "the file has it");
     });
 }

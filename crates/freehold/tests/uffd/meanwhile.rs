@@ -2,7 +2,10 @@
 //! not heard of the change.
 
 use super::{gate::Gated, *};
-use freehold::space::{AddressSpace, Advice};
+use freehold::{
+    PageIndex,
+    space::{AddressSpace, Advice},
+};
 use std::{sync::Arc, sync::mpsc::channel, thread};
 
 /// COPY and a hole that is punched: the pager's page must not come into the hole behind the pager's back.
@@ -32,7 +35,7 @@ fn shared_memory_is_not_filled_once_a_change_has_begun() {
             tell.send(hole).unwrap();
         });
         assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Err(UffdError::Changing), "{locking:?}");
-        assert!(!mapping.has_page(0), "{locking:?}: nothing was put");
+        assert!(!mapping.has_page(PageIndex::new(0)), "{locking:?}: nothing was put");
         let hole = hear.recv().unwrap();
         assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (BASE..page(1))));
         hole.join().unwrap().unwrap();

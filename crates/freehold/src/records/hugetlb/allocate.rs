@@ -7,6 +7,7 @@ use crate::{
 };
 use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::{PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file
@@ -31,16 +32,15 @@ impl<P: Platform> Mapping<P> {
         let end = end.ok_or(FillError::BeyondEnd)?;
         let (old, shift) = (self.size(), self.page_shift());
         self.may_resize(end.max(old))?;
-        let (from, to, inside) = (bytes.start >> shift, end >> shift, old >> shift);
-        (from..to.min(inside)).try_for_each(|index| self.fill(index))?;
+        let [from, to, inside] = [bytes.start, end, old].map(|byte| PageIndex::new(byte >> shift));
+        PageRange::new(from, to.min(inside)).into_iter().try_for_each(|index| self.fill(index))?;
         // Which of the pages beyond the end were not reserved before.
-        let (mut beyond, fresh) = (from.max(inside)..to, IndexSet::new());
-        while beyond.start < beyond.end {
-            if let Err(error) = self.fill_beyond(huge, beyond.start, &fresh) {
-                self.take_back(huge, from.max(inside)..beyond.start + 1, &fresh);
+        let (first, fresh) = (from.max(inside), IndexSet::new());
+        for index in PageRange::new(first, to) {
+            if let Err(error) = self.fill_beyond(huge, index, &fresh) {
+                self.take_back(huge, PageRange::new(first, index + 1), &fresh);
                 return Err(error);
             }
-            beyond.start += 1;
         }
         if end > old {
             self.publish_size(end);
@@ -50,9 +50,9 @@ impl<P: Platform> Mapping<P> {
 
     /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was
     /// not reserved before.
-    fn fill_beyond(&self, huge: &HugeFile, index: u64, fresh: &IndexSet) -> Result<(), FillError> {
+    fn fill_beyond(&self, huge: &HugeFile, index: PageIndex, fresh: &IndexSet) -> Result<(), FillError> {
         if !huge.reserves.is_reserved::<P>(index) {
-            fresh.insert::<P>(index..index + 1)?;
+            fresh.insert::<P>(PageRange::one(index))?;
         }
         loop {
             let made = self.fill_huge(&self.invalidate.read_killable()?, huge, index);
@@ -65,9 +65,9 @@ impl<P: Platform> Mapping<P> {
 
     /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was
     /// never published.
-    fn take_back(&self, huge: &HugeFile, pages: Range<u64>, fresh: &IndexSet) {
+    fn take_back(&self, huge: &HugeFile, pages: PageRange, fresh: &IndexSet) {
         let pages_go = self.invalidate.write();
-        for index in pages.clone() {
+        for index in pages {
             let Some(word) = self.word(&pages_go, index) else { continue };
             // Relaxed: words change under `invalidate`, which is held for writing.
             let old = Word(word.load(Relaxed));

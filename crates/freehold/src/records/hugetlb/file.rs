@@ -21,6 +21,7 @@ use freehold_sync::{
         Ordering::{Relaxed, Release},
     },
 };
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// What a file of huge pages has besides.
 pub(crate) struct HugeFile {
@@ -42,7 +43,7 @@ impl HugeFile {
     }
 
     /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
-    pub fn cut<P: Platform>(&self, engine: &Engine<P>, range: Range<u64>, pages: u64) {
+    pub fn cut<P: Platform>(&self, engine: &Engine<P>, range: PageRange, pages: u64) {
         self.reserves.cut(engine, self.size, range, pages);
     }
 
@@ -99,7 +100,7 @@ impl<P: Platform> Reserving<'_, P> {
     /// The pool has not so many, or no memory; nothing was reserved.
     pub fn reserve(&self, bytes: Range<u64>, reserved: bool, enlarge: bool) -> Result<(), FillError> {
         let (mapping, shift) = (self.mapping, self.mapping.page_shift());
-        let pages = bytes.start >> shift..bytes.end >> shift;
+        let pages = (bytes.start >> shift..bytes.end >> shift).into();
         if reserved && !self.huge.reserves.reserve(mapping.engine(), self.huge.size, pages)? {
             return Err(FillError::NoHugePages);
         }
@@ -150,7 +151,7 @@ impl<P: Platform> Mapping<P> {
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         huge: &HugeFile,
-        index: u64,
+        index: PageIndex,
     ) -> Result<(), NotMade> {
         let engine = self.engine();
         let _maker = engine.hugetlb.fault_mutex(self, index);
@@ -182,7 +183,7 @@ impl<P: Platform> Mapping<P> {
         };
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
-        frame.init_cache(self.cache_page(), index << (level.shift() - PAGE_SHIFT));
+        frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
         engine.platform().zero_frames(first, level.frames());
         // Release pairs with the acquire in `lookup`: record and contents are seen.
@@ -215,7 +216,7 @@ impl<P: Platform> Mapping<P> {
             let start = (at % PAGE_SIZE) as usize;
             let part = (PAGE_SIZE as usize - start).min(len - done);
             let piece = &mut out[done..done + part];
-            match self.get_page(at >> self.page_shift()) {
+            match self.get_page(PageIndex::new(at >> self.page_shift())) {
                 Some(page) => {
                     let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
                     self.engine().platform().read_frame(frame, start, piece);
@@ -229,7 +230,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Zeroes bytes within one page, if it is there.
     pub(crate) fn zero_part_huge(&self, bytes: Range<u64>) {
-        let Some(page) = self.get_page(bytes.start >> self.page_shift()) else { return };
+        let Some(page) = self.get_page(PageIndex::new(bytes.start >> self.page_shift())) else { return };
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);

@@ -3,23 +3,23 @@
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
-use core::ops::Range;
 use freehold_sync::{Rank, SpinGuard, SpinLock};
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// The set. Each call is one step for all others.
 pub(crate) struct IndexSet {
     /// Ascending, none empty, none touching the next.
-    runs: SpinLock<Vec<Range<u64>>>,
+    runs: SpinLock<Vec<PageRange>>,
 }
 
-type Runs<'s, P> = SpinGuard<'s, Vec<Range<u64>>, P>;
+type Runs<'s, P> = SpinGuard<'s, Vec<PageRange>, P>;
 
 /// The runs, locked, with room for one more.
 struct Roomy<'s, P: Platform> {
     runs: Runs<'s, P>,
     /// What they lay in before, or room that was not needed: freed after the lock, in the order of these
     /// fields.
-    _spent: Vec<Range<u64>>,
+    _spent: Vec<PageRange>,
 }
 
 impl IndexSet {
@@ -29,14 +29,14 @@ impl IndexSet {
     }
 
     /// Whether `index` is in it.
-    pub fn contains<P: Platform>(&self, index: u64) -> bool {
+    pub fn contains<P: Platform>(&self, index: PageIndex) -> bool {
         let runs = self.runs.lock::<P>();
         let at = runs.partition_point(|run| run.end <= index);
         runs.get(at).is_some_and(|run| run.start <= index)
     }
 
     /// How many offsets of `range` are in it.
-    pub fn count<P: Platform>(&self, range: Range<u64>) -> u64 {
+    pub fn count<P: Platform>(&self, range: PageRange) -> u64 {
         count(&self.runs.lock::<P>(), &range)
     }
 
@@ -45,7 +45,7 @@ impl IndexSet {
     /// # Errors
     ///
     /// No memory; nothing was added.
-    pub fn insert<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
+    pub fn insert<P: Platform>(&self, range: PageRange) -> Result<u64, NoMemory> {
         let mut roomy = self.with_room::<P>()?;
         let runs = &mut *roomy.runs;
         let new = (range.end - range.start) - count(runs, &range);
@@ -54,7 +54,8 @@ impl IndexSet {
         if first == behind {
             runs.insert(first, range);
         } else {
-            let joined = range.start.min(runs[first].start)..range.end.max(runs[behind - 1].end);
+            let (first_start, last_end) = (runs[first].start, runs[behind - 1].end);
+            let joined = PageRange::new(range.start.min(first_start), range.end.max(last_end));
             runs[first] = joined;
             runs.drain(first + 1..behind);
         }
@@ -66,7 +67,7 @@ impl IndexSet {
     /// # Errors
     ///
     /// No memory to cut a run in two; nothing was taken out.
-    pub fn remove<P: Platform>(&self, range: Range<u64>) -> Result<u64, NoMemory> {
+    pub fn remove<P: Platform>(&self, range: PageRange) -> Result<u64, NoMemory> {
         let mut roomy = Roomy { runs: self.runs.lock::<P>(), _spent: Vec::new() };
         if around(&roomy.runs, &range).is_some() && roomy.runs.len() == roomy.runs.capacity() {
             drop(roomy);
@@ -75,7 +76,7 @@ impl IndexSet {
         let runs = &mut *roomy.runs;
         let gone = count(runs, &range);
         if let Some(at) = around(runs, &range) {
-            let rest = range.end..runs[at].end;
+            let rest = PageRange::new(range.end, runs[at].end);
             runs[at].end = range.start;
             runs.insert(at + 1, rest);
             return Ok(gone);
@@ -102,7 +103,7 @@ impl IndexSet {
 
     /// The runs, locked, with room for one more. Memory is asked for without the lock.
     fn with_room<P: Platform>(&self) -> Result<Roomy<'_, P>, NoMemory> {
-        let mut larger: Vec<Range<u64>> = Vec::new();
+        let mut larger: Vec<PageRange> = Vec::new();
         loop {
             let mut runs = self.runs.lock::<P>();
             if runs.len() < runs.capacity() {
@@ -121,13 +122,13 @@ impl IndexSet {
 }
 
 /// The run that reaches beyond both ends of `range`, and would be two without it.
-fn around(runs: &[Range<u64>], range: &Range<u64>) -> Option<usize> {
+fn around(runs: &[PageRange], range: &PageRange) -> Option<usize> {
     let at = runs.partition_point(|run| run.end <= range.start);
     runs.get(at).is_some_and(|run| run.start < range.start && range.end < run.end).then_some(at)
 }
 
-fn count(runs: &[Range<u64>], range: &Range<u64>) -> u64 {
+fn count(runs: &[PageRange], range: &PageRange) -> u64 {
     let first = runs.partition_point(|run| run.end <= range.start);
-    let inside = |run: &Range<u64>| run.end.min(range.end) - run.start.max(range.start);
+    let inside = |run: &PageRange| run.end.min(range.end) - run.start.max(range.start);
     runs[first..].iter().take_while(|run| run.start < range.end).map(inside).sum()
 }

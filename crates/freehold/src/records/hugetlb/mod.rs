@@ -19,6 +19,7 @@ use crate::{
 };
 use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
+use freehold_vmspace::PageIndex;
 use tables::HugetlbVma;
 
 /// Fault mutexes. Few under a checker of schedules, so that different pages meet.
@@ -45,14 +46,14 @@ impl<P: Platform> Hugetlb<P> {
 
     /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private
     /// copy of it.
-    pub fn fault_mutex(&self, mapping: &Mapping<P>, index: u64) -> RwSemWriteGuard<'_, P> {
+    pub fn fault_mutex(&self, mapping: &Mapping<P>, index: PageIndex) -> RwSemWriteGuard<'_, P> {
         self.mutexes[mutex_of(core::ptr::from_ref(mapping).addr(), index)].0.write()
     }
 }
 
 /// The one hash (hazard C-28), by Fibonacci's number.
-fn mutex_of(mapping: usize, index: u64) -> usize {
-    let key = (mapping as u64 >> 6).wrapping_add(index);
+fn mutex_of(mapping: usize, index: PageIndex) -> usize {
+    let key = (mapping as u64 >> 6).wrapping_add(index.get());
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % MUTEXES
 }
 

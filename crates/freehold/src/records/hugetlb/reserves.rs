@@ -21,7 +21,7 @@ use crate::{
     platform::Platform,
     vma::Vma,
 };
-use core::ops::Range;
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// What of a private owner's reservations is used up.
 pub(crate) struct Reserves {
@@ -37,7 +37,7 @@ impl Reserves {
 
     /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for
     /// writing.
-    pub fn is_reserved<P: Platform>(&self, index: u64) -> bool {
+    pub fn is_reserved<P: Platform>(&self, index: PageIndex) -> bool {
         !self.used.contains::<P>(index)
     }
 
@@ -47,8 +47,8 @@ impl Reserves {
     /// # Errors
     ///
     /// No memory.
-    pub fn use_up<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
-        self.used.insert::<P>(index..index + 1).map(drop)
+    pub fn use_up<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
+        self.used.insert::<P>(PageRange::one(index)).map(drop)
     }
 
     /// The reservation stands again.
@@ -56,15 +56,15 @@ impl Reserves {
     /// # Errors
     ///
     /// No memory; it does not.
-    pub fn renew<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
-        self.used.remove::<P>(index..index + 1).map(drop)
+    pub fn renew<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
+        self.used.remove::<P>(PageRange::one(index)).map(drop)
     }
 }
 
 /// Offsets of the file, in its pages, that `vma` maps, one of huge pages.
-pub(super) fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> Range<u64> {
+pub(super) fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> PageRange {
     let shift = size.level().shift() - PAGE_SHIFT;
-    vma.pgoff() >> shift..(vma.pgoff() + vma.pages()) >> shift
+    PageRange::new(vma.pgoff().block(shift), (vma.pgoff() + vma.pages()).block(shift))
 }
 
 /// Reservations of pages for a private mapping that is being made; they go back unless they are handed over.
@@ -112,7 +112,7 @@ impl<P: Platform> Vma<P> {
         let Some(own) = self.hugetlb() else { return };
         let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
         let range = indices(self, size);
-        let left = range.end - range.start - reserves.used.count::<P>(range);
+        let left = range.len() - reserves.used.count::<P>(range);
         engine.huge_pool(size).unreserve(engine.platform(), left);
     }
 }
@@ -129,7 +129,7 @@ impl FileReserves {
     }
 
     /// Whether a page is reserved for this offset, which has none. With the fault mutex of the page.
-    pub fn is_reserved<P: Platform>(&self, index: u64) -> bool {
+    pub fn is_reserved<P: Platform>(&self, index: PageIndex) -> bool {
         self.offsets.contains::<P>(index)
     }
 
@@ -138,8 +138,8 @@ impl FileReserves {
     /// # Errors
     ///
     /// No memory.
-    pub fn add_page<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
-        self.offsets.insert::<P>(index..index + 1).map(drop)
+    pub fn add_page<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
+        self.offsets.insert::<P>(PageRange::one(index)).map(drop)
     }
 
     /// The offset has no page any more, and no reservation.
@@ -147,8 +147,8 @@ impl FileReserves {
     /// # Errors
     ///
     /// No memory; it counts as reserved.
-    pub fn forget<P: Platform>(&self, index: u64) -> Result<(), NoMemory> {
-        self.offsets.remove::<P>(index..index + 1).map(drop)
+    pub fn forget<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
+        self.offsets.remove::<P>(PageRange::one(index)).map(drop)
     }
 
     /// Reserves every page of `range` that is not, or has not come. Under the file's content lock for
@@ -161,10 +161,10 @@ impl FileReserves {
         &self,
         engine: &Engine<P>,
         size: HugePageSize,
-        range: Range<u64>,
+        range: PageRange,
     ) -> Result<bool, NoMemory> {
         let (pool, platform) = (engine.huge_pool(size), engine.platform());
-        let missing = range.end - range.start - self.offsets.count::<P>(range.clone());
+        let missing = range.len() - self.offsets.count::<P>(range);
         if pool.reserve(platform, missing).is_err() {
             return Ok(false);
         }
@@ -184,7 +184,7 @@ impl FileReserves {
     }
 
     /// `range` is cut off; `pages` of it had come.
-    pub fn cut<P: Platform>(&self, engine: &Engine<P>, size: HugePageSize, range: Range<u64>, pages: u64) {
+    pub fn cut<P: Platform>(&self, engine: &Engine<P>, size: HugePageSize, range: PageRange, pages: u64) {
         let Ok(gone) = self.offsets.remove::<P>(range) else {
             debug_assert!(false, "memory was asked for before");
             return;

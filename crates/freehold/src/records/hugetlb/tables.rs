@@ -45,7 +45,7 @@ use freehold_sync::{
     },
     stats::LockStats,
 };
-use freehold_vmspace::{VmGather, VmSpace};
+use freehold_vmspace::{PageRange, VmGather, VmSpace};
 
 /// What one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
@@ -223,7 +223,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for writing, again and again; under it the lock of each VMA that leaves a table.
-    pub(super) fn each_alone(&self, pages: Range<u64>, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, Range<u64>)) {
+    pub(super) fn each_alone(&self, pages: PageRange, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, Range<u64>)) {
         let Some(huge) = &self.huge else { return };
         let unit = huge.size.level().frames();
         let mut at = pages.start;
@@ -232,14 +232,14 @@ impl<P: Platform> Mapping<P> {
         loop {
             let lock = awaited.as_ref().map(|own| own.lock.write());
             let edit = self.edit();
-            let Some(first) = edit.mappers(at..pages.end).next() else {
+            let Some(first) = edit.mappers(PageRange::new(at, pages.end)).next() else {
                 // Relaxed, here and below: who looks has the lock that we hold.
                 huge.apart.fetch_sub(u32::from(apart), Relaxed);
                 return;
             };
             at = at.max(first.vma.pgoff());
-            let end = edit.part_end(at..pages.end, unit);
-            let busy = edit.mappers(at..end).find_map(|mapper| {
+            let end = edit.part_end(PageRange::new(at, pages.end), unit);
+            let busy = edit.mappers(PageRange::new(at, end)).find_map(|mapper| {
                 let (vm, vma, range) = (mapper.vm, mapper.vma, mapper.range);
                 if vma.shares(&range) && vm.has_shared_tables(&range) {
                     let own = vma.hugetlb()?;

@@ -4,7 +4,7 @@ use super::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::{Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor};
-use freehold_vmspace::{Memory, Moving, VmGather, VmSpace, Zap};
+use freehold_vmspace::{Memory, Moving, PageRange, VmGather, VmSpace, Zap};
 
 struct Zapper<'z, 'g, P: Platform> {
     zap: Zap,
@@ -34,7 +34,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// As [`each_alone`](Self::each_alone).
-    pub(crate) fn unmap_huge_pages(&self, pages: Range<u64>, zap: impl Fn(&Vma<P>) -> Zap) {
+    pub(crate) fn unmap_huge_pages(&self, pages: PageRange, zap: impl Fn(&Vma<P>) -> Zap) {
         self.each_alone(pages, |vm, vma, range| {
             let mut gather = vm.gather();
             zap_own(vm, range, zap(vma), None, &mut gather);
@@ -49,7 +49,7 @@ impl<P: Platform> Zapper<'_, '_, P> {
     /// has a reference to it.
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
-        let index = vma.pgoff_of(range.start().get()) >> (size.level().shift() - PAGE_SHIFT);
+        let index = vma.pgoff_of(range.start().get()).block(size.level().shift() - PAGE_SHIFT);
         // Without memory the reservation is gone; the page goes back without it, so nothing is lost.
         if reserves.renew::<P>(index).is_ok() {
             self.memory.restore_reservation(pfn, size);

@@ -17,10 +17,10 @@
 use super::regions::Regions;
 use crate::{counted::Counted, error::NoMemory, object::Mapping, platform::Platform};
 use allocator_api2::boxed::Box;
-use core::{marker::PhantomData, mem::offset_of, ops::Deref, ops::Range, ptr::NonNull};
+use core::{marker::PhantomData, mem::offset_of, ops::Deref, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageIndex, PageRange, Run};
 
 /// What the frames of a region hold.
 pub(crate) enum Source<P: Platform> {
@@ -36,7 +36,7 @@ pub(crate) enum Source<P: Platform> {
 /// Pages of a file, from `first` on, as many as the region has frames.
 pub(crate) struct FilePages<P: Platform> {
     pub mapping: Counted<Mapping<P>>,
-    pub first: u64,
+    pub first: PageIndex,
 }
 
 pub(crate) struct Region<P: Platform> {
@@ -73,11 +73,11 @@ impl<P: Platform> Region<P> {
     }
 
     /// The file and its pages in this region, if it is in the file's tree.
-    pub fn file_pages(&self) -> Option<(&Counted<Mapping<P>>, Range<u64>)> {
+    pub fn file_pages(&self) -> Option<(&Counted<Mapping<P>>, PageRange)> {
         match &self.source {
             Source::Single => None,
             Source::Text(pages) | Source::Shared(pages) => {
-                Some((&pages.mapping, pages.first..pages.first + self.run.pages()))
+                Some((&pages.mapping, PageRange::at(pages.first, self.run.pages())))
             }
         }
     }
@@ -118,7 +118,7 @@ impl<P: Platform> RegionUse<P> {
         if let Some((mapping, pages)) = self.file_pages() {
             let mut of_file = mapping.regions.edit();
             // SAFETY: as above.
-            unsafe { of_file.insert(self.region, pages.start, pages.end - 1) };
+            unsafe { of_file.insert(self.region, pages.start.get(), pages.end.get() - 1) };
         }
     }
 

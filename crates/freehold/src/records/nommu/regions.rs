@@ -12,11 +12,10 @@ use crate::{
     object::{FillError, Mapping, in_place::PagesStay},
     platform::Platform,
 };
-use core::ops::Range;
 use core::ptr::NonNull;
 use freehold_range::IntervalTree;
 use freehold_sync::Rank;
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageRange, Run};
 
 /// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one,
 /// and all its [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
@@ -122,7 +121,7 @@ impl<P: Platform> Regions<P> {
     pub(crate) fn text(
         this: &Counted<Self>,
         mapping: &Mapping<P>,
-        pages: &Range<u64>,
+        pages: PageRange,
     ) -> Result<Option<RegionUse<P>>, MmapError> {
         let all = this.edit();
         this.find_text(&all, mapping, pages)
@@ -142,7 +141,7 @@ impl<P: Platform> Regions<P> {
         let region = Region::alone(this, run, Source::Text(pages))?;
         let mut all = this.edit();
         let found = match region.file_pages() {
-            Some((mapping, pages)) => this.find_text(&all, mapping, &pages),
+            Some((mapping, pages)) => this.find_text(&all, mapping, pages),
             None => Ok(None),
         };
         match found {
@@ -165,10 +164,10 @@ impl<P: Platform> Regions<P> {
         &self,
         _all: &Write<'_, P, IntervalTree<ByAddress<P>>>,
         mapping: &Mapping<P>,
-        pages: &Range<u64>,
+        pages: PageRange,
     ) -> Result<Option<RegionUse<P>>, MmapError> {
         let mut mismatch = false;
-        for region in mapping.regions.read().overlapping(pages.start, pages.end - 1) {
+        for region in mapping.regions.read().overlapping(pages.start.get(), pages.end.get() - 1) {
             // SAFETY: linked regions are live, and stay linked while the file's lock is held.
             let here = unsafe { region.as_ref() };
             let Source::Text(text) = &here.source else { continue };
@@ -215,7 +214,7 @@ impl<P: Platform> FileRegions<P> {
     /// # Locks
     ///
     /// The i_mmap lock for reading: nothing in the tree is changed.
-    pub fn may_lose(&self, pages: Range<u64>) -> Result<(), FillError> {
+    pub fn may_lose(&self, pages: PageRange) -> Result<(), FillError> {
         if pages.is_empty() {
             return Ok(());
         }
@@ -224,7 +223,7 @@ impl<P: Platform> FileRegions<P> {
             matches!(unsafe { region.as_ref() }.source, Source::Shared(_))
         };
         let tree = self.read();
-        if tree.overlapping(pages.start, pages.end - 1).any(is_shared) {
+        if tree.overlapping(pages.start.get(), pages.end.get() - 1).any(is_shared) {
             Err(FillError::Busy)
         } else {
             Ok(())

@@ -15,7 +15,7 @@ use super::radix::{Locked, Stay};
 use super::truncate::Copies;
 use super::word::Word;
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     engine::{SharedBlocks, SharedHuge, Sizes, largest_first},
     platform::Platform,
 };
@@ -28,7 +28,7 @@ use freehold_sync::{
     },
 };
 
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageIndex, PageRange, Run};
 
 /// Pages of the largest block.
 const MOST: u64 = SharedBlocks::LARGEST / PAGE_SIZE;
@@ -39,24 +39,24 @@ pub(super) const NO_MOUNT: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// Its number.
-    pub index: u64,
+    pub index: PageIndex,
     /// The blocks that may come with it.
     pub sizes: Sizes,
 }
 
 impl Wanted {
     /// The page alone.
-    pub fn alone(index: u64) -> Self {
+    pub fn alone(index: PageIndex) -> Self {
         Wanted { index, sizes: Sizes::default() }
     }
 
-    /// The blocks, largest first, that may come into a file of so many pages.
-    pub fn blocks(self, file: u64) -> impl Iterator<Item = Range<u64>> {
+    /// The blocks, largest first, that may come into a file that ends at `end`.
+    pub fn blocks(self, end: PageIndex) -> impl Iterator<Item = PageRange> {
         let Wanted { index, sizes } = self;
-        let huge = block_around(index, MOST).end <= file;
+        let huge = block_around(index, MOST).end <= end;
         largest_first(sizes.all()).filter_map(move |bytes| {
             let block = block_around(index, bytes / PAGE_SIZE);
-            let within = sizes.within & bytes != 0 && block.end <= file;
+            let within = sizes.within & bytes != 0 && block.end <= end;
             let within_huge = sizes.within_huge & bytes != 0 && huge;
             (sizes.always & bytes != 0 || within || within_huge).then_some(block)
         })
@@ -64,9 +64,8 @@ impl Wanted {
 }
 
 /// The block of so many pages that a page lies in.
-pub(crate) fn block_around(index: u64, pages: u64) -> Range<u64> {
-    let first = index & !(pages - 1);
-    first..first + pages
+pub(crate) fn block_around(index: PageIndex, pages: u64) -> PageRange {
+    PageRange::at(PageIndex::new(index.get() & !(pages - 1)), pages)
 }
 
 impl<P: Platform> Mapping<P> {
@@ -96,7 +95,7 @@ impl<P: Platform> Mapping<P> {
     /// As `fill`; where a block may come, the invalidate lock for writing before.
     pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
         let might = |block| self.is_absent(Stay::within::<P>(&P::rcu_read()), block);
-        if !wanted.blocks(self.pages()).any(might) || !self.fill_block(wanted)? {
+        if !wanted.blocks(self.end()).any(might) || !self.fill_block(wanted)? {
             self.fill(wanted.index)?;
         }
         Ok(())
@@ -105,17 +104,17 @@ impl<P: Platform> Mapping<P> {
     /// False: none came.
     fn fill_block(&self, wanted: Wanted) -> Result<bool, FillError> {
         let pages_stay = self.invalidate.write_killable()?;
-        let pages = self.pages();
-        let absent = |block: &Range<u64>| self.is_absent(Stay::locked(&pages_stay), block.clone());
-        let mut blocks = wanted.blocks(pages).filter(|_| wanted.index < pages).filter(absent);
+        let end = self.end();
+        let absent = |block: &PageRange| self.is_absent(Stay::locked(&pages_stay), *block);
+        let mut blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
         Ok(blocks.any(|block| {
-            let count = block.end - block.start;
-            self.add_run(&pages_stay, block.start..block.end.min(pages), count.ilog2()).is_ok()
+            let inside = PageRange::new(block.start, block.end.min(end));
+            self.add_run(&pages_stay, inside, block.len().ilog2()).is_ok()
         }))
     }
 
     /// Whether nothing is, or was, in the cache of these pages.
-    pub(super) fn is_absent(&self, stay: Stay<'_>, pages: Range<u64>) -> bool {
+    pub(super) fn is_absent(&self, stay: Stay<'_>, pages: PageRange) -> bool {
         // Relaxed: a hint, or words change under the lock. One that is lost is there, too.
         let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
             0 => ControlFlow::Continue(()),
@@ -133,16 +132,11 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn add_run(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
-        pages: Range<u64>,
+        pages: PageRange,
         order: u32,
     ) -> Result<(), FillError> {
-        let run = Run::alloc_cache(
-            self.engine().memory(),
-            self.cache_page(),
-            pages.start,
-            pages.end - pages.start,
-        )?;
-        let read = run.frames().zip(pages.clone()).try_for_each(|(pfn, index)| {
+        let run = Run::alloc_cache(self.engine().memory(), self.cache_page(), pages.start, pages.len())?;
+        let read = run.frames().zip(pages).try_for_each(|(pfn, index)| {
             self.cache_word(pages_go, index)?;
             self.read(pages_go, index, pfn)
         });
@@ -163,7 +157,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// As [`has_page`](Self::has_page), with the block that the page is part of, which may be the page alone.
-    pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: u64) -> Option<Range<u64>> {
+    pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<PageRange> {
         // Acquire: as in `lookup`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
         word.visible().map(|_| block_around(index, 1 << word.order()))
@@ -171,7 +165,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
     /// nobody maps these any more, as on Linux. Copies stay.
-    pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: &Range<u64>) {
+    pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: PageRange) {
         if !self.is_shmem() || cut.is_empty() {
             return;
         }
@@ -187,19 +181,20 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn split_block(
         &self,
         pages_go: &impl Locked,
-        at: u64,
-        cut: &Range<u64>,
-    ) -> Option<Range<u64>> {
+        at: PageIndex,
+        cut: PageRange,
+    ) -> Option<PageRange> {
         // Relaxed, here and below: words change under the lock, which is held for writing; who looks without
         // it finds the old block or the new one.
         let block = block_around(at, 1 << Word(self.word(pages_go, at)?.load(Relaxed)).order());
         if cut.start <= block.start && block.end <= cut.end {
             return None;
         }
-        let parts = [block.start..cut.start.max(block.start), cut.end.min(block.end)..block.end];
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), block.clone(), |index, word| {
+        let before = PageRange::new(block.start, cut.start.max(block.start));
+        let parts = [before, PageRange::new(cut.end.min(block.end), block.end)];
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), block, |index, word| {
             let order =
-                parts.iter().find(|part| part.contains(&index)).map_or(0, |part| largest(index, part));
+                parts.iter().find(|part| part.contains(index)).map_or(0, |part| largest(index, *part));
             let old = Word(word.load(Relaxed));
             if old.held().is_some() {
                 word.store(old.in_block(order).0, Relaxed);
@@ -211,16 +206,16 @@ impl<P: Platform> Mapping<P> {
 
     /// Bytes of one page are about to become zeroes: a block that it is part of is split.
     pub(super) fn split_at_bytes(&self, bytes: &Range<u64>) {
-        let index = bytes.start >> PAGE_SHIFT;
-        let alone = |block: Range<u64>| block.end - block.start == 1;
+        let index = PageIndex::of_byte(bytes.start);
+        let alone = |block: PageRange| block.len() == 1;
         if !self.block_of(&P::rcu_read(), index).is_none_or(alone) {
-            self.split_blocks(&self.invalidate.write(), &(index..index + 1));
+            self.split_blocks(&self.invalidate.write(), PageRange::one(index));
         }
     }
 }
 
 /// The order of the largest block around `index` that lies in `part`.
-fn largest(index: u64, part: &Range<u64>) -> u32 {
+fn largest(index: PageIndex, part: PageRange) -> u32 {
     let fits = |order: &u32| {
         let block = block_around(index, 1 << order);
         part.start <= block.start && block.end <= part.end

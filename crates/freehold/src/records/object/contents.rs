@@ -5,9 +5,9 @@ use super::mapping::{CachedPage, FillError, Mapping};
 use crate::{
     PAGE_SIZE, platform::Platform, records::reverse::tree::Mapper, rounds::Rounds, vma::flags::VmFlags,
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::CachePage;
+use freehold_vmspace::{CachePage, PageIndex, PageRange};
 
 /// Pages that write-back cleans at a time, from one that is in the cache on.
 const TOGETHER: u64 = 1 << 13;
@@ -32,7 +32,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// A page inside the file, brought into the cache if need be.
-    pub(super) fn page(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
+    pub(super) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         let mut rounds = Rounds::new();
         loop {
             match self.get_page(index) {
@@ -67,7 +67,7 @@ impl<P: Platform> Mapping<P> {
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
             let left = self.size().saturating_sub(at);
-            let page = match self.page(at / PAGE_SIZE) {
+            let page = match self.page(PageIndex::of_byte(at)) {
                 _ if left == 0 => break,
                 Ok(page) => page,
                 // It shrank meanwhile, or some bytes were read.
@@ -126,7 +126,7 @@ impl<P: Platform> Mapping<P> {
         if at > size {
             self.zero_behind(size, at)?;
         }
-        let page = self.page_to_write(at / PAGE_SIZE)?;
+        let page = self.page_to_write(PageIndex::of_byte(at))?;
         let platform = self.engine().platform();
         platform.write_frame(*page, start as usize, &data[..len]);
         platform.frame(*page).set_dirty();
@@ -138,11 +138,11 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// A page that may lie beyond the end of the file so far. Under `content` held for writing.
-    fn page_to_write(&self, index: u64) -> Result<CachedPage<'_, P>, FillError> {
+    fn page_to_write(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         loop {
             match self.get_any(index) {
                 Some(page) => return Ok(page),
-                None if index < self.pages() => self.fill(index)?,
+                None if index < self.end() => self.fill(index)?,
                 None => self.fill_new(index)?,
             }
         }
@@ -162,7 +162,7 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock
     /// for reading and the tables' locks, which are let go of before the pager is called; and each
     /// frame's lock while its page is written.
-    pub fn write_back(&self, pages: Range<u64>) -> Result<(), IoError> {
+    pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
         if self.is_shmem() || self.is_secret() {
             return Ok(());
         }
@@ -170,9 +170,11 @@ impl<P: Platform> Mapping<P> {
         // First the rights to write go, so that a store after this makes its page dirty again. What is not in
         // the cache is not mapped, and a mapping may be far larger than what is.
         let mut at = pages.start;
-        while let ControlFlow::Break(first) = self.each_page(&pages_stay, at..pages.end, ControlFlow::Break) {
+        while let ControlFlow::Break(first) =
+            self.each_page(&pages_stay, PageRange::new(at, pages.end), ControlFlow::Break)
+        {
             at = pages.end.min(first.saturating_add(TOGETHER));
-            self.home().each_mapper(first..at, clean);
+            self.home().each_mapper(PageRange::new(first, at), clean);
         }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
@@ -185,7 +187,7 @@ impl<P: Platform> Mapping<P> {
         if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
     }
 
-    fn write_back_page(&self, index: u64, page: &CachedPage<'_, P>) -> Result<(), IoError> {
+    fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
         // Who comes second finds the page clean when it is written, and not when that has begun.
         let _identity = self.engine().memory().lock_frame(**page);
         let platform = self.engine().platform();

@@ -33,6 +33,7 @@ use freehold_sync::{
     RwSemReadGuard,
     atomic::Ordering::{Relaxed, Release},
 };
+use freehold_vmspace::PageIndex;
 
 impl<P: Platform> Mapping<P> {
     /// A file of `size` bytes whose pages are frames of the storage, which `pager` names: see
@@ -57,7 +58,7 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn fill_direct(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
-        index: u64,
+        index: PageIndex,
         used: u64,
     ) -> Result<(), FillError> {
         let word = self.cache_word(pages_stay, index)?;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_sync::{
     RwSemWriteGuard,
     atomic::{
@@ -31,6 +31,7 @@ use freehold_sync::{
         Ordering::{Relaxed, Release},
     },
 };
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// Pages that wait for one grace period together: whoever wants to fill a page waits no longer than that
 /// takes.
@@ -58,7 +59,7 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, object::{Mapping, Zeroes}};
+    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, object::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
@@ -66,24 +67,25 @@ impl<P: Platform> Mapping<P> {
     /// file.write_at(PAGE_SIZE, b"new").unwrap();
     ///
     /// // What was only read goes; what was written stays until it is written back.
-    /// assert_eq!(file.drop_clean(0..u64::MAX), 2);
-    /// file.write_back(0..u64::MAX).unwrap();
-    /// assert_eq!(file.drop_clean(0..u64::MAX), 1);
+    /// assert_eq!(file.drop_clean(PageRange::ALL), 2);
+    /// file.write_back(PageRange::ALL).unwrap();
+    /// assert_eq!(file.drop_clean(PageRange::ALL), 1);
     /// ```
-    pub fn drop_clean(&self, pages: Range<u64>) -> u64 {
+    pub fn drop_clean(&self, pages: PageRange) -> u64 {
         self.drop_clean_up_to(u64::MAX, pages)
     }
 
     /// As [`drop_clean`](Self::drop_clean), but no more than `most` pages.
-    pub(crate) fn drop_clean_up_to(&self, most: u64, pages: Range<u64>) -> u64 {
+    pub(crate) fn drop_clean_up_to(&self, most: u64, pages: PageRange) -> u64 {
         let (mut at, mut dropped) = (pages.start, 0);
         while at < pages.end && dropped < most && self.has_store() {
             let Some(pages_go) = self.invalidate.try_write() else { break };
-            let (marked, end) = self.mark_unused(&pages_go, at..pages.end, BATCH.min(most - dropped));
+            let (marked, end) =
+                self.mark_unused(&pages_go, PageRange::new(at, pages.end), BATCH.min(most - dropped));
             if marked {
                 grace_period::<P>();
-                dropped += self.drop_unused(&pages_go, at..end);
-                self.prune(&pages_go, at..end);
+                dropped += self.drop_unused(&pages_go, PageRange::new(at, end));
+                self.prune(&pages_go, PageRange::new(at, end));
             }
             at = end;
         }
@@ -92,9 +94,14 @@ impl<P: Platform> Mapping<P> {
 
     /// Hides up to `most` pages from lookups that nobody seems to use; returns whether there was any, and how
     /// far it has looked. Under `invalidate` held for writing.
-    fn mark_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, most: u64) -> (bool, u64) {
+    fn mark_unused(
+        &self,
+        pages_go: &RwSemWriteGuard<'_, P>,
+        pages: PageRange,
+        most: u64,
+    ) -> (bool, PageIndex) {
         let (mut marked, mut looks) = (0, 0);
-        let end = self.cache.each(Stay::locked(pages_go), pages.clone(), |index, word| {
+        let end = self.cache.each(Stay::locked(pages_go), pages, |index, word| {
             if marked == most || looks == LOOKS {
                 return ControlFlow::Break(index);
             }
@@ -120,7 +127,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Drops the marked pages of `pages` that are unused still, and shows the others again; returns how many
     /// went. After the grace period, in the same hold of `invalidate`.
-    fn drop_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>) -> u64 {
+    fn drop_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange) -> u64 {
         let (mut count, mut free) = (0, Free::new());
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), pages, |_, word| {
             // Relaxed: as in `drop_leaving`.

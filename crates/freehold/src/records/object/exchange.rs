@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_vmspace::{PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is
@@ -22,14 +23,14 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or
     /// written back. The frame's lock; the i_mmap lock for reading; tables' locks.
-    pub(crate) fn exchange(&self, index: u64, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
+    pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         let pages_go = self.invalidate.write();
         let _identity = self.engine().memory().lock_frame(old);
         let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
-        self.mark_leaving(&pages_go, index..index + 1);
+        self.mark_leaving(&pages_go, PageRange::one(index));
         grace_period::<P>();
-        self.unmap(index..index + 1, Copies::Stay);
+        self.unmap(PageRange::one(index), Copies::Stay);
         let platform = self.engine().platform();
         let frame = platform.frame(old);
         // The cache's and the caller's.

@@ -3,7 +3,7 @@
 use super::{Driver, Mapping, Segment, Zeroes};
 use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
-use core::ops::Range;
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// What an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl<P: Platform> File<P> {
     /// # Locks
     ///
     /// As there.
-    pub fn drop_clean(&self, pages: Range<u64>) -> u64 {
+    pub fn drop_clean(&self, pages: PageRange) -> u64 {
         self.mapping.drop_clean(pages)
     }
 
@@ -150,14 +150,14 @@ impl<P: Platform> File<P> {
 
     /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have; a
     /// device of zeroes goes as far as offsets do.
-    pub fn fits(&self, pgoff: u64, pages: u64) -> bool {
+    pub fn fits(&self, pgoff: PageIndex, pages: u64) -> bool {
         fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
     }
 }
 
-fn fits(bytes: u64, pgoff: u64, pages: u64) -> bool {
+fn fits(bytes: u64, pgoff: PageIndex, pages: u64) -> bool {
     let room = (bytes >> PAGE_SHIFT).checked_sub(pages);
-    room.is_some_and(|room| pgoff <= room)
+    room.is_some_and(|room| pgoff.get() <= room)
 }
 
 #[cfg(test)]
@@ -177,7 +177,11 @@ mod tests {
             (u64::MAX, 1, false),
             (0, u64::MAX, false),
         ] {
-            assert_eq!(fits(MAX_BYTES, pgoff, pages), fit, "{pages} pages from {pgoff:#x} on");
+            assert_eq!(
+                fits(MAX_BYTES, PageIndex::new(pgoff), pages),
+                fit,
+                "{pages} pages from {pgoff:#x} on"
+            );
         }
     }
 }

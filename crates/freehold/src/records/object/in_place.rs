@@ -8,9 +8,8 @@ use super::{
     word::LOST,
 };
 use crate::{PAGE_SIZE, Pfn, platform::Platform};
-use core::ops::Range;
 use freehold_sync::{RwSemReadGuard, atomic::Ordering::Relaxed};
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageIndex, PageRange, Run};
 
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
 pub(crate) struct PagesStay<'m, P: Platform> {
@@ -52,16 +51,16 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for writing; afterwards for reading, until the value is dropped.
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         let lock = self.invalidate.write();
-        let pages = self.pages();
-        let empty = self.is_absent(Stay::locked(&lock), 0..pages);
-        if self.is_shmem() && self.huge.is_none() && pages > 0 && empty {
-            self.add_run(&lock, 0..pages, 0)?;
+        let pages = PageRange::new(PageIndex::ZERO, self.end());
+        let empty = self.is_absent(Stay::locked(&lock), pages);
+        if self.is_shmem() && self.huge.is_none() && !pages.is_empty() && empty {
+            self.add_run(&lock, pages, 0)?;
         }
         Ok(PagesStay { mapping: self, lock: lock.downgrade() })
     }
 
     /// Fills a frame with a page as its store has it.
-    pub(super) fn read(&self, lock: &impl Locked, index: u64, to: Pfn) -> Result<(), FillError> {
+    pub(super) fn read(&self, lock: &impl Locked, index: PageIndex, to: Pfn) -> Result<(), FillError> {
         // Relaxed: it does not change under the lock that the caller holds.
         if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
             return Err(FillError::Lost);
@@ -71,8 +70,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    fn zero_beyond_end(&self, index: u64, pfn: Pfn) {
-        let end = self.size().saturating_sub(index * PAGE_SIZE).min(PAGE_SIZE);
+    fn zero_beyond_end(&self, index: PageIndex, pfn: Pfn) {
+        let end = self.size().saturating_sub(index.byte()).min(PAGE_SIZE);
         if end < PAGE_SIZE {
             zero(self.engine().platform(), pfn, end..PAGE_SIZE);
         }
@@ -87,12 +86,12 @@ impl<P: Platform> PagesStay<'_, P> {
 
     /// The file's own pages, of which there is at least one, where they lie in frames that follow each other:
     /// those of shared memory in its cache, or for who only reads those of a store that is memory itself.
-    pub fn own(&self, pages: Range<u64>, write: bool) -> Option<Run<P>> {
-        if pages.end > self.mapping.pages() {
+    pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
+        if pages.end > self.mapping.end() {
             return None;
         }
         let memory = self.mapping.engine().memory();
-        let count = pages.end - pages.start;
+        let count = pages.len();
         if self.mapping.is_shmem() {
             let rcu = P::rcu_read();
             let first = self.mapping.lookup(&rcu, pages.start)?;
@@ -110,9 +109,9 @@ impl<P: Platform> PagesStay<'_, P> {
     /// # Errors
     ///
     /// The page could not be read.
-    pub fn copy(&self, index: u64, to: Pfn) -> Result<(), FillError> {
+    pub fn copy(&self, index: PageIndex, to: Pfn) -> Result<(), FillError> {
         let platform = self.mapping.engine().platform();
-        if index >= self.mapping.pages() {
+        if index >= self.mapping.end() {
             platform.zero_frame(to);
             return Ok(());
         }

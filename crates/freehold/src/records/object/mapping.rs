@@ -56,6 +56,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// A file's pages and who maps them: what Linux calls an inode and its address_space.
 ///
@@ -246,6 +247,11 @@ impl<P: Platform> Mapping<P> {
         self.pages_of(self.size())
     }
 
+    /// The page behind the last one.
+    pub(crate) fn end(&self) -> PageIndex {
+        PageIndex::new(self.pages())
+    }
+
     /// Pages of so many bytes. Every fault on a file asks, so nothing is divided.
     fn pages_of(&self, size: u64) -> u64 {
         let shift = self.page_shift();
@@ -258,8 +264,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// The number of the page, among its pages, that holds the offset `pgoff`, by which VMAs count, in 4 KiB.
-    pub(crate) fn index_of(&self, pgoff: u64) -> u64 {
-        pgoff >> (self.page_shift() - PAGE_SHIFT)
+    pub(crate) fn index_of(&self, pgoff: PageIndex) -> PageIndex {
+        pgoff.block(self.page_shift() - PAGE_SHIFT)
     }
 
     /// Under `content` held for writing.
@@ -269,8 +275,8 @@ impl<P: Platform> Mapping<P> {
 
     /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the
     /// guard, and whatever maps the page within the guard will be found by whoever cuts it off.
-    pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: u64) -> Option<Pfn> {
-        if index >= self.pages() {
+    pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<Pfn> {
+        if index >= self.end() {
             return None;
         }
         // Acquire pairs with the release in `fill_page`: the frame's contents and record are seen.
@@ -279,8 +285,13 @@ impl<P: Platform> Mapping<P> {
 
     /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is
     /// there.
-    pub(crate) fn lookup_range(&self, rcu: &P::RcuGuard, range: Range<u64>, mut f: impl FnMut(u64, Pfn)) {
-        let range = range.start..range.end.min(self.pages());
+    pub(crate) fn lookup_range(
+        &self,
+        rcu: &P::RcuGuard,
+        range: PageRange,
+        mut f: impl FnMut(PageIndex, Pfn),
+    ) {
+        let range = PageRange::new(range.start, range.end.min(self.end()));
         let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
             // Acquire: as in `lookup`.
             if let Some(pfn) = Word(word.load(Acquire)).visible() {
@@ -291,12 +302,12 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Whether a page inside the file is in the cache at this moment.
-    pub fn has_page(&self, index: u64) -> bool {
+    pub fn has_page(&self, index: PageIndex) -> bool {
         self.lookup(&P::rcu_read(), index).is_some()
     }
 
     /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
-    pub(crate) fn get_page(&self, index: u64) -> Option<CachedPage<'_, P>> {
+    pub(crate) fn get_page(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let pfn = self.lookup(&rcu, index)?;
         self.engine.platform().frame(pfn).get();
@@ -305,7 +316,7 @@ impl<P: Platform> Mapping<P> {
 
     /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing
     /// is cut off.
-    pub(super) fn get_any(&self, index: u64) -> Option<CachedPage<'_, P>> {
+    pub(super) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         // Acquire: as in `lookup`.
         let pfn = Word(self.cache.get(Stay::within::<P>(&rcu), index)?.load(Acquire)).visible()?;
@@ -324,15 +335,15 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager
     /// is called under it. The caller holds no lock of an address space.
-    pub fn fill(&self, index: u64) -> Result<(), FillError> {
+    pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
         loop {
             let pages_stay = self.invalidate.read_killable()?;
             let size = self.size();
-            if index >= self.pages_of(size) {
+            if index.get() >= self.pages_of(size) {
                 return Err(FillError::BeyondEnd);
             }
             let Some(huge) = &self.huge else {
-                return self.fill_inside(&pages_stay, index, size - (index << PAGE_SHIFT));
+                return self.fill_inside(&pages_stay, index, size - index.byte());
             };
             match self.fill_huge(&pages_stay, huge, index) {
                 Ok(()) => return Ok(()),
@@ -348,7 +359,7 @@ impl<P: Platform> Mapping<P> {
     fn fill_inside(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
-        index: u64,
+        index: PageIndex,
         bytes: u64,
     ) -> Result<(), FillError> {
         if self.is_direct() {
@@ -376,13 +387,13 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
     pub(crate) fn insert_page<E: From<FillError>>(
         &self,
-        index: u64,
+        index: PageIndex,
         contents: impl FnOnce(&P, Pfn),
         allowed: impl FnOnce() -> Result<(), E>,
     ) -> Result<bool, E> {
         debug_assert!(self.is_shmem());
         let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
-        if index >= self.pages() {
+        if index >= self.end() {
             return Err(FillError::BeyondEnd.into());
         }
         let fill = |platform: &P, pfn| {
@@ -394,7 +405,7 @@ impl<P: Platform> Mapping<P> {
 
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content`
     /// for writing, is about to make part of the file: it starts as zeroes.
-    pub(super) fn fill_new(&self, index: u64) -> Result<(), FillError> {
+    pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
         let pages_stay = self.invalidate.read_killable()?;
         if self.is_direct() {
             return self.fill_direct(&pages_stay, index, 0);
@@ -408,7 +419,7 @@ impl<P: Platform> Mapping<P> {
     fn fill_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
-        index: u64,
+        index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
         // The page of whoever was faster is as good.
@@ -419,7 +430,7 @@ impl<P: Platform> Mapping<P> {
     fn add_page<E: From<FillError>>(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
-        index: u64,
+        index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
         allowed: impl FnOnce() -> Result<(), E>,
     ) -> Result<bool, E> {
@@ -456,13 +467,13 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn cache_word<'m>(
         &'m self,
         lock: &'m impl Locked,
-        index: u64,
+        index: PageIndex,
     ) -> Result<&'m AtomicU64, NoMemory> {
         Ok(self.cache.make(lock, index)?)
     }
 
     /// The word of a page that is, or was, in the cache.
-    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: u64) -> Option<&'m AtomicU64> {
+    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: PageIndex) -> Option<&'m AtomicU64> {
         self.cache.get(Stay::locked(lock), index)
     }
 
@@ -471,7 +482,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn word_of<'m>(
         &'m self,
         pages_go: &'m RwSemWriteGuard<'_, P>,
-        index: u64,
+        index: PageIndex,
         pfn: Pfn,
     ) -> Option<&'m AtomicU64> {
         // Acquire pairs with the release of who put it there.
@@ -480,7 +491,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for
     /// writing.
-    pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) -> bool {
+    pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
             // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard
@@ -496,7 +507,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for
     /// writing. Returns how many.
-    pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: Range<u64>) -> u64 {
+    pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: PageRange) -> u64 {
         let mut count = 0;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
             // Relaxed: as above; nobody but us has seen these pages since the grace period.
@@ -520,7 +531,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under
     /// `invalidate` held for writing.
-    pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: Range<u64>) {
+    pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) {
         self.cache.prune(pages_go, range);
     }
 
@@ -529,8 +540,8 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn each_page<B>(
         &self,
         pages_stay: &impl Locked,
-        range: Range<u64>,
-        mut f: impl FnMut(u64) -> ControlFlow<B>,
+        range: PageRange,
+        mut f: impl FnMut(PageIndex) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         // Relaxed: hints, to be looked up again.
         self.cache.each(Stay::locked(pages_stay), range, |index, word| {
@@ -573,9 +584,9 @@ impl<P: Platform> Mapping<P> {
 
 impl<P: Platform> Drop for Mapping<P> {
     fn drop(&mut self) {
-        let pages = self.drop_leaving(&Alone, 0..u64::MAX);
+        let pages = self.drop_leaving(&Alone, PageRange::ALL);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine(), 0..u64::MAX, pages);
+            huge.cut(self.engine(), PageRange::ALL, pages);
         }
     }
 }

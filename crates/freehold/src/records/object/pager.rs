@@ -2,7 +2,8 @@
 
 use super::ForeignFrames;
 use crate::{Pfn, platform::Platform};
-use core::{fmt, ops::Range};
+use core::fmt;
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// Reading or writing the backing store failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// # Errors
     ///
     /// The page could not be read; `frame` may hold anything.
-    fn read_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError>;
+    fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError>;
 
     /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::object::Mapping::direct) file,
     /// whose frame is the storage's: makes what was stored there last, whatever happens to the machine.
@@ -36,7 +37,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// # Errors
     ///
     /// The page could not be written; it stays dirty.
-    fn write_page(&self, platform: &P, index: u64, frame: Pfn) -> Result<(), IoError> {
+    fn write_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let _ = (platform, index, frame);
         Ok(())
     }
@@ -45,7 +46,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// read in place, such as a ROM. Asked for mappings without an MMU that do not write; others get
     /// copies of [`read_page`](Self::read_page). The frames stay where they are as long as the pager
     /// lives, and the file is not written.
-    fn in_memory(&self, pages: Range<u64>) -> Option<ForeignFrames> {
+    fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         let _ = pages;
         None
     }
@@ -62,7 +63,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// # Errors
     ///
     /// The storage failed, or is full.
-    fn direct_access(&self, platform: &P, index: u64) -> Result<ForeignFrames, IoError> {
+    fn direct_access(&self, platform: &P, index: PageIndex) -> Result<ForeignFrames, IoError> {
         let _ = (platform, index);
         Err(IoError)
     }
@@ -70,7 +71,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no
     /// page table, TLB or transfer has any of their frames any more, so the storage may use them for
     /// something else.
-    fn discard(&self, pages: Range<u64>) {
+    fn discard(&self, pages: PageRange) {
         let _ = pages;
     }
 }
@@ -80,7 +81,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
 pub struct Zeroes;
 
 impl<P: Platform> Pager<P> for Zeroes {
-    fn read_page(&self, platform: &P, _: u64, frame: Pfn) -> Result<(), IoError> {
+    fn read_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
         Ok(())
     }

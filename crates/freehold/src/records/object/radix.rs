@@ -40,6 +40,7 @@ use freehold_sync::{
         Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// Few children under a checker of schedules.
 const BITS: u32 = if CHECKED { 2 } else { 6 };
@@ -145,7 +146,8 @@ impl Radix {
     }
 
     /// The word at `index`, if it was asked for with [`make`](Self::make) and not pruned since.
-    pub fn get<'t>(&'t self, _: Stay<'t>, index: u64) -> Option<&'t AtomicU64> {
+    pub fn get<'t>(&'t self, _: Stay<'t>, index: PageIndex) -> Option<&'t AtomicU64> {
+        let index = index.get();
         // Acquire, here and below: pairs with the release that linked the node, whose fields are then seen.
         let mut node = self.node(self.root.load(Acquire)).filter(|node| node.holds(index))?;
         loop {
@@ -163,7 +165,8 @@ impl Radix {
     /// # Panics
     ///
     /// When `index` has more than [`INDEX_BITS`] bits.
-    pub fn make<'t>(&'t self, _: &'t impl Locked, index: u64) -> Result<&'t AtomicU64, AllocError> {
+    pub fn make<'t>(&'t self, _: &'t impl Locked, index: PageIndex) -> Result<&'t AtomicU64, AllocError> {
+        let index = index.get();
         assert!(index >> INDEX_BITS == 0, "a page index of {index:#x}");
         let mut node = self.make_root(index)?;
         loop {
@@ -184,10 +187,11 @@ impl Radix {
     pub fn each<B>(
         &self,
         _: Stay<'_>,
-        range: Range<u64>,
-        mut f: impl FnMut(u64, &AtomicU64) -> ControlFlow<B>,
+        range: PageRange,
+        mut f: impl FnMut(PageIndex, &AtomicU64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let Some(root) = self.node(self.root.load(Acquire)) else { return ControlFlow::Continue(()) };
+        let range = range.numbers();
         let end = range.end.min((FAN as u64) << root.shift);
         if range.start < end {
             self.each_below(root, range.start..end, &mut f)
@@ -200,7 +204,7 @@ impl Radix {
         &self,
         node: &Node,
         range: Range<u64>,
-        f: &mut impl FnMut(u64, &AtomicU64) -> ControlFlow<B>,
+        f: &mut impl FnMut(PageIndex, &AtomicU64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let mut at = range.start;
         while at < range.end {
@@ -210,7 +214,7 @@ impl Radix {
                     Below::Node(below) => self.each_below(below, at..next, f)?,
                     Below::Leaf(leaf) => {
                         for index in at..next {
-                            f(index, leaf.word(index))?;
+                            f(PageIndex::new(index), leaf.word(index))?;
                         }
                     }
                 }
@@ -222,8 +226,8 @@ impl Radix {
 
     /// Gives nodes back that have words of `range` and nothing but zeroes, after a grace period. Without them
     /// the tree is as short as it can be.
-    pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: Range<u64>) {
-        self.prune_alone::<H>(range);
+    pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: PageRange) {
+        self.prune_alone::<H>(range.numbers());
     }
 
     /// As [`prune`](Self::prune); the caller keeps makers out.

@@ -9,7 +9,8 @@ use loom::{sync::Arc, thread};
 /// Reads the word at `index` within a read section.
 fn look(tree: &Radix, index: u64) -> u64 {
     let rcu = LoomHost::rcu_read();
-    let word = tree.get(Stay::within::<LoomHost>(&rcu), index).map_or(0, |word| word.load(Acquire));
+    let word =
+        tree.get(Stay::within::<LoomHost>(&rcu), PageIndex::new(index)).map_or(0, |word| word.load(Acquire));
     drop(rcu);
     word
 }
@@ -17,7 +18,7 @@ fn look(tree: &Radix, index: u64) -> u64 {
 /// A tree with a page in a leaf beside that of index 0.
 fn with_page() -> Arc<Radix> {
     let tree = Arc::new(Radix::new());
-    tree.make(&Alone, FAN as u64).unwrap().store(1, Relaxed);
+    tree.make(&Alone, PageIndex::new(FAN as u64)).unwrap().store(1, Relaxed);
     tree
 }
 
@@ -30,9 +31,9 @@ fn a_leaf_goes_and_comes_beside_a_reader() {
             let tree = tree.clone();
             move || look(&tree, FAN as u64)
         });
-        tree.get(Stay::locked(&Alone), FAN as u64).unwrap().store(0, Relaxed);
+        tree.get(Stay::locked(&Alone), PageIndex::new(FAN as u64)).unwrap().store(0, Relaxed);
         tree.prune_alone::<LoomHost>(0..u64::MAX);
-        tree.make(&Alone, FAN as u64).unwrap().store(2, Release);
+        tree.make(&Alone, PageIndex::new(FAN as u64)).unwrap().store(2, Release);
         let seen = reader.join().unwrap();
         assert!(seen <= 2, "a leaf that was freed was read: {seen:#x}");
         assert_eq!(look(&tree, FAN as u64), 2);
@@ -45,16 +46,16 @@ fn a_leaf_goes_and_comes_beside_a_reader() {
 fn the_root_goes_beside_a_reader() {
     model_bounded(2, || {
         let tree = Arc::new(Radix::new());
-        tree.make(&Alone, 0).unwrap().store(1, Relaxed);
+        tree.make(&Alone, PageIndex::new(0)).unwrap().store(1, Relaxed);
         // Three levels: the second page lies behind all that two have room for.
-        tree.make(&Alone, (FAN * FAN) as u64).unwrap().store(2, Relaxed);
+        tree.make(&Alone, PageIndex::new((FAN * FAN) as u64)).unwrap().store(2, Relaxed);
         let reader = thread::spawn({
             let tree = tree.clone();
             move || (look(&tree, 0), look(&tree, (FAN * FAN) as u64))
         });
-        tree.get(Stay::locked(&Alone), (FAN * FAN) as u64).unwrap().store(0, Relaxed);
+        tree.get(Stay::locked(&Alone), PageIndex::new((FAN * FAN) as u64)).unwrap().store(0, Relaxed);
         tree.prune_alone::<LoomHost>(0..u64::MAX);
-        tree.get(Stay::locked(&Alone), 0).unwrap().store(0, Relaxed);
+        tree.get(Stay::locked(&Alone), PageIndex::new(0)).unwrap().store(0, Relaxed);
         tree.prune_alone::<LoomHost>(0..u64::MAX);
         assert!(tree.root.load(Relaxed).is_null());
         let (first, second) = reader.join().unwrap();

@@ -6,9 +6,9 @@ use freehold_machine::Machine;
 
 fn words(tree: &Radix, range: Range<u64>) -> StdVec<(u64, u64)> {
     let mut found = StdVec::new();
-    let _: ControlFlow<()> = tree.each(Stay::locked(&Alone), range, |index, word| {
+    let _: ControlFlow<()> = tree.each(Stay::locked(&Alone), range.into(), |index, word| {
         if word.load(Relaxed) != 0 {
-            found.push((index, word.load(Relaxed)));
+            found.push((index.get(), word.load(Relaxed)));
         }
         ControlFlow::Continue(())
     });
@@ -18,8 +18,8 @@ fn words(tree: &Radix, range: Range<u64>) -> StdVec<(u64, u64)> {
 #[test]
 fn empty() {
     let tree = Radix::new();
-    assert!(tree.get(Stay::locked(&Alone), 0).is_none());
-    assert!(tree.get(Stay::locked(&Alone), u64::MAX).is_none());
+    assert!(tree.get(Stay::locked(&Alone), PageIndex::new(0)).is_none());
+    assert!(tree.get(Stay::locked(&Alone), PageIndex::new(u64::MAX)).is_none());
     assert!(words(&tree, 0..u64::MAX).is_empty());
 }
 
@@ -30,10 +30,10 @@ fn grows_and_keeps() {
         (0..INDEX_BITS / BITS).flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)]).collect();
     let tree = Radix::new();
     for (n, &index) in indices.iter().enumerate() {
-        tree.make(&Alone, index).unwrap().store(index + 1, Relaxed);
+        tree.make(&Alone, PageIndex::new(index)).unwrap().store(index + 1, Relaxed);
         for &index in &indices[..=n] {
             assert_eq!(
-                tree.get(Stay::locked(&Alone), index).unwrap().load(Relaxed),
+                tree.get(Stay::locked(&Alone), PageIndex::new(index)).unwrap().load(Relaxed),
                 index + 1,
                 "{index:#x} was lost"
             );
@@ -51,9 +51,12 @@ fn grows_and_keeps() {
 fn highest_index() {
     let tree = Radix::new();
     let last = (1 << INDEX_BITS) - 1;
-    tree.make(&Alone, last).unwrap().store(7, Relaxed);
-    assert_eq!(tree.get(Stay::locked(&Alone), last).unwrap().load(Relaxed), 7);
-    assert!(tree.get(Stay::locked(&Alone), 0).is_none(), "nothing but the asked path was made");
+    tree.make(&Alone, PageIndex::new(last)).unwrap().store(7, Relaxed);
+    assert_eq!(tree.get(Stay::locked(&Alone), PageIndex::new(last)).unwrap().load(Relaxed), 7);
+    assert!(
+        tree.get(Stay::locked(&Alone), PageIndex::new(0)).is_none(),
+        "nothing but the asked path was made"
+    );
     assert_eq!(words(&tree, last..last + 1), [(last, 7)]);
 }
 
@@ -61,10 +64,10 @@ fn highest_index() {
 fn stops_where_told() {
     let tree = Radix::new();
     for index in [1, 70, 9000] {
-        tree.make(&Alone, index).unwrap().store(1, Relaxed);
+        tree.make(&Alone, PageIndex::new(index)).unwrap().store(1, Relaxed);
     }
-    let stopped = tree.each(Stay::locked(&Alone), 0..u64::MAX, |index, word| match word.load(Relaxed) {
-        1 if index > 1 => ControlFlow::Break(index),
+    let stopped = tree.each(Stay::locked(&Alone), PageRange::ALL, |index, word| match word.load(Relaxed) {
+        1 if index.get() > 1 => ControlFlow::Break(index.get()),
         _ => ControlFlow::Continue(()),
     });
     assert_eq!(stopped, ControlFlow::Break(70));
@@ -78,7 +81,7 @@ fn many_makers_one_word() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for index in (0..20_000).step_by(61) {
-                    tree.make(&Alone, index).unwrap().fetch_add(1, Relaxed);
+                    tree.make(&Alone, PageIndex::new(index)).unwrap().fetch_add(1, Relaxed);
                 }
             });
         }
@@ -113,14 +116,14 @@ fn pruning_gives_back_what_is_empty() {
     prune(&tree, 0..u64::MAX);
     let indices = [0, 63, 64, 4096, 1 << 18, (1 << 18) + 1, (1 << INDEX_BITS) - 1];
     for index in indices {
-        tree.make(&Alone, index).unwrap().store(index + 1, Relaxed);
+        tree.make(&Alone, PageIndex::new(index)).unwrap().store(index + 1, Relaxed);
     }
     let before = nodes(&tree);
     // Nothing is empty.
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), before);
     // A part of a leaf, then all of it; with the last index the tree becomes short.
-    let take = |index| tree.get(Stay::locked(&Alone), index).unwrap().store(0, Relaxed);
+    let take = |index| tree.get(Stay::locked(&Alone), PageIndex::new(index)).unwrap().store(0, Relaxed);
     take(1 << 18);
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), before);
@@ -137,7 +140,7 @@ fn pruning_gives_back_what_is_empty() {
     [0, 63, 64, 4096].into_iter().for_each(take);
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), 0);
-    tree.make(&Alone, 70).unwrap().store(7, Relaxed);
+    tree.make(&Alone, PageIndex::new(70)).unwrap().store(7, Relaxed);
     assert_eq!(words(&tree, 0..u64::MAX), [(70, 7)]);
 }
 
@@ -146,7 +149,7 @@ fn pruning_gives_back_what_is_empty() {
 fn pruning_gives_back_what_was_never_used() {
     let tree = Radix::new();
     for index in [5, 5 << 12, 5 << 30] {
-        tree.make(&Alone, index).unwrap();
+        tree.make(&Alone, PageIndex::new(index)).unwrap();
     }
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), 0);

@@ -18,8 +18,8 @@ use super::{
     truncate::{Copies, grace_period},
 };
 use crate::platform::Platform;
-use core::ops::Range;
 use freehold_sync::atomic::Ordering::{Acquire, Release};
+use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
     /// Takes the frames of these pages away from every VMA that maps them: when this returns no processor can
@@ -32,7 +32,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// Waits for a grace period; then the i_mmap lock for reading, the tables' locks one at a time. The
     /// caller holds no lock of the engine and is in no read section.
-    pub fn revoke(&self, pages: Range<u64>, copies: bool) {
+    pub fn revoke(&self, pages: PageRange, copies: bool) {
         // Release pairs with the acquire in `revocations`: who sees this count gets the hooks' new answers.
         self.revoked.fetch_add(1, Release);
         grace_period::<P>();

@@ -22,6 +22,7 @@ use freehold_sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use freehold_vmspace::PageRange;
 
 bitflags! {
     /// Seals of a memfd, with Linux's numbers.
@@ -151,7 +152,7 @@ impl<P: Platform> Mapping<P> {
             // Who was just being counted is by the end of this.
             grace_period::<P>();
             let mut pinned = false;
-            self.lookup_range(&P::rcu_read(), 0..u64::MAX, |_, pfn| {
+            self.lookup_range(&P::rcu_read(), PageRange::ALL, |_, pfn| {
                 let frame = self.engine().platform().frame(pfn);
                 pinned |= frame.refs() > frame.maps() + 1;
             });

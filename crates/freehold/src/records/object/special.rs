@@ -29,6 +29,7 @@ use crate::{
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use core::ops::Range;
 use freehold_pagetable::PteFlags;
+use freehold_vmspace::PageIndex;
 
 /// What a hook says of a page that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         &self,
         mmu: &P::Mmu,
         vma: &VmaInfo,
-        pgoff: u64,
+        pgoff: PageIndex,
         write: bool,
     ) -> Result<ForeignFrames, HookFault> {
         let _ = (mmu, vma, pgoff, write);
@@ -128,7 +129,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     /// # Errors
     ///
     /// How the access ends.
-    fn mkwrite(&self, mmu: &P::Mmu, vma: &VmaInfo, pgoff: u64) -> Result<(), HookFault> {
+    fn mkwrite(&self, mmu: &P::Mmu, vma: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         let _ = (mmu, vma, pgoff);
         Ok(())
     }
@@ -246,12 +247,12 @@ impl Frames {
     }
 
     /// The frame of the page with this offset, if there is one.
-    pub fn frame(&self, pgoff: u64) -> Option<Pfn> {
+    pub fn frame(&self, pgoff: PageIndex) -> Option<Pfn> {
         self.one(pgoff).map(ForeignFrames::first)
     }
 
-    fn one(&self, pgoff: u64) -> Option<ForeignFrames> {
-        self.frames.get(usize::try_from(pgoff).ok()?).copied()
+    fn one(&self, pgoff: PageIndex) -> Option<ForeignFrames> {
+        self.frames.get(usize::try_from(pgoff.get()).ok()?).copied()
     }
 }
 
@@ -260,7 +261,7 @@ impl<P: Platform> VmOps<P> for Frames {
         self.name
     }
 
-    fn fault(&self, _: &P::Mmu, _: &VmaInfo, pgoff: u64, _: bool) -> Result<ForeignFrames, HookFault> {
+    fn fault(&self, _: &P::Mmu, _: &VmaInfo, pgoff: PageIndex, _: bool) -> Result<ForeignFrames, HookFault> {
         self.one(pgoff).ok_or(HookFault::Bus)
     }
 }

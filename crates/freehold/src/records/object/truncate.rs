@@ -16,6 +16,7 @@ use super::mapping::{FillError, Mapping, zero};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
 use freehold_sync::{RcuHead, RwSemWriteGuard};
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// What a cut takes besides pages of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,20 +59,27 @@ impl<P: Platform> Mapping<P> {
             self.publish_size(size);
             return Ok(());
         }
-        let gone = size.div_ceil(unit)..old.div_ceil(unit);
+        let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
         let (last, pages_go) = loop {
             // The part of the last page that is cut off must be zeroes when the file grows again.
-            let last = if size.is_multiple_of(PAGE_SIZE) { None } else { Some(self.page(size / PAGE_SIZE)?) };
+            let last = if size.is_multiple_of(PAGE_SIZE) {
+                None
+            } else {
+                Some(self.page(PageIndex::of_byte(size))?)
+            };
             let pages_go = self.invalidate.write();
             // Its memory may have failed meanwhile, and another page have come.
-            if last.as_ref().is_none_or(|last| self.word_of(&pages_go, size / PAGE_SIZE, **last).is_some()) {
+            if last
+                .as_ref()
+                .is_none_or(|last| self.word_of(&pages_go, PageIndex::of_byte(size), **last).is_some())
+            {
                 break (last, pages_go);
             }
         };
-        self.regions.may_lose(size / unit..gone.end)?;
+        self.regions.may_lose(PageRange::new(PageIndex::new(size / unit), gone.end))?;
         self.prepare_cut()?;
         self.publish_size(size);
-        self.split_blocks(&pages_go, &(size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)));
+        self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Go);
         if let Some(last) = last {
             let platform = self.engine().platform();
@@ -113,13 +121,13 @@ impl<P: Platform> Mapping<P> {
         let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
         // Whatever can be refused is asked before a byte changes.
         if self.huge.is_none() {
-            edges.clone().try_for_each(|edge| self.page(edge.start / PAGE_SIZE).map(drop))?;
+            edges.clone().try_for_each(|edge| self.page(PageIndex::of_byte(edge.start)).map(drop))?;
         }
         let pages_go = self.invalidate.write();
-        let gone = inner.start / unit..inner.end / unit;
-        self.regions.may_lose(gone.clone())?;
+        let gone = PageRange::from(inner.start / unit..inner.end / unit);
+        self.regions.may_lose(gone)?;
         self.prepare_cut()?;
-        self.split_blocks(&pages_go, &(start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)));
+        self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Stay);
         drop(pages_go);
         edges.try_for_each(|edge| self.zero_part(edge))
@@ -131,7 +139,7 @@ impl<P: Platform> Mapping<P> {
             self.zero_part_huge(bytes);
             return Ok(());
         }
-        let page = self.page(bytes.start / PAGE_SIZE)?;
+        let page = self.page(PageIndex::of_byte(bytes.start))?;
         let platform = self.engine().platform();
         let offset = bytes.start % PAGE_SIZE;
         zero(platform, *page, offset..offset + (bytes.end - bytes.start));
@@ -148,11 +156,11 @@ impl<P: Platform> Mapping<P> {
 
     /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was
     /// published.
-    fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: Range<u64>, copies: Copies) {
+    fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange, copies: Copies) {
         if pages.is_empty() {
             return;
         }
-        let cached = self.mark_leaving(pages_go, pages.clone());
+        let cached = self.mark_leaving(pages_go, pages);
         // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let
         // go of it.
         let mapped = !self.mappers().is_empty();
@@ -160,16 +168,17 @@ impl<P: Platform> Mapping<P> {
             grace_period::<P>();
         }
         if mapped {
-            self.unmap(pages.clone(), copies);
+            self.unmap(pages, copies);
         }
-        let gone = if cached { self.drop_leaving(pages_go, pages.clone()) } else { 0 };
+        let gone = if cached { self.drop_leaving(pages_go, pages) } else { 0 };
         // Mappings may have reservations of pages beyond the end of the file, and the index may have room for
         // some.
-        let end = if copies == Copies::Go { u64::MAX } else { pages.end };
+        let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
+        let with_room = PageRange::new(pages.start, end);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine(), pages.start..end, gone);
+            huge.cut(self.engine(), with_room, gone);
         }
-        self.prune(pages_go, pages.start..end);
+        self.prune(pages_go, with_room);
         self.pager().discard(pages);
     }
 
@@ -179,14 +188,17 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
-    pub(crate) fn unmap(&self, pages: Range<u64>, copies: Copies) {
+    pub(crate) fn unmap(&self, pages: PageRange, copies: Copies) {
         let zap = |vma: &Vma<P>| match copies {
             Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp()),
             Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
         };
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;
-            return self.unmap_huge_pages(pages.start << shift..pages.end << shift, zap);
+            return self.unmap_huge_pages(
+                PageRange::new(pages.start.first_in_block(shift), pages.end.first_in_block(shift)),
+                zap,
+            );
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);

@@ -13,7 +13,7 @@ use crate::{counted::Counted, platform::Platform, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
-use freehold_vmspace::VmSpace;
+use freehold_vmspace::{PageIndex, PageRange, VmSpace};
 
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
 pub(crate) trait Which: 'static {
@@ -159,16 +159,16 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// # Locks
     ///
     /// The lock for reading, again and again.
-    pub fn each_mapper(&self, pages: Range<u64>, mut f: impl FnMut(&Mapper<'_, P>)) {
+    pub fn each_mapper(&self, pages: PageRange, mut f: impl FnMut(&Mapper<'_, P>)) {
         let mut at = pages.start;
         loop {
             let lookups = self.read();
             // A file may be larger than can be counted through; only where VMAs are is there anything to be
             // met.
-            let Some(first) = lookups.mappers(at..pages.end).next() else { return };
+            let Some(first) = lookups.mappers(PageRange::new(at, pages.end)).next() else { return };
             at = at.max(first.vma.pgoff());
-            let end = lookups.part_end(at..pages.end);
-            lookups.mappers(at..end).for_each(|mapper| f(&mapper));
+            let end = lookups.part_end(PageRange::new(at, pages.end));
+            lookups.mappers(PageRange::new(at, end)).for_each(|mapper| f(&mapper));
             at = end;
         }
     }
@@ -188,13 +188,13 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
     }
 
     /// The VMAs that map any page of `pages`, parents before the children that fork gave them.
-    pub fn mappers(&self, pages: Range<u64>) -> impl Iterator<Item = Mapper<'_, P>> {
+    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P>> {
         mappers(self.tree, pages)
     }
 
     /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at
     /// least.
-    fn part_end(&self, pages: Range<u64>) -> u64 {
+    fn part_end(&self, pages: PageRange) -> PageIndex {
         part_end(self.tree, pages, 1)
     }
 
@@ -217,27 +217,31 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
 /// See [`RmapReadGuard::mappers`]. The lock of the tree is held, in any mode.
 fn mappers<P: Platform, W: Which>(
     tree: &IntervalTree<ByLink<P, W>>,
-    pages: Range<u64>,
+    pages: PageRange,
 ) -> impl Iterator<Item = Mapper<'_, P>> {
-    let found = (!pages.is_empty()).then(|| tree.overlapping(pages.start, pages.end - 1));
+    let found = (!pages.is_empty()).then(|| tree.overlapping(pages.start.get(), pages.end.get() - 1));
     found.into_iter().flatten().map(move |vma| {
         // SAFETY: linked VMAs are live, and stay linked while the lock is held.
         let vma: &Vma<P> = unsafe { vma.as_ref() };
         let vm = core::ptr::with_exposed_provenance::<VmSpace<P>>(vma.owner_addr());
         // SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them
         // before it goes away.
-        Mapper { vm: unsafe { &*vm }, vma, range: addresses(vma, &pages) }
+        Mapper { vm: unsafe { &*vm }, vma, range: addresses(vma, pages) }
     })
 }
 
 /// See [`RmapWriteGuard::part_end`].
-fn part_end<P: Platform, W: Which>(tree: &IntervalTree<ByLink<P, W>>, pages: Range<u64>, unit: u64) -> u64 {
-    let mut part = ENTRIES.min((pages.end - pages.start).div_ceil(unit));
+fn part_end<P: Platform, W: Which>(
+    tree: &IntervalTree<ByLink<P, W>>,
+    pages: PageRange,
+    unit: u64,
+) -> PageIndex {
+    let mut part = ENTRIES.min(pages.len().div_ceil(unit));
     loop {
         let end = pages.end.min(pages.start.saturating_add(part * unit));
         let most = (ENTRIES / part) as usize;
         // No more of them are counted than decide it.
-        if part <= 1 || mappers(tree, pages.start..end).take(most + 1).count() <= most {
+        if part <= 1 || mappers(tree, PageRange::new(pages.start, end)).take(most + 1).count() <= most {
             return end;
         }
         part /= 2;
@@ -245,7 +249,7 @@ fn part_end<P: Platform, W: Which>(tree: &IntervalTree<ByLink<P, W>>, pages: Ran
 }
 
 /// Where `vma` maps `pages`, of which it maps some.
-fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
+fn addresses<P: Platform>(vma: &Vma<P>, pages: PageRange) -> Range<u64> {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
     let end = pages.end.min(vma.pgoff() + vma.pages()) - vma.pgoff();
     debug_assert!(first < end, "a VMA was found that maps none of the pages");
@@ -254,20 +258,22 @@ fn addresses<P: Platform>(vma: &Vma<P>, pages: &Range<u64>) -> Range<u64> {
 
 impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
     /// As [`RmapReadGuard::mappers`].
-    pub fn mappers(&self, pages: Range<u64>) -> impl Iterator<Item = Mapper<'_, P>> {
+    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P>> {
         mappers(self.tree, pages)
     }
 
     /// How far of `pages` to go in one hold if an entry maps `unit` of them: as far as no more than
     /// [`ENTRIES`] map them, but one entry's at least.
-    pub fn part_end(&self, pages: Range<u64>, unit: u64) -> u64 {
+    pub fn part_end(&self, pages: PageRange, unit: u64) -> PageIndex {
         part_end(self.tree, pages, unit)
     }
 
     /// Links a VMA that belongs here.
     pub fn insert(&mut self, vma: &Vma<P>) {
         // SAFETY: VMAs stay where they are, and are unlinked before they go back to their slab.
-        unsafe { self.tree.insert(NonNull::from(vma), vma.pgoff(), vma.pgoff() + vma.pages() - 1) };
+        unsafe {
+            self.tree.insert(NonNull::from(vma), vma.pgoff().get(), (vma.pgoff() + vma.pages() - 1).get())
+        };
     }
 
     /// Links the copy that fork made of `parent`, behind it, so that a walk meets the parent first. A child

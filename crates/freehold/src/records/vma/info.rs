@@ -3,6 +3,7 @@
 use super::{Vma, flags::VmFlags};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
 use core::ops::Range;
+use freehold_vmspace::PageIndex;
 
 /// A copy of what describes a VMA, as it was at one moment: for hooks, and for who looked without a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub struct VmaInfo {
     /// Its addresses.
     pub range: Range<u64>,
     /// Page offset of its start in what it maps.
-    pub pgoff: u64,
+    pub pgoff: PageIndex,
     /// Rights and properties.
     pub flags: VmFlags,
 }
@@ -28,6 +29,6 @@ impl VmaInfo {
     /// Where in what it maps an address of its range is, in bytes.
     pub fn offset_of(&self, addr: u64) -> u64 {
         let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start) >> PAGE_SHIFT);
-        (page << PAGE_SHIFT) + addr % PAGE_SIZE
+        page.byte() + addr % PAGE_SIZE
     }
 }

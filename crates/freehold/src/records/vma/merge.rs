@@ -11,13 +11,14 @@ use crate::{
     PAGE_SHIFT, counted::Counted, object::Object, platform::Platform, records::hugetlb::reserves::Reserves,
     records::uffd::Context,
 };
+use freehold_vmspace::PageIndex;
 
 /// What decides whether a range may join a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
     pub flags: VmFlags,
     pub object: &'a Object<P>,
     /// Page offset of the first page.
-    pub pgoff: u64,
+    pub pgoff: PageIndex,
     pub anon: AnonVma<'a, P>,
     pub policy: u64,
     /// What reservations of huge pages it has a part in; no matter for merges, which huge pages take no part
@@ -29,7 +30,7 @@ pub(crate) struct Attrs<'a, P: Platform> {
 
 impl<'a, P: Platform> Attrs<'a, P> {
     /// Those of a new mapping.
-    pub fn new(flags: VmFlags, object: &'a Object<P>, pgoff: u64) -> Self {
+    pub fn new(flags: VmFlags, object: &'a Object<P>, pgoff: PageIndex) -> Self {
         Attrs { flags, object, pgoff, anon: AnonVma::NONE, policy: 0, reserves: None, uffd: None }
     }
 }

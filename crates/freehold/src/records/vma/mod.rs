@@ -62,7 +62,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{AnonPage, VmSpace, Zap};
+use freehold_vmspace::{AnonPage, PageIndex, VmSpace, Zap};
 
 /// One mapped area of an address space.
 ///
@@ -155,12 +155,12 @@ impl<P: Platform> Vma<P> {
 
     /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made
     /// at, if it is of no file.
-    pub fn pgoff(&self) -> u64 {
-        self.pgoff.load(Relaxed)
+    pub fn pgoff(&self) -> PageIndex {
+        PageIndex::new(self.pgoff.load(Relaxed))
     }
 
     /// Page offset in the object of the page at `addr`.
-    pub fn pgoff_of(&self, addr: u64) -> u64 {
+    pub fn pgoff_of(&self, addr: u64) -> PageIndex {
         self.pgoff() + ((addr - self.start()) >> crate::PAGE_SHIFT)
     }
 
@@ -327,10 +327,10 @@ impl<P: Platform> Vma<P> {
 
     // The setters are for the write token (`VmaWrite`) and for who owns the VMA while it is detached.
 
-    pub(crate) fn set_bounds(&self, range: Range<u64>, pgoff: u64) {
+    pub(crate) fn set_bounds(&self, range: Range<u64>, pgoff: PageIndex) {
         self.start.store(range.start, Relaxed);
         self.end.store(range.end, Relaxed);
-        self.pgoff.store(pgoff, Relaxed);
+        self.pgoff.store(pgoff.get(), Relaxed);
     }
 
     pub(crate) fn set_flags(&self, flags: VmFlags) {

@@ -25,6 +25,7 @@ use freehold_sync::{
     VmaCount, VmaSeq,
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
+use freehold_vmspace::PageIndex;
 
 /// The VMAs of one engine.
 pub(crate) type VmaSlab<P> = Slab<Vma<P>, P>;
@@ -43,7 +44,7 @@ pub(crate) struct OwnedVma<'e, P: Platform> {
 /// How a VMA begins.
 pub(crate) struct VmaInit<'a, P: Platform> {
     pub range: Range<u64>,
-    pub pgoff: u64,
+    pub pgoff: PageIndex,
     pub flags: VmFlags,
     pub anon: AnonVma<'a, P>,
     pub policy: u64,
@@ -113,7 +114,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
             // Whoever goes on using it finds an empty VMA instead of what it was.
-            self.vma.set_bounds(0..0, 0);
+            self.vma.set_bounds(0..0, PageIndex::ZERO);
         }
         // SAFETY: by the type's invariant ours alone, and found in no tree. `own` says that nobody goes on
         // using it.

@@ -14,6 +14,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::Range;
+use freehold_vmspace::PageRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// The file is at work without any lock of the address space, so each part is looked up anew at the
@@ -36,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
             let Some(file) = target else { continue };
             let notice = if advice == Advice::Remove { Notice::remove(vma, &part) } else { None };
             let first = vma.pgoff_of(part.start);
-            let pages = first..first + ((part.end - part.start) >> PAGE_SHIFT);
+            let pages = PageRange::at(first, (part.end - part.start) >> PAGE_SHIFT);
             drop(guard);
             notice.into_iter().for_each(Notice::send);
             match advice {
@@ -57,8 +58,8 @@ fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseErro
     if writes_reach_it { Ok(file) } else { Err(MadviseError::AccessDenied) }
 }
 
-fn punch<P: Platform>(file: &File<P>, pages: Range<u64>) -> Result<(), MadviseError> {
-    let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
+fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseError> {
+    let bytes = pages.start.byte()..pages.end.byte();
     file.mapping().punch(bytes).map_err(|error| match error {
         FillError::NoMemory => MadviseError::OutOfMemory,
         FillError::Sealed => MadviseError::Sealed,
@@ -76,11 +77,11 @@ const READ_AHEAD: u64 = 512;
 
 /// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint.
 /// Shared memory has nothing to be read from, and a direct file nothing to be read into.
-fn read_ahead<P: Platform>(file: &File<P>, pages: Range<u64>) {
+fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
     if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;
     }
-    for index in pages.start..pages.end.min(pages.start + READ_AHEAD) {
+    for index in PageRange::new(pages.start, pages.end.min(pages.start + READ_AHEAD)) {
         if file.mapping().fill(index).is_err() {
             return;
         }

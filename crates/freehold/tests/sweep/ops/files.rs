@@ -3,6 +3,7 @@
 use super::{Left, Op, done, filled, made, op, told};
 use crate::sweep::{board::OpenBoard, scene::Scene, *};
 use freehold::{
+    PageIndex, PageRange,
     error::Errno,
     hugetlb::HugePageSize,
     object::{Frames, Seals, Segment, Special},
@@ -48,16 +49,16 @@ pub const OPS: &[Op] = &[
     op("Special::of_file", "a special of a file", |s| {
         made(Frames::new("[it]", &[]).and_then(|frames| Special::of_file(frames, s.file.mapping())))
     }),
-    op("Mapping::fill", "fill", |s| filled(file(s).fill(9))),
+    op("Mapping::fill", "fill", |s| filled(file(s).fill(PageIndex::new(9)))),
     op("Mapping::read_at", "read_at", |s| {
         let at = 9 * s.unit + 5;
         filled(file(s).read_at(at, &mut [0; 8]))
     }),
     op("Mapping::write_at", "write_at", |s| filled(file(s).write_at(9 * s.unit + 16, &[1; 8]))),
     op("Mapping::write_at", "write_at behind", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
-    op("Mapping::write_back", "write_back", |s| made(file(s).write_back(0..4).map_err(|_| ())))
+    op("Mapping::write_back", "write_back", |s| made(file(s).write_back((0..4).into()).map_err(|_| ())))
         .needs_nothing(),
-    op("File::drop_clean", "drop_clean", |s| Ok(s.file.drop_clean(0..u64::MAX))).needs_nothing(),
+    op("File::drop_clean", "drop_clean", |s| Ok(s.file.drop_clean(PageRange::ALL))).needs_nothing(),
     op("Engine::drop_clean", "drop_clean of any", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
         .needs_nothing(),
     op("AddressSpace::trim", "trim of a space", |s| done(|| s.process.trim())).needs_nothing(),
@@ -77,9 +78,11 @@ pub const OPS: &[Op] = &[
         .needs_nothing()
         .leaves(Left::Pages),
     op("Mapping::lay_out", "lay_out", |s| filled(file(s).lay_out())).needs_nothing(),
-    op("Mapping::revoke", "revoke", |s| done(|| file(s).revoke(0..4, false))).needs_nothing(),
-    op("Mapping::revoke", "revoke of the device", |s| done(|| s.device.mapping().revoke(0..4, true)))
-        .needs_nothing(),
+    op("Mapping::revoke", "revoke", |s| done(|| file(s).revoke((0..4).into(), false))).needs_nothing(),
+    op("Mapping::revoke", "revoke of the device", |s| {
+        done(|| s.device.mapping().revoke((0..4).into(), true))
+    })
+    .needs_nothing(),
     op("Mapping::add_probe", "add_probe", |s| told!(file(s).add_probe(3 * PAGE + 32, &[0xcc, 0xcc]))),
     op("Mapping::remove_probe", "remove_probe", |s| told!(file(s).remove_probe(PAGE + 100))),
     op("Mapping::add_seals", "add_seals", |s| told!(file(s).add_seals(Seals::WRITE))).needs_nothing(),
