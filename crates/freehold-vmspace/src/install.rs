@@ -1,7 +1,8 @@
 //! Filling empty entries.
 
-use crate::{AnonPage, NoMemory, Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
-use freehold_pagetable::{Pte, PteFlags, PteTable};
+use crate::{AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, platform::Platform};
+use core::ops::ControlFlow;
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable, VaRange};
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
@@ -37,6 +38,62 @@ impl<P: Platform> VmSpace<P> {
         installed.is_ok()
     }
 
+    /// Maps `frames`, fresh from [`alloc_anon`](Self::alloc_anon), at the addresses from `first` on, which
+    /// lie in this table, if nothing is at any of them; false: they are still the caller's.
+    pub fn map_block(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        first: VirtAddr,
+        frames: &[Pfn],
+        rights: PteFlags,
+    ) -> bool {
+        let places = || pages_from(first).zip(frames);
+        let mut guard = table.lock();
+        if !places().all(|(address, _)| guard.get(address).is_none()) {
+            return false;
+        }
+        places().for_each(|(address, frame)| guard.set(address, Pte::page(*frame, rights)));
+        drop(guard);
+        self.count_page(RssKind::Anon, frames.len() as i64);
+        true
+    }
+
+    /// Maps frames that are not counted, a device's say, at the addresses from `first` on, which lie in this
+    /// table; where something is already, it stays, and the result is false.
+    pub fn map_foreign(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        first: VirtAddr,
+        frames: impl Iterator<Item = Pfn>,
+        rights: PteFlags,
+    ) -> bool {
+        let mut guard = table.lock();
+        pages_from(first).zip(frames).fold(true, |all, (address, frame)| {
+            guard.install(address, Pte::page(frame, rights)).is_ok() && all
+        })
+    }
+
+    /// Locks a table that pages of caches are to be mapped by.
+    #[inline(always)]
+    pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> CacheFill<'v, P> {
+        CacheFill { vm: self, rss: Rss::default(), guard: table.lock() }
+    }
+
+    /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
+    ///
+    /// # Errors
+    ///
+    /// It has as many references as can be counted.
+    #[inline(always)]
+    pub fn count_cached(&self, pfn: Pfn, rss: &mut Rss) -> Result<(), NoMemory> {
+        let frame = self.platform().frame(pfn);
+        if !frame.try_map() {
+            return Err(NoMemory);
+        }
+        rss.add(frame.kind(), 1);
+        Ok(())
+    }
+
     /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes
     /// back.
     ///
@@ -50,5 +107,67 @@ impl<P: Platform> VmSpace<P> {
         } else {
             self.memory().discard_anon(frame);
         }
+    }
+}
+
+/// The addresses of pages, ascending.
+pub(crate) fn pages_from(first: VirtAddr) -> impl Iterator<Item = VirtAddr> {
+    (first.get()..).step_by(PAGE_SIZE as usize).map(VirtAddr::new)
+}
+
+/// A locked table, which is being filled with pages of caches.
+#[doc(hidden)]
+#[must_use = "what was mapped is counted by `finish`"]
+pub struct CacheFill<'v, P: Platform> {
+    vm: &'v VmSpace<P>,
+    rss: Rss,
+    guard: PteGuard<'v, P::Format, P>,
+}
+
+impl<P: Platform> CacheFill<'_, P> {
+    /// What is there.
+    #[inline(always)]
+    pub fn get(&self, address: VirtAddr) -> Pte<P::Format> {
+        self.guard.get(address)
+    }
+
+    /// Whether nothing is there.
+    #[inline(always)]
+    pub fn is_vacant(&self, address: VirtAddr) -> bool {
+        self.guard.get(address).is_none()
+    }
+
+    /// Whether the entries of `range` are empty, or map pages of caches.
+    pub fn is_cached(&mut self, range: VaRange) -> bool {
+        let vm = self.vm;
+        let cached = |_, pte: Pte<P::Format>| match pte.kind(Level::Pte) {
+            Kind::Leaf { pfn, .. } if !vm.platform().frame(pfn).is_anon() => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        self.guard.for_each(range, cached).is_continue()
+    }
+
+    /// Maps a page of a cache where nothing is, or a marker that it takes the place of. An entry that is
+    /// dirty from the start makes the page so.
+    ///
+    /// # Errors
+    ///
+    /// The frame has as many references as can be counted; it was not mapped.
+    #[inline(always)]
+    pub fn put(&mut self, address: VirtAddr, pfn: Pfn, rights: PteFlags) -> Result<(), NoMemory> {
+        self.vm.count_cached(pfn, &mut self.rss)?;
+        if rights.contains(PteFlags::DIRTY) {
+            self.vm.platform().frame(pfn).set_dirty();
+        }
+        self.guard.set(address, Pte::page(pfn, rights));
+        Ok(())
+    }
+
+    /// Unlocks the table, and counts what was mapped as resident.
+    #[inline(always)]
+    pub fn finish(self) {
+        let CacheFill { vm, rss, guard } = self;
+        drop(guard);
+        vm.count_rss(&rss);
     }
 }

@@ -61,6 +61,8 @@ pub use copy_on_write::{ReadOnly, Store};
 pub use error::NoMemory;
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
+#[doc(hidden)]
+pub use install::CacheFill;
 pub use look::{PageKind, Present, Usage};
 pub use memory::{
     AnonPage, CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run,

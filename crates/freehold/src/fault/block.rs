@@ -15,12 +15,12 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     engine::{Blocks, largest_first},
     platform::Platform,
-    space::{AddressSpace, RssKind},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
-use freehold_pagetable::{Pte, PteTable};
+use freehold_pagetable::PteTable;
 use freehold_vmspace::VmSpace;
 
 /// Frames of the largest block.
@@ -45,16 +45,9 @@ impl<P: Platform> AddressSpace<P> {
             free && new.fill(vma, block)
         })?;
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        let mut guard = table.lock();
-        if !addresses(&block).all(|address| guard.get(address).is_none()) {
-            drop(guard);
+        if !self.vm.map_block(table, VirtAddr::new(block.start), &new.frames, rights) {
             return Some(FaultOutcome::Retry);
         }
-        for (address, frame) in addresses(&block).zip(&new.frames) {
-            let _ = guard.install(address, Pte::page(*frame, rights));
-        }
-        drop(guard);
-        self.vm.count_page(RssKind::Anon, new.frames.len() as i64);
         // They are mapped.
         new.frames.clear();
         Some(FaultOutcome::Done)

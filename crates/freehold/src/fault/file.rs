@@ -17,12 +17,12 @@ use crate::{
     object::{File, Object},
     platform::Platform,
     records::probes,
+    space::AddressSpace,
     space::held::Held,
-    space::{AddressSpace, Rss},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::{ControlFlow, Range};
-use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange};
+use core::ops::Range;
+use freehold_pagetable::{Pte, PteFlags, PteTable, VaRange};
 use freehold_vmspace::PageRange;
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
@@ -53,13 +53,11 @@ impl<P: Platform> AddressSpace<P> {
         if private {
             return self.private_write(vma, file, page, table);
         }
-        let (rss, step) = if access.write {
+        if access.write {
             self.shared_write(vma, file, page, table)
         } else {
             self.read_around(vma, file, page, table)
-        };
-        self.vm.count_rss(&rss);
-        step
+        }
     }
 
     /// Maps the page, and every page around it that is in the cache, without the right to write: the first
@@ -70,8 +68,8 @@ impl<P: Platform> AddressSpace<P> {
         file: &Counted<File<P>>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> (Rss, FaultOutcome<P>) {
-        let (mapping, mut rss) = (file.mapping(), Rss::default());
+    ) -> FaultOutcome<P> {
+        let mapping = file.mapping();
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
         // As on Linux, nothing is mapped around a page of a direct file, or of secret memory.
         // Nor where a userfaultfd wants to hear of each page.
@@ -81,10 +79,10 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
-            return (rss, FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page)));
+            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
-        let mut guard = table.lock();
+        let mut fill = self.vm.fill_cached(table);
         let indices = PageRange::new(vma.pgoff_of(window.start), vma.pgoff_of(window.end - 1) + 1);
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
@@ -94,20 +92,17 @@ impl<P: Platform> AddressSpace<P> {
             }
             let address = VirtAddr::new(window.start + (at - indices.start) * PAGE_SIZE);
             // Whatever is there stays: a page, a private copy, a marker.
-            if guard.get(address).is_none() {
-                let Ok(()) = self.count_cached(pfn, &mut rss) else {
-                    crowded |= at == index;
-                    return;
-                };
-                let _ = guard.install(address, Pte::page(pfn, rights));
+            if fill.is_vacant(address) && fill.put(address, pfn, rights).is_err() {
+                crowded |= at == index;
             }
         });
-        let step = match guard.get(VirtAddr::new(page)).is_none() {
+        let vacant = fill.is_vacant(VirtAddr::new(page));
+        fill.finish();
+        match vacant {
             true if crowded => FaultOutcome::OUT_OF_MEMORY,
             true => FaultOutcome::Retry,
             false => FaultOutcome::Done,
-        };
-        (rss, step)
+        }
     }
 
     /// Maps what the cache has for `range`, all of it in one table, without the right to write. False:
@@ -117,30 +112,22 @@ impl<P: Platform> AddressSpace<P> {
         let Object::File(file) = vma.object() else { return Ok(false) };
         let first = VirtAddr::new(range.start);
         let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
-        let (mut rss, mut all) = (Rss::default(), true);
+        let mut all = true;
         let indices = PageRange::new(vma.pgoff_of(range.start), vma.pgoff_of(range.end - 1) + 1);
         let rights = vma_pte_flags(vma.flags());
         let rcu = P::rcu_read();
-        let mut guard = table.lock();
-        let other =
-            guard.for_each(VaRange::of(range.start, range.end), |_, pte| match pte.kind(Level::Pte) {
-                Kind::Leaf { pfn, .. } if !self.platform().frame(pfn).is_anon() => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
-            });
-        if other.is_break() {
+        let mut fill = self.vm.fill_cached(table);
+        if !fill.is_cached(VaRange::of(range.start, range.end)) {
+            fill.finish();
             return Ok(false);
         }
         file.mapping().lookup_range(&rcu, indices, |at, pfn| {
             let address = VirtAddr::new(range.start + (at - indices.start) * PAGE_SIZE);
-            if guard.get(address).is_none() {
-                match self.count_cached(pfn, &mut rss) {
-                    Ok(()) => all &= guard.install(address, Pte::page(pfn, rights)).is_ok(),
-                    Err(NoMemory) => all = false,
-                }
+            if fill.is_vacant(address) {
+                all &= fill.put(address, pfn, rights).is_ok();
             }
         });
-        drop(guard);
-        self.vm.count_rss(&rss);
+        fill.finish();
         Ok(all)
     }
 
@@ -151,40 +138,37 @@ impl<P: Platform> AddressSpace<P> {
         file: &Counted<File<P>>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
-    ) -> (Rss, FaultOutcome<P>) {
-        let (index, mut rss) = (vma.pgoff_of(page), Rss::default());
+    ) -> FaultOutcome<P> {
+        let index = vma.pgoff_of(page);
         let rcu = P::rcu_read();
         let Some(pfn) = file.mapping().lookup(&rcu, index) else {
-            return (rss, FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page)));
+            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         };
         let block = whole_block(vma, file, &rcu, page, &table);
-        let mut guard = table.lock();
+        let mut fill = self.vm.fill_cached(table);
         let address = VirtAddr::new(page);
-        if !guard.get(address).is_none() {
-            return (rss, FaultOutcome::Retry);
+        if !fill.is_vacant(address) {
+            fill.finish();
+            return FaultOutcome::Retry;
         }
-        let block = block.filter(|block| addresses(block).all(|at| guard.get(at).is_none()));
-        if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
-            return (rss, FaultOutcome::OUT_OF_MEMORY);
-        }
+        let block = block.filter(|block| addresses(block).all(|at| fill.is_vacant(at)));
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
-        let mut put = |address, pfn| {
-            self.platform().frame(pfn).set_dirty();
-            let _ = guard.install(address, Pte::page(pfn, rights));
+        let outcome = match fill.put(address, pfn, rights) {
+            Ok(()) => FaultOutcome::Done,
+            Err(NoMemory) => FaultOutcome::OUT_OF_MEMORY,
         };
-        put(address, pfn);
-        let Some(block) = block else { return (rss, FaultOutcome::Done) };
-        let first = vma.pgoff_of(block.start);
-        file.mapping().lookup_range(
-            &rcu,
-            PageRange::new(first, vma.pgoff_of(block.end - 1) + 1),
-            |at, pfn| {
-                if at != index && self.count_cached(pfn, &mut rss).is_ok() {
-                    put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn);
+        if let (FaultOutcome::Done, Some(block)) = (&outcome, block) {
+            let first = vma.pgoff_of(block.start);
+            let indices = PageRange::new(first, vma.pgoff_of(block.end - 1) + 1);
+            file.mapping().lookup_range(&rcu, indices, |at, pfn| {
+                if at != index {
+                    // What cannot be counted comes when it is asked for.
+                    let _ = fill.put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn, rights);
                 }
-            },
-        );
-        (rss, FaultOutcome::Done)
+            });
+        }
+        fill.finish();
+        outcome
     }
 
     /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
@@ -234,20 +218,6 @@ impl<P: Platform> AddressSpace<P> {
             Ok(()) => FaultOutcome::Done,
             Err(_) => FaultOutcome::Retry,
         }
-    }
-
-    /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
-    ///
-    /// # Errors
-    ///
-    /// It has as many references as can be counted.
-    pub(crate) fn count_cached(&self, pfn: Pfn, rss: &mut Rss) -> Result<(), NoMemory> {
-        let frame = self.platform().frame(pfn);
-        if !frame.try_map() {
-            return Err(NoMemory);
-        }
-        rss.add(frame.kind(), 1);
-        Ok(())
     }
 }
 

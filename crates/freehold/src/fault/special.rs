@@ -11,7 +11,7 @@ use crate::{
     space::AddressSpace,
     vma::Vma,
 };
-use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable};
+use freehold_pagetable::{Kind, Level, PteFlags, PteTable};
 
 impl HookFault {
     fn at<P: Platform>(self, page: u64) -> FaultOutcome<P> {
@@ -47,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Retry;
         }
         // If the slot is not empty any more, somebody else was faster.
-        let _ = table.lock().install(VirtAddr::new(page), Pte::page(pfn, rights));
+        self.vm.map_foreign(table, VirtAddr::new(page), core::iter::once(pfn), rights);
         FaultOutcome::Done
     }
 

@@ -4,11 +4,10 @@ use super::{Access, FaultError, FaultOutcome};
 use crate::{
     VirtAddr,
     counted::Counted,
-    error::NoMemory,
     object::{Object, Wanted},
     platform::Platform,
     records::uffd::{Context, FaultReason, Features, queue::Waiter},
-    space::{AddressSpace, FaultLock, Rss},
+    space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
@@ -106,21 +105,14 @@ impl<P: Platform> AddressSpace<P> {
         if index >= mapping.end() {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
-        let mut rss = Rss::default();
         let rcu = P::rcu_read();
         let Some(pfn) = mapping.lookup(&rcu, index) else {
             return FaultOutcome::Fill(file.clone(), Wanted::alone(index));
         };
-        let mut guard = table.lock();
-        if is_wp_marker(guard.get(address)) {
-            if let Err(NoMemory) = self.count_cached(pfn, &mut rss) {
-                return FaultOutcome::OUT_OF_MEMORY;
-            }
-            guard.set(address, Pte::page(pfn, rights));
-        }
-        drop(guard);
-        self.vm.count_rss(&rss);
-        FaultOutcome::Done
+        let mut fill = self.vm.fill_cached(table);
+        let put = if is_wp_marker(fill.get(address)) { fill.put(address, pfn, rights) } else { Ok(()) };
+        fill.finish();
+        put.map_or(FaultOutcome::OUT_OF_MEMORY, |()| FaultOutcome::Done)
     }
 }
 

@@ -30,7 +30,6 @@ use crate::{
 };
 use allocator_api2::vec::Vec;
 use core::ops::Range;
-use freehold_pagetable::Pte;
 
 /// What a driver wants mapped: by which hooks, with which flags, and which frames at once.
 type Answer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
@@ -138,12 +137,10 @@ impl<P: Platform> AddressSpace<P> {
             if !asked.holds(&rcu) {
                 return Err(Revoked);
             }
-            let mut guard = table.lock();
-            for (n, at) in part.range.step_by(PAGE_SIZE as usize).enumerate() {
-                let pte = Pte::page(part.first.add(n as u64), rights);
-                let installed = guard.install(VirtAddr::new(at), pte);
-                debug_assert!(installed.is_ok(), "something was mapped where nothing can be");
-            }
+            let pages = (part.range.end - part.range.start) / PAGE_SIZE;
+            let frames = (0..pages).map(|n| part.first.add(n));
+            let installed = self.vm.map_foreign(table, start, frames, rights);
+            debug_assert!(installed, "something was mapped where nothing can be");
         }
         Ok(())
     }

@@ -262,7 +262,7 @@ impl<P: Platform> Filler<'_, P> {
         let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
         let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
         let pfn = found.ok_or(UffdError::BadAddress)?;
-        self.space.count_cached(pfn, rss)?;
+        self.space.vm.count_cached(pfn, rss)?;
         Ok(Pte::page(pfn, self.file_rights(vma, pfn)))
     }
 
@@ -353,7 +353,7 @@ impl<P: Platform> Filler<'_, P> {
         let found = guard.get(address);
         let vacant = found.is_none() || is_wp_marker(found);
         if vacant {
-            self.space.count_cached(pfn, &mut rss)?;
+            self.space.vm.count_cached(pfn, &mut rss)?;
             guard.set(address, Pte::page(pfn, self.file_rights(vma, pfn)));
         }
         drop(guard);
