@@ -12,7 +12,7 @@ use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::object::{File, FileAccess, Mapping, Zeroes};
-use freehold::space::{Locking, MapFlags, Prot, SpaceConfig, TASK_SIZE, Unmap};
+use freehold::space::{Locking, MapFlags, Prot, SpaceConfig, Unmap};
 use freehold_machine::{Cpu, Machine, MachineConfig, MachineStats, Process};
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
@@ -86,7 +86,7 @@ fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
     )?;
     let heap = process.brk(0)?;
     process.brk(heap + (1 << 20))?;
-    let stack = TASK_SIZE - (64 << 10);
+    let stack = <Process>::TASK_SIZE - (64 << 10);
     process.mmap(stack, 64 << 10, RW, ANON | MapFlags::FIXED | MapFlags::GROWSDOWN, None, 0)?;
     Ok(process.mmap(0, 2 * PART, RW, ANON, None, 0)?)
 }

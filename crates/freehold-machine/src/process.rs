@@ -18,6 +18,9 @@ pub struct Process<F: Format = X86_4> {
 }
 
 impl<F: Format> Process<F> {
+    /// The end of its addresses.
+    pub const TASK_SIZE: u64 = AddressSpace::<Machine<F>>::TASK_SIZE;
+
     /// A process with an empty address space.
     ///
     /// # Errors

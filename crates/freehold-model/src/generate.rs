@@ -137,6 +137,8 @@ impl Generator {
                 w.start - PAGE,
                 w.end,
                 w.end - PAGE,
+                w.layout.window_end,
+                w.layout.window_end - PAGE,
                 w.task_size,
                 w.task_size - PAGE,
                 w.task_size + PAGE,
@@ -222,6 +224,9 @@ impl Generator {
             if self.one_in(chance) {
                 flags |= bit;
             }
+        }
+        if self.world.layout.fixed {
+            flags |= self.pick(&[0, 0, 0, 0x40, 0x80, 0xc0]);
         }
         if self.mix.stacks && self.one_in(3) {
             flags |= 0x100;

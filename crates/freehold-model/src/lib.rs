@@ -32,7 +32,7 @@
 //!
 //! Known differences between model and kernel: none in the calls that the generator draws, apart from what
 //! [`compare`] lists as free; between engine and kernel, what [`world::Quirks`] lists. Not drawn, and not
-//! modelled: overcommit, transparent huge pages (switched off), `MAP_32BIT`, huge pages, swap,
+//! modelled: overcommit, transparent huge pages (switched off), huge pages, swap,
 //! `MADV_COLLAPSE` and the memory-failure advice, protection keys, userfaultfd, instruction fetches, faults
 //! by the kernel on a process's behalf, and files whose page cache drops pages (only memory files are used).
 #![deny(unsafe_code)]
@@ -51,7 +51,7 @@ pub mod text;
 pub mod wild;
 pub mod world;
 
-pub use engine::Engine;
+pub use engine::{Engine, EngineOn};
 pub use model::Model;
 pub use op::{
     Call, Counters, FileId, Limit, MapFile, MapLine, Op, Outcome, PAGE, Signal, SignalKind, Subject,

@@ -29,6 +29,19 @@ pub enum Quirks {
     Avoided,
 }
 
+/// Where room is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Where it begins.
+    pub base: u64,
+    /// It goes on upwards from there: the legacy layout.
+    pub upwards: bool,
+    /// Where it ends for who has no hint above.
+    pub window_end: u64,
+    /// Calls may ask for other places (`MAP_32BIT`, `MAP_ABOVE4G`): nothing is drawn at random.
+    pub fixed: bool,
+}
+
 /// Everything a subject must be told so that two subjects can be compared call by call.
 ///
 /// All user addresses outside the arena are occupied by mappings that never merge and that no call of a
@@ -41,6 +54,8 @@ pub struct World {
     pub end: u64,
     /// End of user space.
     pub task_size: u64,
+    /// Where mappings go that have no fixed place.
+    pub layout: Layout,
     /// Lowest address a process may map.
     pub min_addr: u64,
     /// Where the heap starts (and `brk` stands at first).
@@ -77,6 +92,9 @@ pub struct FileDesc {
     pub append: bool,
 }
 
+/// Where the legacy layout begins: a third of 2^47, in whole pages.
+pub const LEGACY_BASE: u64 = 0x2aaa_aaaa_b000;
+
 impl World {
     /// Pages of the arena.
     pub const PAGES: u64 = 1024;
@@ -100,10 +118,12 @@ impl World {
     /// A world for subjects that have nothing outside the arena.
     pub fn bare() -> World {
         let start = 0x10_0000_0000;
+        let task_size = (1 << 47) - PAGE;
         World {
             start,
             end: start + Self::PAGES * PAGE,
-            task_size: (1 << 47) - PAGE,
+            task_size,
+            layout: Layout { base: task_size, upwards: false, window_end: task_size, fixed: false },
             min_addr: PAGE,
             heap: start + 400 * PAGE,
             max_map_count: 65530,
@@ -115,6 +135,21 @@ impl World {
             seals: true,
             quirks: Quirks::Kept,
         }
+    }
+
+    /// The same with the middle of its arena, in which the heap is, at `middle`.
+    #[must_use]
+    pub fn around(self, middle: u64) -> World {
+        let start = middle - Self::PAGES / 2 * PAGE;
+        let heap = start + (self.heap - self.start);
+        World { start, end: start + Self::PAGES * PAGE, heap, ..self }
+    }
+
+    /// The same where calls may ask for other places, and mappings go upwards from a third of the way or down.
+    #[must_use]
+    pub fn with_layout(self, upwards: bool) -> World {
+        let base = if upwards { LEGACY_BASE } else { self.layout.base };
+        World { layout: Layout { base, upwards, fixed: true, ..self.layout }, ..self }
     }
 
     /// Whether `[start, end)` lies in the arena.

@@ -7,12 +7,13 @@ use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;
 use freehold_model::compare::{self, Plan};
 use freehold_model::linux::Options;
-use freehold_model::world::Quirks;
-use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, Subject, World};
+use freehold_model::world::{LEGACY_BASE, Quirks};
+use freehold_model::{Call, Engine, EngineOn, MapLine, Model, Op, Outcome, Subject, World};
+use freehold_pagetable::{Format, X86_4, X86_5};
 
-fn against_the_model(world: World, locking: Locking, plan: &Plan) {
+fn against_the_model<F: Format>(world: World, locking: Locking, plan: &Plan) {
     let mut model = Model::new(world.clone());
-    let mut engine = Engine::new(world, locking);
+    let mut engine = EngineOn::<F>::new(world, locking);
     let report = compare::run(&mut model, &mut engine, plan);
     assert_same(&format!("model and engine {locking:?}"), plan, &report, &model);
 }
@@ -21,7 +22,7 @@ fn against_the_model(world: World, locking: Locking, plan: &Plan) {
 fn every_design_agrees_with_the_model() {
     for (n, locking) in lockings().into_iter().enumerate() {
         let plan = Plan { seed: (n as u64) << 32, calls: calls(10_000), per_run: 256, between_maps: 16 };
-        against_the_model(Engine::world_for(false), locking, &plan);
+        against_the_model::<X86_4>(Engine::world_for(false), locking, &plan);
     }
 }
 
@@ -30,7 +31,7 @@ fn every_design_agrees_with_the_model_without_lock_limit() {
     for (n, locking) in lockings().into_iter().enumerate() {
         let plan =
             Plan { seed: 77 + ((n as u64) << 32), calls: calls(2_000), per_run: 400, between_maps: 16 };
-        against_the_model(Engine::world_for(true), locking, &plan);
+        against_the_model::<X86_4>(Engine::world_for(true), locking, &plan);
     }
 }
 
@@ -39,7 +40,28 @@ fn every_design_agrees_with_the_model_at_the_limit_of_mappings() {
     for (n, locking) in lockings().into_iter().enumerate() {
         let plan =
             Plan { seed: 99 + ((n as u64) << 32), calls: calls(2_000), per_run: 1000, between_maps: 16 };
-        against_the_model(Engine::world_with_room(9), locking, &plan);
+        against_the_model::<X86_4>(Engine::world_with_room(9), locking, &plan);
+    }
+}
+
+/// On both sides of every border that decides where a mapping may go, from below and from above.
+#[test]
+fn every_layout_agrees_with_the_model() {
+    let borders = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE];
+    for (n, locking) in lockings().into_iter().enumerate() {
+        let world = Engine::world_for(false).with_layout(n % 2 == 0).around(borders[n / 2 % 4]);
+        let plan = Plan { seed: 3 + ((n as u64) << 32), calls: calls(8_000), per_run: 256, between_maps: 16 };
+        against_the_model::<X86_4>(world, locking, &plan);
+    }
+}
+
+/// Tables of five levels, on both sides of what four reach.
+#[test]
+fn every_design_agrees_with_the_model_on_five_levels() {
+    for (n, locking) in lockings().into_iter().enumerate() {
+        let world = EngineOn::<X86_5>::world_for(false).with_layout(n % 4 == 0).around(1 << 47);
+        let plan = Plan { seed: 7 + ((n as u64) << 32), calls: calls(8_000), per_run: 256, between_maps: 16 };
+        against_the_model::<X86_5>(world, locking, &plan);
     }
 }
 

@@ -106,6 +106,3 @@ pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
 pub use freehold_vmspace::{PageIndex, PageRange, platform};
 pub use records::{engine, object, vma};
-
-/// End of user space with four levels of tables: the last page below the canonical hole stays unused.
-pub const TASK_SIZE: u64 = (1 << 47) - PAGE_SIZE;

@@ -1,14 +1,13 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
+use super::TASK_SIZE;
 use super::length;
 use super::prctl;
 use super::world::{Mapped, UNNAMED, World};
 use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
 use freehold::platform::PkeyRights;
-use freehold::space::{
-    Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags, TASK_SIZE,
-};
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;

@@ -79,7 +79,7 @@ pub(super) fn store(
 /// Looks at every private page; what was found that should not be there: its address and the word.
 pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u64)> {
     let mut pages = Vec::new();
-    process.pagemap(0..freehold::space::TASK_SIZE, |present| {
+    process.pagemap(0..super::TASK_SIZE, |present| {
         if present.kind == PageKind::Anon {
             pages.push(present.range);
         }

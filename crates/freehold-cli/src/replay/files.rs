@@ -5,9 +5,9 @@
 //! that is there what somebody touched. So the engine has what Linux had or more. What Linux had at least is
 //! known, too, the page of each recorded fault; and what at most: what is around them.
 
+use super::TASK_SIZE;
 use super::world::World;
 use freehold::fault::Access;
-use freehold::space::TASK_SIZE;
 use freehold::space::pagemap::PageKind;
 use freehold::{PageIndex, engine::SharedBlocks};
 use freehold_machine::{Cpu, Process};

@@ -35,7 +35,7 @@ use crate::locking::Design;
 use crate::source::Source;
 use crate::tasks::{self, NoTask};
 use found::Found;
-use freehold_machine::Cpu;
+use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
 use freehold_trace::plan::{Frozen, Planner, Recorded, SEGMENT, Segment};
@@ -46,6 +46,9 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 use world::World;
+
+/// The end of what is replayed.
+const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 
 /// How to replay.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@
 //! SIGBUS, and where Linux had a page in the end, a page of zeroes is supplied before the fault is taken
 //! again, or before the call that wants it is made.
 
+use super::TASK_SIZE;
 use super::calls::returned;
 use super::image::lines_in;
 use freehold::error::Errno;
-use freehold::space::TASK_SIZE;
 use freehold::uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};

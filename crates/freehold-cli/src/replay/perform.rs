@@ -1,5 +1,6 @@
 //! Performing one step of a task on a virtual CPU, and comparing its answer with Linux's.
 
+use super::TASK_SIZE;
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
@@ -16,7 +17,6 @@ use super::touched::{self, How, Touched};
 use super::transfer::{self, Moved};
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
-use freehold::space::TASK_SIZE;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, aside, show_call};

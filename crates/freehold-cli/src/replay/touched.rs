@@ -16,8 +16,8 @@
 //! Linux had to discard it, too. And where a process_madvise has taken pages, of which the recording does not
 //! say where, any may be gone; where a file of which it does not say which has become shorter, any of a file.
 
+use super::TASK_SIZE;
 use super::image::lines_in;
-use freehold::space::TASK_SIZE;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::{Call, CallName};

@@ -51,7 +51,7 @@ fn life<F: Format>(locking: Locking) {
     let mut cpu = machine.cpu(0);
     assert_kernel(&machine, &process, 1);
     // As high and as low as there are addresses, in tables of their own.
-    let top = freehold::space::TASK_SIZE - 4 * PAGE_SIZE;
+    let top = <Process>::TASK_SIZE - 4 * PAGE_SIZE;
     for at in [0x10_0000, 0x5000_0000_0000, top] {
         process.mmap(at, 4 * PAGE_SIZE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         process.store(&mut cpu, at, at).unwrap();

@@ -4,8 +4,9 @@ use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
 use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, SyncFlags};
 use freehold_machine::Process;
+use freehold_pagetable::Format;
 
-use super::{CPUS, Engine};
+use super::{CPUS, EngineOn};
 use crate::model::MAX_PROCS;
 use crate::op::*;
 
@@ -24,9 +25,9 @@ macro_rules! errno {
     };
 }
 
-impl Engine {
+impl<F: Format> EngineOn<F> {
     /// One call of a living process, by the CPU that happens to run it.
-    pub(super) fn call(&mut self, process: &Process, op: &Op) -> Outcome {
+    pub(super) fn call(&mut self, process: &Process<F>, op: &Op) -> Outcome {
         match op.call {
             Call::Read { addr, len } => self.read(process, addr, len),
             Call::Write { addr, value } => self.write(process, addr, value),
@@ -43,7 +44,7 @@ impl Engine {
         }
     }
 
-    fn system_call(&self, p: &Process, call: &Call) -> Res<Outcome> {
+    fn system_call(&self, p: &Process<F>, call: &Call) -> Res<Outcome> {
         let files = &self.run().files;
         Ok(Outcome::Ok(match *call {
             Call::Mmap { addr, len, prot, flags, file, off } => {
@@ -92,7 +93,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "mmap has them")]
     fn mmap(
         &self,
-        p: &Process,
+        p: &Process<F>,
         addr: u64,
         len: u64,
         prot: u64,
@@ -115,7 +116,7 @@ impl Engine {
         })
     }
 
-    fn mincore(&self, p: &Process, addr: u64, len: u64) -> Res<Outcome> {
+    fn mincore(&self, p: &Process<F>, addr: u64, len: u64) -> Res<Outcome> {
         // What does not lie in the arena is refused before anything is written.
         let inside = addr.checked_add(len).is_some_and(|end| self.world.holds(addr, end));
         let pages = if inside { len.div_ceil(PAGE) } else { 0 };
@@ -133,7 +134,7 @@ impl Engine {
         Ok(Outcome::Bytes(bits))
     }
 
-    fn set_limit(&self, p: &Process, limit: Limit, pages: u64) -> u64 {
+    fn set_limit(&self, p: &Process<F>, limit: Limit, pages: u64) -> u64 {
         let outside = &self.run().outside;
         let bytes =
             |extra: u64| pages.checked_add(extra).and_then(|n| n.checked_mul(PAGE)).unwrap_or(u64::MAX);
@@ -149,7 +150,7 @@ impl Engine {
         0
     }
 
-    fn fork(&mut self, process: &Process) -> Outcome {
+    fn fork(&mut self, process: &Process<F>) -> Outcome {
         let run = self.run.as_mut().expect("made by new and by every reset");
         if run.procs.len() >= MAX_PROCS {
             return Outcome::Err(libc::EAGAIN);
@@ -169,7 +170,7 @@ impl Engine {
         ((addr / PAGE).wrapping_add(addr) % CPUS as u64) as usize
     }
 
-    fn read(&mut self, process: &Process, addr: u64, len: u64) -> Outcome {
+    fn read(&mut self, process: &Process<F>, addr: u64, len: u64) -> Outcome {
         let cpu = self.cpu_for(addr);
         let mut bytes = vec![0; len.min(PAGE) as usize];
         match process.read(&mut self.cpus[cpu], addr, &mut bytes) {
@@ -178,7 +179,7 @@ impl Engine {
         }
     }
 
-    fn write(&mut self, process: &Process, addr: u64, value: u8) -> Outcome {
+    fn write(&mut self, process: &Process<F>, addr: u64, value: u8) -> Outcome {
         let cpu = self.cpu_for(addr);
         match process.store(&mut self.cpus[cpu], addr, value) {
             Ok(()) => Outcome::Ok(0),

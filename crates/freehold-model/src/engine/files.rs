@@ -10,6 +10,7 @@ use freehold::platform::Platform as _;
 use freehold::space::maps::MapName;
 use freehold::{PageIndex, PageRange, Pfn};
 use freehold_machine::Machine;
+use freehold_pagetable::Format;
 
 use crate::op::*;
 use crate::world::World;
@@ -29,8 +30,8 @@ impl Initial {
     }
 }
 
-impl Pager<Machine> for Initial {
-    fn read_page(&self, machine: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+impl<F: Format> Pager<Machine<F>> for Initial {
+    fn read_page(&self, machine: &Machine<F>, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         machine.zero_frame(frame);
         let discarded = self.discarded.lock().expect("nobody panics with it");
         let first = index.byte();
@@ -49,13 +50,13 @@ impl Pager<Machine> for Initial {
 }
 
 /// The open files of [`World::FILES`].
-pub(super) struct Files {
-    open: Vec<Counted<File<Machine>>>,
-    inodes: Vec<Counted<Mapping<Machine>>>,
+pub(super) struct Files<F: Format> {
+    open: Vec<Counted<File<Machine<F>>>>,
+    inodes: Vec<Counted<Mapping<Machine<F>>>>,
 }
 
-impl Files {
-    pub(super) fn new(kernel: &Counted<Engine<Machine>>) -> Files {
+impl<F: Format> Files<F> {
+    pub(super) fn new(kernel: &Counted<Engine<Machine<F>>>) -> Self {
         let inode = |(inode, size): (usize, &u64)| {
             let pager = Initial { inode: inode as u8, discarded: Mutex::new(BTreeSet::new()) };
             Mapping::new(kernel, pager, *size, true).expect("memory for a file")
@@ -69,19 +70,19 @@ impl Files {
         Files { open: open.collect(), inodes }
     }
 
-    pub(super) fn get(&self, file: FileId) -> &Counted<File<Machine>> {
+    pub(super) fn get(&self, file: FileId) -> &Counted<File<Machine<F>>> {
         &self.open[file as usize]
     }
 
     /// Which file an object is.
-    pub(super) fn which(&self, object: &Object<Machine>) -> Option<MapFile> {
+    pub(super) fn which(&self, object: &Object<Machine<F>>) -> Option<MapFile> {
         let Object::File(file) = object else { return None };
         let inode = self.inodes.iter().position(|inode| Counted::same(inode, file.mapping()));
         Some(inode.map_or(MapFile::SharedAnon, |n| MapFile::Inode(n as u8)))
     }
 
     /// Whether a line of the maps is of a file or of shared memory.
-    pub(super) fn is_file(&self, name: &MapName<Machine>) -> bool {
+    pub(super) fn is_file(&self, name: &MapName<Machine<F>>) -> bool {
         matches!(name, MapName::Object(Object::File(_)))
     }
 

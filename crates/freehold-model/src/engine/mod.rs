@@ -16,9 +16,9 @@ mod outside;
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::space::maps::MapName;
-use freehold::space::{Counts, Limits, Locking, SpaceConfig, ThpDisable};
+use freehold::space::{Counts, Layout, Limits, Locking, SpaceConfig, ThpDisable};
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use freehold_pagetable::X86_4;
+use freehold_pagetable::{Format, X86_4};
 
 use crate::op::*;
 use crate::world::{Quirks, World};
@@ -31,37 +31,40 @@ const CPUS: usize = 4;
 const MEMORY: u64 = 256 << 20;
 
 /// Files and processes of one run; the engine goes with the last of them.
-struct Run {
+struct Run<F: Format> {
     /// `None` after an exit.
-    procs: Vec<Option<Process>>,
-    files: Files,
+    procs: Vec<Option<Process<F>>>,
+    files: Files<F>,
     outside: Outside,
 }
 
-/// The engine with one design of its locks.
-pub struct Engine {
+/// The engine with one design of its locks, on tables of four levels.
+pub type Engine = EngineOn<X86_4>;
+
+/// The same on any format of page tables.
+pub struct EngineOn<F: Format> {
     world: World,
     locking: Locking,
     /// Whether `mincore` reports pages of files as resident whatever the page cache holds, as the model
     /// does.
     file_pages_resident: bool,
-    run: Option<Run>,
-    cpus: Vec<Cpu<X86_4>>,
-    machine: Machine,
+    run: Option<Run<F>>,
+    cpus: Vec<Cpu<F>>,
+    machine: Machine<F>,
 }
 
-impl Engine {
+impl<F: Format> EngineOn<F> {
     /// The engine in a world: that of [`world_for`](Self::world_for), or that of a kernel it is compared
     /// with.
     ///
     /// # Panics
     ///
     /// When the host has no room for the machine.
-    pub fn new(world: World, locking: Locking) -> Engine {
+    pub fn new(world: World, locking: Locking) -> Self {
         let config = MachineConfig::backed(MEMORY).cpus(CPUS);
-        let machine: Machine = Machine::new(config).expect("room for a machine");
+        let machine: Machine<F> = Machine::new(config).expect("room for a machine");
         let cpus = (0..CPUS).map(|n| machine.cpu(n)).collect();
-        let mut engine = Engine { world, locking, file_pages_resident: false, run: None, cpus, machine };
+        let mut engine = EngineOn { world, locking, file_pages_resident: false, run: None, cpus, machine };
         engine.reset();
         engine
     }
@@ -69,14 +72,15 @@ impl Engine {
     /// Lets `mincore` report pages of files as the model does; for a comparison with something else than the
     /// model.
     #[must_use]
-    pub fn with_file_pages_resident(mut self) -> Engine {
+    pub fn with_file_pages_resident(mut self) -> Self {
         self.file_pages_resident = true;
         self
     }
 
     /// A world for a comparison with the model: the bare one with what this subject puts around the arena.
     pub fn world_for(may_lock: bool) -> World {
-        let bare = World { may_lock, quirks: Quirks::Cured, ..World::bare() };
+        let task_size = Process::<F>::TASK_SIZE;
+        let bare = World { task_size, may_lock, quirks: Quirks::Cured, ..World::bare() };
         let pages = Outside::pages(&bare);
         World {
             outside: Counters { map_count: 2, total_vm: pages, ..Counters::default() },
@@ -87,7 +91,7 @@ impl Engine {
 
     /// Room for only so many more mappings in the world of [`world_for`](Self::world_for).
     pub fn world_with_room(mappings: u64) -> World {
-        let world = Engine::world_for(false);
+        let world = Self::world_for(false);
         World { max_map_count: world.outside.map_count as u64 + mappings, ..world }
     }
 
@@ -96,7 +100,7 @@ impl Engine {
         self.locking
     }
 
-    fn start(&self) -> Run {
+    fn start(&self) -> Run<F> {
         let w = &self.world;
         let outside = Outside::of(w);
         let config = Config {
@@ -107,7 +111,8 @@ impl Engine {
         };
         let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");
         let space = SpaceConfig {
-            mmap_base: w.task_size,
+            mmap_base: w.layout.base,
+            layout: if w.layout.upwards { Layout::BottomUp } else { Layout::TopDown },
             brk: w.heap,
             limits: Limits { may_lock: w.may_lock, ..Limits::default() },
             locking: self.locking,
@@ -120,11 +125,11 @@ impl Engine {
         Run { procs: vec![Some(process)], files: Files::new(&kernel), outside }
     }
 
-    fn run(&self) -> &Run {
+    fn run(&self) -> &Run<F> {
         self.run.as_ref().expect("made by new and by every reset")
     }
 
-    fn process(&self, proc: Proc) -> Option<&Process> {
+    fn process(&self, proc: Proc) -> Option<&Process<F>> {
         self.run().procs.get(proc as usize)?.as_ref()
     }
 
@@ -132,13 +137,13 @@ impl Engine {
     fn end(&mut self) {
         self.cpus.iter_mut().for_each(Cpu::idle);
         if self.run.take().is_some() {
-            <Machine as Host>::rcu_barrier();
+            <Machine<F> as Host>::rcu_barrier();
             self.machine.accounting().assert_clean();
         }
     }
 }
 
-impl Subject for Engine {
+impl<F: Format> Subject for EngineOn<F> {
     fn reset(&mut self) {
         self.end();
         self.run = Some(self.start());
@@ -201,7 +206,7 @@ impl Subject for Engine {
     }
 }
 
-impl Drop for Engine {
+impl<F: Format> Drop for EngineOn<F> {
     fn drop(&mut self) {
         // A panic under way has said what is wrong.
         if !std::thread::panicking() {

@@ -15,6 +15,7 @@ use freehold::object::{File, FileAccess, Mapping, Zeroes};
 use freehold::space::{MapFlags, Prot};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
+use freehold_pagetable::Format;
 
 use crate::op::PAGE;
 use crate::world::World;
@@ -51,7 +52,12 @@ impl Outside {
     }
 
     /// Makes the mappings.
-    pub(super) fn fill(&self, kernel: &Counted<Engine<Machine>>, process: &Process, w: &World) {
+    pub(super) fn fill<F: Format>(
+        &self,
+        kernel: &Counted<Engine<Machine<F>>>,
+        process: &Process<F>,
+        w: &World,
+    ) {
         let empty = Mapping::new(kernel, Zeroes, 0, true).expect("memory for a file");
         let file = File::new(&empty, FileAccess::READ_WRITE, "outside").expect("memory for a file");
         let data = w.task_size - self.data * PAGE;
@@ -68,7 +74,7 @@ impl Outside {
     }
 
     /// Whether `mlockall` has locked it.
-    pub(super) fn is_locked(&self, process: &Process) -> bool {
+    pub(super) fn is_locked<F: Format>(&self, process: &Process<F>) -> bool {
         let first = process.maps(self.first).next().expect("it is never unmapped");
         first.flags.contains(VmFlags::LOCKED)
     }

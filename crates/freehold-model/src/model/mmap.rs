@@ -21,6 +21,8 @@ const MAP_SHARED_VALIDATE: u64 = 3;
 const MAP_DROPPABLE: u64 = 8;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_32BIT: u64 = 0x40;
+const MAP_ABOVE4G: u64 = 0x80;
 const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
@@ -40,7 +42,8 @@ const LEGACY: u64 = MAP_FIXED
     | MAP_STACK
     | MAP_HUGETLB
     | 0x1800 // DENYWRITE, EXECUTABLE
-    | 0xc0 // 32BIT, ABOVE4G
+    | MAP_32BIT
+    | MAP_ABOVE4G
     | 0x400_0000
     | (0x3f << 26 & (21 << 26 | 30 << 26));
 
@@ -89,7 +92,9 @@ impl Model {
         }
         let fixed = map & MAP_FIXED != 0;
         let anon = file.is_none() && map & 0xf != MAP_SHARED;
-        let addr = pr.place(&w, &Want { addr, len, fixed, anon })?;
+        let (low, high) = (map & MAP_32BIT != 0, map & MAP_ABOVE4G != 0);
+        let want = Want { addr, len, fixed, anon, low, high };
+        let addr = pr.place(&w, &want)?;
         if map & MAP_FIXED_NOREPLACE != 0 && pr.occupied(addr, addr + len) {
             return Err(libc::EEXIST);
         }

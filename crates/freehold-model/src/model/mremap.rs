@@ -211,7 +211,10 @@ impl Model {
         let pr = self.proc(p);
         let v = &pr.vmas[pr.at(r.addr).ok_or(libc::EFAULT)?];
         let anon = v.back == Backing::Anon;
-        pr.place(&w, &Want { addr, len: r.new_len, fixed: r.flags & FIXED != 0, anon })
+        pr.place(
+            &w,
+            &Want { addr, len: r.new_len, fixed: r.flags & FIXED != 0, anon, low: false, high: false },
+        )
     }
 
     fn move_vma(&mut self, p: usize, r: Move) -> Res {

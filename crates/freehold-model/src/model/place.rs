@@ -1,6 +1,7 @@
 //! Where a mapping goes when its address is not fixed.
 
 use super::*;
+use crate::world::LEGACY_BASE;
 
 /// What is asked of the address space.
 pub(super) struct Want {
@@ -9,9 +10,46 @@ pub(super) struct Want {
     pub fixed: bool,
     /// Private anonymous memory: large aligned lengths are put where huge pages fit.
     pub anon: bool,
+    /// `MAP_32BIT`.
+    pub low: bool,
+    /// `MAP_ABOVE4G`.
+    pub high: bool,
 }
 
 const HUGE: u64 = 2 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Where to look for room, and from which end.
+struct Window {
+    low: u64,
+    high: u64,
+    upwards: bool,
+}
+
+impl Want {
+    /// Where hints are followed to, and room is looked for.
+    fn end(&self, w: &World) -> u64 {
+        match self.low {
+            true => 2 * GIB,
+            false if self.addr > w.layout.window_end => w.task_size,
+            false => w.layout.window_end,
+        }
+    }
+
+    fn windows(&self, w: &World) -> Vec<Window> {
+        let end = self.end(w);
+        let up = |low| Window { low, high: end, upwards: true };
+        if self.low {
+            return vec![up(GIB)];
+        }
+        if w.layout.upwards {
+            return vec![up(w.layout.base)];
+        }
+        let more = end - w.layout.window_end;
+        let low = if self.high { 4 * GIB } else { 0 };
+        vec![Window { low, high: w.layout.base + more, upwards: false }, up(LEGACY_BASE)]
+    }
+}
 
 impl Process {
     /// The address of a new mapping, or the errno.
@@ -26,9 +64,9 @@ impl Process {
             }
             want.addr
         } else if want.anon && want.addr == 0 && want.len.is_multiple_of(HUGE) {
-            self.huge_gap(w, want.len).map_or_else(|| self.gap(w, 0, want.len), Ok)?
+            self.huge_gap(w, want).map_or_else(|| self.gap(w, want), Ok)?
         } else {
-            self.gap(w, want.addr, want.len)?
+            self.gap(w, want)?
         };
         if addr > w.task_size - want.len {
             return Err(libc::ENOMEM);
@@ -42,36 +80,55 @@ impl Process {
         Ok(addr)
     }
 
-    /// The hint if that range is free, else the highest gap that is long enough.
-    fn gap(&self, w: &World, hint: u64, len: u64) -> Res {
-        let hint = page_down(hint);
-        if hint != 0 && w.task_size - len >= hint {
+    /// The hint if that range is free, else the first gap that is long enough.
+    fn gap(&self, w: &World, want: &Want) -> Res {
+        let (hint, len, end) = (page_down(want.addr), want.len, want.end(w));
+        if hint != 0 && len <= end && hint <= end - len {
             let free = self.find(hint).is_none_or(|i| hint + len <= self.vmas[i].start_gap(w.stack_gap));
             if free {
                 return Ok(hint);
             }
         }
-        // A stack above a gap lowers the limit of the whole search, but only if the gap itself was long
-        // enough: a stack right above another mapping keeps nothing free below that one.
-        let mut limit = w.task_size;
+        let found = want.windows(w).into_iter().find_map(|window| match window.upwards {
+            true => self.lowest(w, &window, len),
+            false => self.highest(w, &window, len),
+        });
+        found.ok_or(libc::ENOMEM)
+    }
+
+    /// A stack above a gap lowers the limit of the whole search, but only if the gap itself was long enough: a
+    /// stack right above another mapping keeps nothing free below that one.
+    fn highest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
+        let mut limit = window.high;
         for pair in self.vmas.windows(2).rev() {
             let (below, above) = (&pair[0], &pair[1]);
-            let fits = |end: u64| end >= len && end - len >= below.end;
+            let fits = |end: u64| end >= len && end - len >= below.end.max(window.low);
             if fits(above.start.min(limit)) {
                 limit = limit.min(above.start_gap(w.stack_gap));
                 let end = above.start.min(limit);
                 if fits(end) {
-                    return Ok(end - len);
+                    return Some(end - len);
                 }
             }
         }
-        Err(libc::ENOMEM)
+        None
+    }
+
+    /// From below, a stack takes its part of the one gap alone.
+    fn lowest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
+        self.vmas.windows(2).find_map(|pair| {
+            let (below, above) = (&pair[0], &pair[1]);
+            let at = below.end.max(window.low);
+            let fits = |end: u64| at + len <= end.min(window.high);
+            (fits(above.start) && fits(above.start_gap(w.stack_gap))).then_some(at)
+        })
     }
 
     /// Asks for a huge page more than needed and aligns inside that.
-    fn huge_gap(&self, w: &World, len: u64) -> Option<u64> {
-        let at = self.gap(w, 0, len.checked_add(HUGE).filter(|&l| l <= w.task_size)?).ok()?;
+    fn huge_gap(&self, w: &World, want: &Want) -> Option<u64> {
+        let len = want.len.checked_add(HUGE).filter(|&l| l <= w.task_size)?;
+        let at = self.gap(w, &Want { len, ..*want }).ok()?;
         let sub = at.wrapping_neg() & (HUGE - 1);
-        Some(if sub == 0 { at + HUGE } else { at + sub })
+        Some(if sub == 0 && !w.layout.upwards { at + HUGE } else { at + sub })
     }
 }

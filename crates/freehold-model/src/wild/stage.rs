@@ -12,7 +12,9 @@ use freehold::{
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
     platform::Platform,
     rmap::FileRmap,
-    space::{FaultLock, HugetlbLock, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap},
+    space::{
+        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap,
+    },
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
@@ -115,6 +117,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
     ]);
     SpaceConfig {
         mmap_base: if wild { values.wild() } else { tame.mmap_base },
+        layout: values.of(&[Layout::TopDown, Layout::BottomUp]),
         brk: if values.bit() { values.wild() } else { tame.brk },
         data: if values.below(4) == 0 { values.range() } else { tame.data },
         limits: limits(values),

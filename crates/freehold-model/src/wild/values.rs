@@ -1,11 +1,13 @@
 //! Numbers from bytes.
 
-use freehold::{PAGE_SIZE, space::TASK_SIZE};
+use freehold::PAGE_SIZE;
+use freehold_machine::Process;
 
 /// Where most calls meet.
 pub(super) const BASE: u64 = 0x10_0000_0000;
 const HUGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
+const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 
 /// What overflows, or nearly does, somewhere.
 const WILD: &[u64] = &[

@@ -4,7 +4,7 @@ use super::IoVec;
 use crate::{
     error::MadviseError,
     platform::Platform,
-    space::{AddressSpace, Advice, TASK_SIZE},
+    space::{AddressSpace, Advice},
 };
 
 /// Ranges of one call, at most (Linux's UIO_MAXIOV).
@@ -26,7 +26,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As `madvise`, of one range at a time.
     pub fn process_madvise(&self, ranges: &[IoVec], advice: Advice, own: bool) -> Result<u64, MadviseError> {
-        check(ranges)?;
+        check::<P>(ranges)?;
         let about_others =
             matches!(advice, Advice::Cold | Advice::PageOut | Advice::WillNeed | Advice::Collapse);
         if ranges.is_empty() {
@@ -50,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// What can be said of the ranges alone.
-fn check(ranges: &[IoVec]) -> Result<(), MadviseError> {
+fn check<P: Platform>(ranges: &[IoVec]) -> Result<(), MadviseError> {
     if ranges.len() > MOST || ranges.iter().any(|range| i64::try_from(range.len).is_err()) {
         return Err(MadviseError::Invalid);
     }
@@ -58,7 +58,7 @@ fn check(ranges: &[IoVec]) -> Result<(), MadviseError> {
     for range in ranges {
         let len = range.len.min(left);
         left -= len;
-        if range.base.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+        if range.base.checked_add(len).is_none_or(|end| end > AddressSpace::<P>::TASK_SIZE) {
             return Err(MadviseError::BadAccess);
         }
     }

@@ -19,7 +19,7 @@ unkillable_error! {
     /// Why an address space was not made.
     SpaceError {
         /// [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) lies inside a page, or beyond
-        /// user space.
+        /// what is [given to everybody](crate::space::DEFAULT_MAP_WINDOW).
         MmapBase => EINVAL,
         /// [`SpaceConfig::brk`](crate::space::SpaceConfig::brk) lies beyond user space.
         Heap => EINVAL,

@@ -42,7 +42,7 @@ use crate::{
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
-    space::{AddressSpace, FaultLock, TASK_SIZE, counters::Rung},
+    space::{AddressSpace, FaultLock, counters::Rung},
     vma::{
         Vma,
         flags::VmFlags,
@@ -277,7 +277,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         drop(guard);
         // Growing needs the write lock, and everything is looked up again under it.
-        match page < TASK_SIZE {
+        match page < Self::TASK_SIZE {
             true => self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry),
             false => FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }

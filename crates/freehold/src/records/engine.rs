@@ -7,13 +7,14 @@ pub use shared::{SharedBlocks, SharedHuge};
 pub(crate) use shared::{Sizes, largest_first};
 
 use crate::{
-    PAGE_SIZE, TASK_SIZE,
+    PAGE_SIZE,
     counted::{Counted, Shared},
     error::{EngineError, NoMemory},
     platform::Platform,
     records::files::Files,
     records::hugetlb::Hugetlb,
     records::reverse::tree::FileRmap,
+    space::AddressSpace,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_sync::{
@@ -148,7 +149,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// See [`EngineError`].
     pub fn new(platform: P, config: Config) -> Result<Counted<Self>, EngineError> {
-        if config.mmap_min_addr > TASK_SIZE {
+        if config.mmap_min_addr > AddressSpace::<P>::TASK_SIZE {
             return Err(EngineError::LowestAddress);
         }
         Ok(Self::make(platform, config)?)

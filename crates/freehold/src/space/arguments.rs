@@ -1,7 +1,7 @@
 //! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their
 //! own, so that who reads them does not meet the mmap lock. What they are: `access/arguments.rs`.
 
-use super::{AddressSpace, TASK_SIZE};
+use super::AddressSpace;
 use crate::{error::ArgumentsError, platform::Platform};
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// One of their own, for the moment.
     pub fn set_arguments(&self, arguments: &Arguments) -> Result<(), ArgumentsError> {
-        let fits = |range: &Range<u64>| range.start <= range.end && range.end <= TASK_SIZE;
+        let fits = |range: &Range<u64>| range.start <= range.end && range.end <= Self::TASK_SIZE;
         if !fits(&arguments.args) || !fits(&arguments.env) {
             return Err(ArgumentsError::Invalid);
         }

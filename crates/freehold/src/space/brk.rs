@@ -1,8 +1,6 @@
 //! brk: the heap, one growing area behind the program's data.
 
-use super::{
-    AddressSpace, TASK_SIZE, limits::Replaced, locking::WriteGuard, split_merge::NewMapping, unmap::Decoded,
-};
+use super::{AddressSpace, limits::Replaced, locking::WriteGuard, split_merge::NewMapping, unmap::Decoded};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{HeapError, NoMemory},
@@ -108,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably.
     pub fn set_heap(&self, start: u64) -> Result<(), HeapError> {
-        if start > TASK_SIZE {
+        if start > Self::TASK_SIZE {
             return Err(HeapError::Invalid);
         }
         let guard = self.write_killable()?;
@@ -132,7 +130,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // Set first: on success the lock is gone.
         self.brk.store(to, Relaxed);
-        match guard.unmap_unlocking(&Decoded::trusted(gone)) {
+        match guard.unmap_unlocking(&Decoded::trusted::<P>(gone)) {
             Ok(()) => to,
             Err((guard, _)) => {
                 self.brk.store(now, Relaxed);
@@ -155,7 +153,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let space = self.space;
         let flags = HEAP | self.default_flags();
         let pages = (range.end - range.start) >> PAGE_SHIFT;
-        if range.end > TASK_SIZE
+        if range.end > AddressSpace::<P>::TASK_SIZE
             || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(pages))
             || !self.is_clear_for_heap(&range)
             || !space.may_expand(flags, pages, Replaced::default())

@@ -76,7 +76,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             match self.space.fill_special(vma, &special, &runs, revocations) {
                 Ok(()) => return Ok(populate),
                 Err(Revoked) => {
-                    let unmapped = self.unmap(&Decoded::trusted(range.clone()));
+                    let unmapped = self.unmap(&Decoded::trusted::<P>(range.clone()));
                     gone.add(unmapped.expect("a VMA of its own goes whole, its change reserved before"));
                 }
             }

@@ -1,6 +1,6 @@
 //! The end of an address space: when its last user lets go of it.
 
-use super::{AddressSpace, TASK_SIZE};
+use super::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
 
 impl<P: Platform> AddressSpace<P> {
@@ -24,7 +24,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.counts().map_count, 0);
     /// ```
     pub fn clear(&self) {
-        let guard = self.write_range_unkillable(0..TASK_SIZE);
+        let guard = self.write_range_unkillable(0..Self::TASK_SIZE);
         let unmapped = guard.unmap_all();
         drop(guard);
         unmapped.retire();

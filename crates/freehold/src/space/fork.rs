@@ -84,6 +84,7 @@ impl<P: Platform> AddressSpace<P> {
     fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
         let config = SpaceConfig {
             mmap_base: self.mmap_base,
+            layout: self.layout,
             brk: self.start_brk.load(Relaxed),
             data: self.data.clone(),
             limits: self.limits.get(),

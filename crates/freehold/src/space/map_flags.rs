@@ -39,7 +39,7 @@ bitflags! {
         const ANONYMOUS = 0x20;
         /// MAP_32BIT: placed in the second GiB, where addresses fit 31 bits.
         const BIT32 = 0x40;
-        /// MAP_ABOVE4G: accepted. Room is looked for from the top, so a place below 4 GiB is the last.
+        /// MAP_ABOVE4G: room looked for from the top ends at 4 GiB. Hints below are followed.
         const ABOVE_4G = 0x80;
         /// MAP_GROWSDOWN
         const GROWSDOWN = 0x0100;

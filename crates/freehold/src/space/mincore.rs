@@ -1,6 +1,6 @@
 //! mincore: which pages an access would find without waiting for a file.
 
-use super::{AddressSpace, TASK_SIZE, parts::Parts};
+use super::{AddressSpace, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::Range;
 use freehold_vmspace::PageRange;
@@ -41,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(MincoreError::Invalid);
         }
-        if addr.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+        if addr.checked_add(len).is_none_or(|end| end > Self::TASK_SIZE) {
             return Err(MincoreError::NotMapped);
         }
         let out = out.get_mut(..len.div_ceil(PAGE_SIZE) as usize).ok_or(MincoreError::Invalid)?;

@@ -5,7 +5,7 @@
 //! none.
 
 use super::{
-    AddressSpace, TASK_SIZE,
+    AddressSpace,
     locking::WriteGuard,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
@@ -171,7 +171,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         drop(guard);
         if current {
-            self.populate_leniently(0..TASK_SIZE);
+            self.populate_leniently(0..Self::TASK_SIZE);
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Gives every VMA these lock flags, as far as it lets itself.
     fn set_lock_everywhere(&self, lock: VmFlags) {
-        let _ = self.for_each_vma_range(0..TASK_SIZE, Holes::Skip, |vma, part| {
+        let _ = self.for_each_vma_range(0..AddressSpace::<P>::TASK_SIZE, Holes::Skip, |vma, part| {
             // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
             // told.
             let _ = self.lock_part(vma, part, lock);

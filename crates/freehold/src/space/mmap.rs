@@ -1,7 +1,7 @@
 //! mmap: new mappings, of memory or of a file.
 
 use super::{
-    AddressSpace, TASK_SIZE,
+    AddressSpace,
     deferred_retire::DeferredRetire,
     ksm::marked,
     locking::WriteGuard,
@@ -115,7 +115,9 @@ impl<P: Platform> AddressSpace<P> {
             .then(|| request.addr..request.addr.wrapping_add(request.len));
         // A range that does not fit is refused below, in its turn.
         let guard = match fixed {
-            Some(range) if range.start < range.end && range.end <= TASK_SIZE => self.write_range(range)?,
+            Some(range) if range.start < range.end && range.end <= Self::TASK_SIZE => {
+                self.write_range(range)?
+            }
             _ => self.write_killable()?,
         };
         guard.map_and_populate(request, reserving)
@@ -444,7 +446,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
         let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
         let gathered = match request.flags.contains(MapFlags::FIXED) {
-            true => Some(self.gather(&Decoded::trusted(range.clone()))?),
+            true => Some(self.gather(&Decoded::trusted::<P>(range.clone()))?),
             false => None,
         };
         let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();

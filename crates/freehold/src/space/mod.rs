@@ -15,6 +15,7 @@ mod exit;
 mod fork;
 pub(crate) mod held;
 mod ksm;
+mod layout;
 pub mod limits;
 pub mod locking;
 mod madvise;
@@ -51,6 +52,7 @@ pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
 pub use counters::{Counts, Faults};
 pub use freehold_vmspace::{Rss, RssKind};
+pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout};
 pub use limits::Limits;
 pub use madvise::Advice;
 pub use map_flags::{MapFlags, Prot};
@@ -168,18 +170,17 @@ impl Locking {
     };
 }
 
-pub use crate::TASK_SIZE;
-
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// First address above the area from which mmap places downwards; the start of a page, at most
-    /// [`TASK_SIZE`].
+    /// Where mmap begins to look for room: the first address above the area from which it places downwards, or
+    /// the first that it gives upwards. The start of a page, at most [`DEFAULT_MAP_WINDOW`].
     pub mmap_base: u64,
-    /// Start of the heap (the break), at most [`TASK_SIZE`].
+    /// From which end it looks.
+    pub layout: Layout,
+    /// Start of the heap (the break), at most the [end of user space](AddressSpace::TASK_SIZE).
     pub brk: u64,
-    /// Start and end, at most [`TASK_SIZE`], of the program's initialised data, which RLIMIT_DATA counts
-    /// with the heap.
+    /// Start and end, likewise, of the program's initialised data, which RLIMIT_DATA counts with the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
@@ -198,7 +199,8 @@ pub struct SpaceConfig {
 impl Default for SpaceConfig {
     fn default() -> Self {
         SpaceConfig {
-            mmap_base: TASK_SIZE - (128 << 20),
+            mmap_base: DEFAULT_MAP_WINDOW - (128 << 20),
+            layout: Layout::TopDown,
             brk: 0x5555_5555_6000,
             data: 0..0,
             limits: Limits::default(),
@@ -212,15 +214,15 @@ impl Default for SpaceConfig {
 }
 
 impl SpaceConfig {
-    /// Whether an address space can be like this. Limits may be anything.
-    fn check(&self) -> Result<(), SpaceError> {
-        if self.mmap_base > TASK_SIZE || !self.mmap_base.is_multiple_of(PAGE_SIZE) {
+    /// Whether an address space that ends there can be like this. Limits may be anything.
+    fn check(&self, task_size: u64) -> Result<(), SpaceError> {
+        if self.mmap_base > DEFAULT_MAP_WINDOW || !self.mmap_base.is_multiple_of(PAGE_SIZE) {
             return Err(SpaceError::MmapBase);
         }
-        if self.brk > TASK_SIZE {
+        if self.brk > task_size {
             return Err(SpaceError::Heap);
         }
-        if self.data.start > self.data.end || self.data.end > TASK_SIZE {
+        if self.data.start > self.data.end || self.data.end > task_size {
             return Err(SpaceError::Data);
         }
         if !self.mdwe.is_sound() {
@@ -255,6 +257,8 @@ pub struct AddressSpace<P: Platform> {
     locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
     mmap_base: u64,
+    /// See [`SpaceConfig::layout`]; fixed.
+    layout: Layout,
     /// See [`SpaceConfig::data`]; fixed.
     data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
@@ -277,7 +281,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// See [`SpaceError`].
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
-        config.check()?;
+        config.check(Self::TASK_SIZE)?;
         Ok(Self::make(engine, config)?)
     }
 
@@ -309,6 +313,7 @@ impl<P: Platform> AddressSpace<P> {
             thp_disable: AtomicU32::new(config.thp_disable as u32),
             locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
+            layout: config.layout,
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),

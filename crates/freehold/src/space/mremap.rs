@@ -12,10 +12,11 @@
 //! target of `FIXED` is unmapped before, and a failure leaves it so.
 
 use super::{
-    AddressSpace, TASK_SIZE,
+    AddressSpace,
     deferred_retire::DeferredRetire,
     limits::Replaced,
     locking::WriteGuard,
+    place::Room,
     split_merge::{NewMapping, SplitMergeError},
     unmap::Decoded,
 };
@@ -108,7 +109,7 @@ impl Remap {
     }
 
     /// Step 1: what can be said without looking at the address space.
-    fn decode(
+    fn decode<P: Platform>(
         addr: u64,
         old_len: u64,
         new_len: u64,
@@ -118,20 +119,17 @@ impl Remap {
         let pages = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
         let request = Remap { addr, old_len: pages(old_len), new_len: pages(new_len), flags, new_addr };
         let unknown = !RemapFlags::all().contains(flags);
-        if unknown || !addr.is_multiple_of(PAGE_SIZE) || request.new_len == 0 || request.new_len > TASK_SIZE {
-            return Err(MremapError::Invalid);
-        }
-        match request.has_target() && !request.target_is_sane() {
-            true => Err(MremapError::Invalid),
-            false => Ok(request),
-        }
+        let fits = request.new_len != 0 && request.new_len <= AddressSpace::<P>::TASK_SIZE;
+        let target_is_sane = || !request.has_target() || request.target_is_sane::<P>();
+        let sane = !unknown && addr.is_multiple_of(PAGE_SIZE) && fits && target_is_sane();
+        if sane { Ok(request) } else { Err(MremapError::Invalid) }
     }
 
-    fn target_is_sane(&self) -> bool {
+    fn target_is_sane<P: Platform>(&self) -> bool {
         let ends_after = |start: u64, len: u64, other: u64| start.wrapping_add(len) > other;
         let overlap = ends_after(self.addr, self.old_len, self.new_addr)
             && ends_after(self.new_addr, self.new_len, self.addr);
-        self.new_addr <= TASK_SIZE - self.new_len
+        self.new_addr <= AddressSpace::<P>::TASK_SIZE - self.new_len
             && self.new_addr.is_multiple_of(PAGE_SIZE)
             && self.flags.contains(RemapFlags::MAYMOVE)
             && !(self.keeps_source() && self.old_len != self.new_len)
@@ -140,9 +138,9 @@ impl Remap {
 
     /// The addresses it may need: the source with what it grows into, and a target that is given.
     fn ranges(&self) -> [Range<u64>; 2] {
-        let clip = |start: u64, len: u64| start..start.saturating_add(len).clamp(start, TASK_SIZE.max(start));
-        let target = if self.fixed() { clip(self.new_addr, self.new_len) } else { 0..0 };
-        [clip(self.addr, self.old_len.max(self.new_len)), target]
+        let range = |start: u64, len: u64| start..start.saturating_add(len);
+        let target = if self.fixed() { range(self.new_addr, self.new_len) } else { 0..0 };
+        [range(self.addr, self.old_len.max(self.new_len)), target]
     }
 }
 
@@ -180,7 +178,7 @@ impl<P: Platform> AddressSpace<P> {
         flags: RemapFlags,
         new_addr: u64,
     ) -> Result<u64, MremapError> {
-        let request = Remap::decode(addr, old_len, new_len, flags, new_addr)?;
+        let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
         let guard = self.lock_for_remap(&request)?;
         let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
@@ -218,14 +216,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let whole = |len: u64| len.checked_next_multiple_of(bytes).ok_or(MremapError::Invalid);
         let request = Remap { old_len: whole(request.old_len)?, new_len: whole(request.new_len)?, ..request };
         // The lengths have become larger: what overlaps now did not before.
-        let target_is_sane = !request.has_target() || request.target_is_sane();
+        let target_is_sane = !request.has_target() || request.target_is_sane::<P>();
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
     }
 
     /// The tail goes; like munmap, this may let go of the lock early.
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
-        let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
+        let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
         self.unmap_unlocking(&tail).map_err(|(_, error)| error)?;
         Ok(request.addr)
     }
@@ -336,12 +334,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// To a given address: what is there goes first, and the source's excess too.
     fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
-            later.add(self.unmap(&Decoded::new(request.new_addr, request.new_len)?)?);
+            later.add(self.unmap(&Decoded::new::<P>(request.new_addr, request.new_len)?)?);
             // It may have been the source.
             self.find(request.addr).ok_or(MremapError::NotMapped)?;
         }
         if request.new_len < request.old_len {
-            let tail = Decoded::new(request.addr + request.new_len, request.old_len - request.new_len)?;
+            let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
             later.add(self.unmap(&tail)?);
             request.old_len = request.new_len;
         }
@@ -362,8 +360,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let extension = vma.end()..vma.end().saturating_add(request.growth());
-        let free = self.next_slot(extension.start).is_none_or(|slot| extension.end <= slot.range().start);
-        if vma.end() - request.addr == request.old_len && free && extension.end <= TASK_SIZE {
+        let limit = self.next_slot(extension.start).map(|slot| slot.range().start);
+        let free = extension.end <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
+        if vma.end() - request.addr == request.old_len && free {
             self.extend_in_place(vma, extension)?;
             return Ok(request.addr);
         }
@@ -376,10 +375,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Where what moves goes: at the hint or anywhere.
     fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
-        let object = vma.object();
+        let (object, room) = (vma.object(), Room::pages(hint, request.new_len));
         Ok(match object.aligns(vma.flags().contains(VmFlags::MAYSHARE)) {
-            true => self.place_file(hint, request.new_len, vma.pgoff_of(request.addr))?,
-            false => self.place_free(hint, request.new_len, matches!(object, Object::Anonymous))?,
+            true => self.place_file(&room, vma.pgoff_of(request.addr))?,
+            false => self.place_memory(&room, matches!(object, Object::Anonymous))?,
         })
     }
 
@@ -429,7 +428,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // own by now, which the target does not join, so it stays what was gathered.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
-            false => Some(self.gather(&Decoded::trusted(from.clone()))?),
+            false => Some(self.gather(&Decoded::trusted::<P>(from.clone()))?),
         };
         let new = self.prepare_target(source, request, target.clone(), &attrs)?;
         let prepared = match source.huge_page_size() {

@@ -31,7 +31,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(space.vma_info(at).is_some() && space.vma_info(at + PAGE_SIZE).is_none());
     /// ```
     pub fn munmap(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&Decoded::new(addr, len)?, false)
+        self.unmap_range(&Decoded::new::<P>(addr, len)?, false)
     }
 
     /// As [`munmap`](Self::munmap) for a caller that is *atomic*: nobody sees the range half gone, and the
@@ -41,6 +41,6 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&Decoded::new(addr, len)?, true)
+        self.unmap_range(&Decoded::new::<P>(addr, len)?, true)
     }
 }

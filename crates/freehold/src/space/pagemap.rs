@@ -1,6 +1,6 @@
 //! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
 
-use super::{AddressSpace, TASK_SIZE};
+use super::AddressSpace;
 use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(present, 1);
     /// ```
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
-        let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(TASK_SIZE);
+        let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(Self::TASK_SIZE);
         let mut at = range.start & !(PAGE_SIZE - 1);
         let mut runs = ArrayVec::<Present, RUNS>::new();
         while at < end {

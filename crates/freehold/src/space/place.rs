@@ -1,7 +1,13 @@
-//! Where mappings go that have no fixed place: the highest gap that is large enough, or for addresses of 31
-//! bits the lowest.
+//! Where mappings go that have no fixed place: the first gap that is large enough, from above or from below
+//! ([`Layout`](super::Layout)).
 
-use super::{TASK_SIZE, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
+use super::{
+    AddressSpace,
+    layout::{Layout, Window},
+    locking::WriteGuard,
+    map_flags::MapFlags,
+    mmap::Request,
+};
 use crate::{PAGE_SIZE, error::MmapError, platform::Platform};
 use core::ops::Range;
 use freehold_range::Direction;
@@ -10,25 +16,42 @@ use freehold_vmspace::PageIndex;
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
 const HUGE: u64 = 2 << 20;
 
-/// Where MAP_32BIT places.
-const LOW: Range<u64> = 1 << 30..1 << 31;
-
 /// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program
 /// may have as many stacks as VMAs, and others wait for the mmap lock meanwhile.
 const DETOURS: usize = 64;
+
+/// Room that is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// Where the caller would have it, in whole pages; zero anywhere.
+    pub(super) hint: u64,
+    /// Whole pages.
+    pub(super) len: u64,
+    /// What the address is a multiple of, unless it is the hint.
+    pub(super) align: u64,
+    /// Of these, those that say where to look.
+    pub(super) flags: MapFlags,
+}
+
+impl Room {
+    /// Pages, at the hint or anywhere.
+    pub(super) fn pages(hint: u64, len: u64) -> Self {
+        Room { hint, len, align: PAGE_SIZE, flags: MapFlags::empty() }
+    }
+}
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Where the mapping goes.
     pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
         let &Request { addr, len, unit, flags, .. } = request;
-        if len > TASK_SIZE {
+        if len > AddressSpace::<P>::TASK_SIZE {
             return Err(MmapError::NoSpace);
         }
         if flags.contains(MapFlags::FIXED) {
             if unit > PAGE_SIZE && !addr.is_multiple_of(unit) {
                 return Err(MmapError::Invalid);
             }
-            if addr > TASK_SIZE - len {
+            if addr > AddressSpace::<P>::TASK_SIZE - len {
                 return Err(MmapError::NoSpace);
             }
             if !addr.is_multiple_of(request.unit) {
@@ -36,95 +59,86 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        if flags.contains(MapFlags::BIT32)
-            && (addr > LOW.end.saturating_sub(len) || !self.hint_is_free(addr, len))
-        {
-            return self.place_low(request);
-        }
+        let room = Room { hint: addr, len, align: unit, flags };
         if unit > PAGE_SIZE {
-            return if addr != 0 && self.hint_is_free(addr, len) {
-                Ok(addr)
-            } else {
-                self.find_aligned_gap(len, unit)
-            };
-        }
-        match request.object.aligns(request.is_shared()) {
-            true => self.place_file(addr, len, request.pgoff),
-            false => self.place_free(addr, len, request.is_private()),
+            self.find_room(&room)
+        } else if request.object.aligns(request.is_shared()) {
+            self.place_file(&room, request.pgoff)
+        } else {
+            self.place_memory(&room, request.is_private())
         }
     }
 
-    /// Where `len` bytes of a file from page `pgoff` on go, if huge pages can map it: address and offset
-    /// agree within those, as long as there is a whole one and room for another. Room for that is asked
-    /// for at the hint, too, as Linux does.
-    pub(super) fn place_file(&self, hint: u64, len: u64, pgoff: PageIndex) -> Result<u64, MmapError> {
+    /// Where a file goes of which `room` maps what begins at page `pgoff`, if huge pages can map it: address
+    /// and offset agree within those, as long as there is a whole one and room for another. Room for that
+    /// is asked for at the hint, too, as Linux does.
+    pub(super) fn place_file(&self, room: &Room, pgoff: PageIndex) -> Result<u64, MmapError> {
         let offset = pgoff.byte();
         let first = offset.checked_next_multiple_of(HUGE);
-        let whole = first.is_some_and(|first| offset.saturating_add(len) >= first.saturating_add(HUGE));
-        let roomy = len + HUGE;
-        if !whole || roomy > TASK_SIZE {
-            return self.place_free(hint, len, false);
-        }
-        if hint != 0 && self.hint_is_free(hint, roomy) {
-            return Ok(hint);
-        }
-        match self.find_aligned_gap(roomy, PAGE_SIZE) {
-            Ok(at) => Ok(at + 1 + (offset.wrapping_sub(at + 1) & (HUGE - 1))),
-            Err(_) => self.place_free(hint, len, false),
+        let whole = first.is_some_and(|first| offset.saturating_add(room.len) >= first.saturating_add(HUGE));
+        match whole {
+            true => self.place_like(room, offset).or_else(|_| self.find_room(room)),
+            false => self.find_room(room),
         }
     }
 
-    /// Where there is room in the second GiB, from below.
-    fn place_low(&self, request: &Request<P>) -> Result<u64, MmapError> {
-        let &Request { addr, len, unit, .. } = request;
-        let huge = addr == 0 && request.is_private() && len.is_multiple_of(HUGE);
-        if huge && let Some(at) = self.lowest_gap(len + HUGE, unit, LOW) {
-            return Ok((at + 1).next_multiple_of(HUGE));
+    /// Where memory goes. Large private anonymous memory (`private`) without a hint goes where huge pages may
+    /// start.
+    pub(super) fn place_memory(&self, room: &Room, private: bool) -> Result<u64, MmapError> {
+        match private && room.hint == 0 && room.len.is_multiple_of(HUGE) {
+            true => self.place_like(room, 0).or_else(|_| self.find_room(room)),
+            false => self.find_room(room),
         }
-        self.lowest_gap(len, unit, LOW).ok_or(MmapError::NoSpace)
     }
 
-    /// Where `len` bytes fit: at the hint, unless it is zero, or wherever there is room.
-    /// Large private anonymous memory (`private`) goes where huge pages may start.
-    pub(super) fn place_free(&self, hint: u64, len: u64, private: bool) -> Result<u64, MmapError> {
-        if hint != 0 && self.hint_is_free(hint, len) {
-            return Ok(hint);
+    /// A place that agrees with `offset` within huge pages, or that of the hint, where there is room for a huge
+    /// page more than needed. Looking from the top, one that agrees by itself is passed over, as on Linux.
+    fn place_like(&self, room: &Room, offset: u64) -> Result<u64, MmapError> {
+        let at = self.find_room(&Room { len: room.len + HUGE, ..*room })?;
+        if at == room.hint {
+            return Ok(at);
         }
-        let huge = hint == 0 && private && len.is_multiple_of(HUGE);
-        self.find_gap(len, huge)
+        Ok(match offset.wrapping_sub(at) & (HUGE - 1) {
+            0 if self.space.layout == Layout::TopDown => at + HUGE,
+            less => at + less,
+        })
+    }
+
+    /// Where there is room: at the hint, or in the windows of the layout.
+    pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
+        if room.hint != 0 && self.hint_is_free(room) {
+            return Ok(room.hint);
+        }
+        let gap = |window: &Window| self.gap_in(window, room.len, room.align);
+        let (first, second) = self.space.windows(room);
+        gap(&first).or_else(|| gap(second.as_ref()?)).ok_or(MmapError::NoSpace)
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range.
-    pub(super) fn hint_is_free(&self, addr: u64, len: u64) -> bool {
-        if addr > TASK_SIZE - len || addr < self.space.engine.config().mmap_min_addr {
+    fn hint_is_free(&self, room: &Room) -> bool {
+        let &Room { hint, len, .. } = room;
+        let end = AddressSpace::<P>::window_end(room);
+        if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        self.next_slot(addr).is_none_or(|slot| addr + len <= self.kept_from(&slot))
+        self.next_slot(hint).is_none_or(|slot| hint + len <= self.kept_from(&slot))
     }
 
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space. With
-    /// `huge`, where a huge page may start, if there is room for one more than needed.
-    pub(super) fn find_gap(&self, len: u64, huge: bool) -> Result<u64, MmapError> {
-        let roomy = len + HUGE;
-        if huge && let Ok(at) = self.find_aligned_gap(roomy, PAGE_SIZE) {
-            return Ok((at + 1).next_multiple_of(HUGE));
+    /// The first gap in a window for `len` bytes from a multiple of `align` on.
+    fn gap_in(&self, window: &Window, len: u64, align: u64) -> Option<u64> {
+        let low = window.range.start.max(self.space.engine.config().mmap_min_addr);
+        let range = low.checked_next_multiple_of(PAGE_SIZE)?..window.range.end;
+        match window.from {
+            Direction::TopDown => self.highest_gap(len, align, range),
+            Direction::BottomUp => self.lowest_gap(len, align, range),
         }
-        self.find_aligned_gap(len, PAGE_SIZE)
-    }
-
-    /// The highest gap below the mmap base, or else the lowest above a third of the address space, for `len`
-    /// bytes from a multiple of `align` on.
-    fn find_aligned_gap(&self, len: u64, align: u64) -> Result<u64, MmapError> {
-        let upper = TASK_SIZE / 3..TASK_SIZE;
-        self.highest_gap(len, align).or_else(|| self.lowest_gap(len, align, upper)).ok_or(MmapError::NoSpace)
     }
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
     /// some of it, the search goes on below what it wants. So a stack right above something else takes
     /// nothing from what is below that.
-    fn highest_gap(&self, len: u64, align: u64) -> Option<u64> {
-        let low = self.space.engine.config().mmap_min_addr.max(PAGE_SIZE);
-        let mut high = self.space.mmap_base;
+    fn highest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+        let Range { start: low, end: mut high } = range;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let highest = |len, high| self.gap(len, low..high, Direction::TopDown);
@@ -144,12 +158,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         Some((kept.min(room + roomy) - len) & !(align - 1))
     }
 
-    /// The same from below in `range`, beyond a stack that wants some of it.
+    /// The same from below, beyond a stack that wants some of it.
     fn lowest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
-        let least = self.space.engine.config().mmap_min_addr;
-        let mut low = range.start.next_multiple_of(PAGE_SIZE).max(least);
+        let Range { start: mut low, end: high } = range;
         let wanted = len.checked_add(align - PAGE_SIZE)?;
-        let lowest = |len, low| self.gap(len, low..range.end, Direction::BottomUp);
+        let lowest = |len, low| self.gap(len, low..high, Direction::BottomUp);
         for _ in 0..DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_slot(at) {

@@ -2,7 +2,7 @@
 //! an mmap over them.
 
 use super::{
-    AddressSpace, TASK_SIZE,
+    AddressSpace,
     locking::WriteGuard,
     map_flags::{MapFlags, Prot},
 };
@@ -58,7 +58,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(RemapFilePagesError::Invalid);
         }
         // Nothing is mapped there.
-        if end > TASK_SIZE {
+        if end > Self::TASK_SIZE {
             return Err(RemapFilePagesError::Invalid);
         }
         let guard = self.write_range(start..end)?;

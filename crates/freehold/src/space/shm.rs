@@ -1,7 +1,7 @@
 //! System V shared memory: attaching a segment and detaching it.
 
 use super::{
-    AddressSpace, TASK_SIZE,
+    AddressSpace,
     locking::WriteGuard,
     map_flags::{MapFlags, Prot},
     unmap::{Decoded, Unmapped},
@@ -122,7 +122,7 @@ impl<P: Platform> AddressSpace<P> {
         flags.set(MapFlags::FIXED, at.is_some());
         let request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
         let guard = match at.and_then(|at| Some(at..at.checked_add(len)?)) {
-            Some(range) if range.end <= TASK_SIZE => self.write_range(range)?,
+            Some(range) if range.end <= Self::TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
         if let Some(at) = at.filter(|&at| at != 0 && !remap) {
@@ -160,7 +160,8 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     fn detach_segment(&self, addr: u64) -> Result<Option<Unmapped<'s, P>>, ShmdtError> {
-        let first = self.vmas(addr..TASK_SIZE).find(|vma| attached_at(vma, addr).is_some());
+        let first =
+            self.vmas(addr..AddressSpace::<P>::TASK_SIZE).find(|vma| attached_at(vma, addr).is_some());
         let first = first.ok_or(ShmdtError::Invalid)?;
         let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
         let size = file.mapping().size().next_multiple_of(PAGE_SIZE);
@@ -171,7 +172,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             limit = addr.saturating_add(size);
             at = vma.end();
             if attached_at(vma, addr).is_some_and(|other| Counted::same(other, &file)) {
-                gone = join(gone, self.unmap(&Decoded::trusted(vma.range())).ok());
+                gone = join(gone, self.unmap(&Decoded::trusted::<P>(vma.range())).ok());
             }
         }
         Ok(gone)

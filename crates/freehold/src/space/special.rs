@@ -1,13 +1,13 @@
 //! Special mappings without a file: how exec gives a program its vdso, and the data that goes with it.
 
-use super::AddressSpace;
+use super::{AddressSpace, place::Room};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::MmapError,
     object::{Object, Special},
     platform::Platform,
-    space::{TASK_SIZE, limits::Replaced, locking::WriteGuard},
+    space::{limits::Replaced, locking::WriteGuard},
     vma::{flags::VmFlags, merge::Attrs},
 };
 use arrayvec::ArrayVec;
@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(MmapError::OtherEngine);
             }
             let len = part.len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?;
-            whole = whole.checked_add(len).filter(|&all| all <= TASK_SIZE).ok_or(MmapError::NoSpace)?;
+            whole = whole.checked_add(len).filter(|&all| all <= Self::TASK_SIZE).ok_or(MmapError::NoSpace)?;
             lens.push(len);
         }
         let guard = self.write_killable()?;
@@ -106,8 +106,7 @@ impl<P: Platform> AddressSpace<P> {
         if before > self.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
         }
-        let at_hint = hint != 0 && guard.hint_is_free(hint, whole);
-        let start = if at_hint { hint } else { guard.find_gap(whole, false)? };
+        let start = guard.find_room(&Room::pages(hint, whole))?;
         let mut at = start;
         let ranges: ArrayVec<Range<u64>, PARTS> = lens
             .into_iter()

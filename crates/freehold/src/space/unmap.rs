@@ -26,7 +26,7 @@
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
-    AddressSpace, TASK_SIZE, Unmap,
+    AddressSpace, Unmap,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
     split_merge::SplitMergeError,
@@ -69,8 +69,9 @@ pub(crate) struct Decoded(Range<u64>);
 
 impl Decoded {
     /// Checks the arguments of munmap; the length is rounded up to whole pages.
-    pub fn new(addr: u64, len: u64) -> Result<Self, MunmapError> {
-        let fits = addr.is_multiple_of(PAGE_SIZE) && addr <= TASK_SIZE && len <= TASK_SIZE - addr;
+    pub fn new<P: Platform>(addr: u64, len: u64) -> Result<Self, MunmapError> {
+        let end = AddressSpace::<P>::TASK_SIZE;
+        let fits = addr.is_multiple_of(PAGE_SIZE) && addr <= end && len <= end - addr;
         let len = len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
         if !fits || len == 0 {
             return Err(MunmapError::Invalid);
@@ -79,10 +80,9 @@ impl Decoded {
     }
 
     /// A range known to be good.
-    pub fn trusted(range: Range<u64>) -> Self {
-        debug_assert!(
-            range.start < range.end && range.end <= TASK_SIZE && range.start.is_multiple_of(PAGE_SIZE)
-        );
+    pub fn trusted<P: Platform>(range: Range<u64>) -> Self {
+        let inside = range.start < range.end && range.end <= AddressSpace::<P>::TASK_SIZE;
+        debug_assert!(inside && range.start.is_multiple_of(PAGE_SIZE));
         Decoded(range)
     }
 
@@ -251,13 +251,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
     pub(super) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let mut gathered = self.gather_nothing(0..TASK_SIZE);
+        let mut gathered = self.gather_nothing(0..AddressSpace::<P>::TASK_SIZE);
         for vma in self.vmas(0..u64::MAX) {
             gathered.add(vma);
         }
         self.clear_tree();
         // Tables may be left where no VMA is any more: all of user space is swept.
-        gathered.detach(0..TASK_SIZE).settle(VaRange::of(0, u64::MAX))
+        gathered.detach(0..AddressSpace::<P>::TASK_SIZE).settle(VaRange::of(0, u64::MAX))
     }
 
     /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
@@ -552,7 +552,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         loop {
             let section = start..guard.section_end(start, bytes).min(end);
-            let unmapped = guard.unmap(&Decoded::trusted(section.clone()))?;
+            let unmapped = guard.unmap(&Decoded::trusted::<P>(section.clone()))?;
             drop(guard);
             unmapped.retire();
             if section.end == end {

@@ -143,7 +143,7 @@ impl<P: Platform> Userfaultfd<P> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);
         }
-        let range = decode(start, len).ok_or(UffdError::Invalid)?;
+        let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
         if !known.contains(mode) {
             return Err(UffdError::Invalid);
         }

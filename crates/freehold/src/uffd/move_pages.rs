@@ -70,8 +70,8 @@ impl<P: Platform> Userfaultfd<P> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);
         }
-        let target = decode(to, len).ok_or(UffdError::Invalid)?;
-        let source = decode(from, len).ok_or(UffdError::Invalid)?;
+        let target = decode::<P>(to, len).ok_or(UffdError::Invalid)?;
+        let source = decode::<P>(from, len).ok_or(UffdError::Invalid)?;
         if !MoveMode::all().contains(mode) {
             return Err(UffdError::Invalid);
         }

@@ -48,7 +48,7 @@ impl<P: Platform> Userfaultfd<P> {
         if context.is_changing() {
             return Err(UffdError::Changing);
         }
-        let range = decode(start, len).ok_or(UffdError::Invalid)?;
+        let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
         let protect = mode.contains(ProtectMode::WP);
         let unknown = !ProtectMode::all().contains(mode);
         if unknown || (protect && mode.contains(ProtectMode::DONTWAKE)) {

@@ -77,7 +77,7 @@ impl<P: Platform> Userfaultfd<P> {
         if mode.is_empty() || !RegisterMode::all().contains(mode) {
             return Err(UffdRegisterError::Invalid);
         }
-        let range = decode(start, len).ok_or(UffdRegisterError::Invalid)?;
+        let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
         let guard = space.write_killable()?;
         if self.context.queue.is_closed() {
@@ -114,7 +114,7 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// As [`register`](Self::register).
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
-        let range = decode(start, len).ok_or(UffdRegisterError::Invalid)?;
+        let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
         let guard = space.write_killable()?;
         let mut found = false;

@@ -9,7 +9,7 @@ use freehold::{
     hugetlb::HugePageSize,
     object::{FillError, Frames, Segment, Special, Zeroes},
     rmap::{MigrateError, OfflineError, PageError},
-    space::{RemapFlags, TASK_SIZE},
+    space::RemapFlags,
     vma::flags::VmFlags,
 };
 

@@ -7,7 +7,7 @@ use freehold::{
     PageRange,
     access::{AccessMode, IoVec, PinFlags},
     error::{ForkError, UffdError},
-    space::{Advice, TASK_SIZE},
+    space::Advice,
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 

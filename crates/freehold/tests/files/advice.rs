@@ -2,13 +2,14 @@
 //! move.
 
 use crate::support::{
-    Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, everywhere,
+    Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, TASK_SIZE, Vcpu, World,
+    everywhere,
 };
 use freehold::{
     PageIndex,
     access::IoVec,
     error::{MadviseError, MsyncError},
-    space::{Advice, SyncFlags, TASK_SIZE},
+    space::{Advice, SyncFlags},
 };
 
 const PAGES: u64 = 8;

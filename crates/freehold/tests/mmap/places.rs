@@ -11,7 +11,7 @@ use freehold::{
     access::AccessMode,
     error::{AccessError, MmapError},
     fault::{FaultError, SegvCode},
-    space::{Limits, RemapFlags, TASK_SIZE},
+    space::{Limits, RemapFlags},
 };
 
 const HUGE: u64 = 2 << 20;

@@ -71,7 +71,7 @@ fn sections_step_over_holes_and_are_whole_pages() {
             process.mmap(BASE + n * PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         }
         // In sections of a page this is 2^35 of them, nearly all in holes.
-        process.munmap(0, freehold::space::TASK_SIZE).unwrap();
+        process.munmap(0, TASK_SIZE).unwrap();
         assert_eq!(process.counts().map_count, 0);
         process.check();
         drop(process);

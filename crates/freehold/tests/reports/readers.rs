@@ -5,7 +5,7 @@ use crate::support::*;
 use freehold::{
     access::AccessMode,
     error::{AccessError, ArgumentsError, QueryError},
-    space::{Arguments, QueryFlags, TASK_SIZE, VmaInfo},
+    space::{Arguments, QueryFlags, VmaInfo},
     vma::flags::VmFlags,
 };
 

@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 pub type Vcpu = Cpu<X86_4>;
 
 pub const PAGE: u64 = PAGE_SIZE;
+pub const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 pub const R: Prot = Prot::READ;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);

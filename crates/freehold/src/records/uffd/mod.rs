@@ -9,7 +9,7 @@ use crate::{
     counted::{Counted, Shared, Weak},
     error::{NoMemory, UffdError, UffdReadError},
     platform::Platform,
-    space::{AddressSpace, TASK_SIZE},
+    space::AddressSpace,
 };
 use bitflags::bitflags;
 use core::ops::Range;
@@ -168,9 +168,9 @@ impl<P: Platform> core::fmt::Debug for Userfaultfd<P> {
 }
 
 /// Whole pages of user space; at least one.
-pub(crate) fn decode(start: u64, len: u64) -> Option<Range<u64>> {
+pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<Range<u64>> {
     let aligned = start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0;
-    let end = start.checked_add(len).filter(|end| aligned && *end <= TASK_SIZE)?;
+    let end = start.checked_add(len).filter(|end| aligned && *end <= AddressSpace::<P>::TASK_SIZE)?;
     Some(start..end)
 }
 
@@ -213,7 +213,7 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// [`UffdError::Invalid`]: not whole pages of user space.
     pub fn wake(&self, start: u64, len: u64) -> Result<(), UffdError> {
-        let range = decode(start, len).ok_or(UffdError::Invalid)?;
+        let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
         self.context.wake(&range);
         Ok(())
     }

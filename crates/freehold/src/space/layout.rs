@@ -1,0 +1,77 @@
+//! Where an address space ends, where in it mmap looks for room, and from which end.
+//!
+//! Page tables of five levels reach to 2^56, but programs keep data of their own in bits of addresses that no
+//! processor used for long. So what lies above 2^47 is given only to a caller who asks for an address there.
+
+use super::{AddressSpace, map_flags::MapFlags, place::Room};
+use crate::{PAGE_SIZE, platform::Platform};
+use core::ops::Range;
+use freehold_pagetable::Format;
+use freehold_range::Direction;
+
+/// Where the addresses end that mmap gives without being asked for others. With four levels of tables they
+/// are all that there are: the last page below the canonical hole stays unused.
+pub const DEFAULT_MAP_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
+
+/// Where room is looked for from below, without randomisation: a third of the way up.
+pub const LEGACY_BASE: u64 = (DEFAULT_MAP_WINDOW / 3).next_multiple_of(PAGE_SIZE);
+
+/// Where MAP_32BIT places.
+const LOW: Range<u64> = 1 << 30..1 << 31;
+
+/// What MAP_ABOVE4G stays above, looking from the top.
+const LOW_END: u64 = 1 << 32;
+
+/// From which end mmap looks for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// Downwards from the [base](super::SpaceConfig::mmap_base); where nothing is free there, upwards from
+    /// [`LEGACY_BASE`].
+    #[default]
+    TopDown,
+    /// Upwards from the [base](super::SpaceConfig::mmap_base), which is [`LEGACY_BASE`] or a little more: the
+    /// legacy layout, of programs with ADDR_COMPAT_LAYOUT.
+    BottomUp,
+}
+
+/// A part of the address space with the end from which room in it is looked for.
+pub(super) struct Window {
+    pub(super) range: Range<u64>,
+    pub(super) from: Direction,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
+    pub const TASK_SIZE: u64 = {
+        let end = P::Format::USER_END - PAGE_SIZE;
+        assert!(end >= DEFAULT_MAP_WINDOW);
+        end
+    };
+
+    /// The end of where a hint is followed, and of where room is looked for if it is not.
+    pub(super) fn window_end(room: &Room) -> u64 {
+        if room.flags.contains(MapFlags::BIT32) {
+            LOW.end
+        } else if room.hint > DEFAULT_MAP_WINDOW {
+            Self::TASK_SIZE
+        } else {
+            DEFAULT_MAP_WINDOW
+        }
+    }
+
+    /// Where room is looked for: in the second window if there is none in the first.
+    pub(super) fn windows(&self, room: &Room) -> (Window, Option<Window>) {
+        let end = Self::window_end(room);
+        let up = |start: u64| Window { range: start..end, from: Direction::BottomUp };
+        if room.flags.contains(MapFlags::BIT32) {
+            return (up(LOW.start), None);
+        }
+        if self.layout == Layout::BottomUp {
+            return (up(self.mmap_base), None);
+        }
+        // What is open above the default window lies on top of the base.
+        let high = self.mmap_base + (end - DEFAULT_MAP_WINDOW);
+        let low = if room.flags.contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
+        (Window { range: low..high, from: Direction::TopDown }, Some(up(LEGACY_BASE)))
+    }
+}
