@@ -5,6 +5,7 @@ mod differential;
 mod engine;
 mod lines;
 mod merges;
+mod places;
 mod properties;
 mod support;
 mod wild;

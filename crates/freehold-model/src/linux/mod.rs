@@ -27,6 +27,19 @@ pub struct Options {
     /// Fill the space outside the arena with small mappings until only this many more are allowed. `maps`
     /// then knows rights and sharing only (reading all flags of so many mappings takes too long).
     pub room: Option<u64>,
+    /// The middle of the arena, and calls that ask for other places. Only in a program in which nothing is put
+    /// anywhere at random.
+    pub around: Option<u64>,
+}
+
+/// Whether room is looked for upwards in this program, and so in its children.
+fn goes_upwards() -> Result<bool, String> {
+    // SAFETY: without a pointer; this number changes nothing.
+    let persona = unsafe { libc::personality(0xffff_ffff) };
+    match persona & libc::ADDR_NO_RANDOMIZE {
+        0 => Err("this program's layout is random".into()),
+        _ => Ok(persona & libc::ADDR_COMPAT_LAYOUT != 0),
+    }
 }
 
 /// The kernel this program runs on.
@@ -56,7 +69,10 @@ impl Linux {
             return Err("no shared memory".into());
         }
         let channels = at.cast::<Channel>();
-        let world = World { may_lock: options.may_lock, ..World::bare() };
+        let mut world = World { may_lock: options.may_lock, ..World::bare() };
+        if let Some(middle) = options.around {
+            world = world.with_layout(goes_upwards()?).around(middle);
+        }
         // SAFETY: the child runs only `child::run`, which neither allocates nor returns.
         let template = unsafe {
             let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);

@@ -1,5 +1,7 @@
 //! mmap: where mappings go, what they merge with, how much there may be.
 
+mod five_levels;
+mod layouts;
 mod merging;
 mod places;
 mod remap_file_pages;

@@ -1,0 +1,53 @@
+//! Where the kernel puts what has no fixed place, beside the engine and the model: from above, from below, in
+//! the second GiB, above four.
+//!
+//! That is known only in a program in which nothing is put anywhere at random. So the test begins itself again
+//! as such a program, once with each layout.
+
+use crate::support::{assert_same, calls, linux, lockings};
+use freehold_model::compare::{self, Plan};
+use freehold_model::linux::Options;
+use freehold_model::world::{LEGACY_BASE, Quirks};
+use freehold_model::{Engine, Model, Subject};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Borders of where room is looked for, and a place above all of them.
+const MIDDLES: [u64; 4] = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE + (1 << 40)];
+
+#[test]
+fn engine_and_model_place_as_the_kernel() {
+    for layout in [0, libc::ADDR_COMPAT_LAYOUT] {
+        let mut again = Command::new(std::env::current_exe().expect("this program"));
+        again.args(["--exact", "places::in_a_known_layout", "--ignored", "--nocapture"]);
+        let persona = (libc::ADDR_NO_RANDOMIZE | layout) as libc::c_ulong;
+        // SAFETY: a system call without pointers, between fork and exec.
+        unsafe {
+            again.pre_exec(move || match libc::personality(persona) {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            })
+        };
+        let output = again.output().expect("begins");
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "layout {layout:#x}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "engine_and_model_place_as_the_kernel begins it, in a program whose layout is known"]
+fn in_a_known_layout() {
+    for (n, middle) in MIDDLES.into_iter().enumerate() {
+        let Some(mut linux) = linux(Options { around: Some(middle), ..Options::default() }) else { return };
+        let seed = 5 + ((n as u64) << 32);
+        let plan = |seed| Plan { seed, calls: calls(2_000), per_run: 256, between_maps: 16 };
+        let mut model = Model::new(linux.world());
+        let report = compare::run(&mut model, &mut linux, &plan(seed));
+        assert_same(&format!("model and kernel around {middle:#x}"), &plan(seed), &report, &model);
+        linux.treat_quirks(Quirks::Avoided);
+        let locking = lockings()[n];
+        let mut engine = Engine::new(linux.world(), locking).with_file_pages_resident();
+        let report = compare::run(&mut engine, &mut linux, &plan(seed + 9000));
+        assert_same(&format!("engine and kernel around {middle:#x}"), &plan(seed + 9000), &report, &engine);
+    }
+}

@@ -1,0 +1,216 @@
+//! Page tables of five levels: user space ends at 2^56, and above 2^47 lies only what was asked for there.
+
+use super::*;
+use freehold::{
+    access::{AccessMode, IoVec},
+    error::{MmapError, MremapError, MunmapError, UffdRegisterError},
+    fault::FaultError,
+    object::Segment,
+    space::{Advice, DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, RemapFlags, ShmFlags},
+    uffd::{RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_pagetable::X86_5;
+
+type Wide = Process<X86_5>;
+type WideEngine = Counted<Engine<Machine<X86_5>>>;
+const END: u64 = Wide::TASK_SIZE;
+/// The border that four levels have.
+const BORDER: u64 = 1 << 47;
+const HUGE: u64 = 2 << 20;
+const LOW: u64 = 1 << 30;
+const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
+
+/// Runs a scenario under every design of an address space, with this layout.
+fn laid_out(layout: Layout, scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5>)) {
+    for locking in Locking::ALL {
+        let machine: Machine<X86_5> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        let config = SpaceConfig { locking, layout, mmap_base: base(layout), ..SpaceConfig::default() };
+        let process = Process::new(&engine, &config).unwrap();
+        let mut cpu = machine.cpu(0);
+        scenario(&engine, &process, &mut cpu);
+        process.check();
+        drop((process, cpu, engine));
+        machine.accounting().assert_clean();
+    }
+}
+
+fn base(layout: Layout) -> u64 {
+    match layout {
+        Layout::TopDown => SpaceConfig::default().mmap_base,
+        Layout::BottomUp => LEGACY_BASE,
+    }
+}
+
+/// The same with either.
+fn wide(scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5>)) {
+    [Layout::TopDown, Layout::BottomUp].into_iter().for_each(|layout| laid_out(layout, &scenario));
+}
+
+fn place(process: &Wide, hint: u64, len: u64, flags: MapFlags) -> u64 {
+    process.mmap(hint, len, RW, flags, None, 0).unwrap()
+}
+
+#[test]
+fn a_hint_opens_what_lies_above() {
+    assert_eq!((END, <Process>::TASK_SIZE), ((1 << 56) - PAGE, BORDER - PAGE));
+    wide(|_, process, _| {
+        let without = place(process, 0, PAGE, ANON);
+        assert!(without < DEFAULT_MAP_WINDOW);
+        // The border itself is not crossed by a hint, but by a fixed address.
+        for hint in [DEFAULT_MAP_WINDOW - PAGE, DEFAULT_MAP_WINDOW] {
+            let at = place(process, hint, 2 * PAGE, ANON);
+            assert!(at != hint && at < DEFAULT_MAP_WINDOW, "{at:#x}");
+        }
+        assert_eq!(place(process, DEFAULT_MAP_WINDOW - PAGE, PAGE, ANON), DEFAULT_MAP_WINDOW - PAGE);
+        assert_eq!(place(process, DEFAULT_MAP_WINDOW, 2 * PAGE, FIXED), DEFAULT_MAP_WINDOW);
+        for hint in [BORDER + PAGE, 1 << 50, END - PAGE] {
+            assert_eq!(place(process, hint, PAGE, ANON), hint);
+        }
+        let wide = process.mmap(0, BORDER, RW, ANON | MapFlags::NORESERVE, None, 0);
+        assert_eq!(wide, Err(MmapError::NoSpace));
+        assert_eq!(process.mmap(END, PAGE, RW, FIXED, None, 0), Err(MmapError::NoSpace));
+        // Large memory without a hint stays below, aligned.
+        let huge = place(process, 0, 2 * HUGE, ANON);
+        assert!(huge.is_multiple_of(HUGE) && huge < DEFAULT_MAP_WINDOW);
+        assert_eq!(process.mmap(1 << 52, PAGE, RW, ANON | MapFlags::BIT32, None, 0), Ok(LOW));
+    });
+}
+
+/// Room is looked for in all of the space then: from above at its end, from below where it is always.
+#[test]
+fn a_hint_that_is_taken_opens_it_too() {
+    for layout in [Layout::TopDown, Layout::BottomUp] {
+        laid_out(layout, |_, process, _| {
+            let hint = place(process, 1 << 50, PAGE, ANON);
+            let (first, second, below) = match layout {
+                Layout::TopDown => {
+                    let high = base(layout) + (END - DEFAULT_MAP_WINDOW);
+                    (high - PAGE, high - 2 * PAGE, Ok(LOW - PAGE))
+                }
+                Layout::BottomUp => (LEGACY_BASE, LEGACY_BASE + PAGE, Err(MmapError::NoSpace)),
+            };
+            assert_eq!(place(process, hint, PAGE, ANON), first);
+            assert_eq!(place(process, END, PAGE, ANON), second);
+            // With the window full, only such a hint finds room above.
+            let full = DEFAULT_MAP_WINDOW - LOW;
+            process.mmap(LOW, full, Prot::empty(), FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+            assert_eq!(process.mmap(0, PAGE, RW, ANON, None, 0), below);
+            assert!(place(process, hint, PAGE, ANON) >= DEFAULT_MAP_WINDOW);
+        });
+    }
+}
+
+/// Contents, across the border and far above it: faults, fork, moves both ways.
+#[test]
+fn memory_lives_and_moves_across_the_border() {
+    let moves = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    wide(|_, process, cpu| {
+        let places = [BORDER - 2 * PAGE, BORDER, 1 << 52, END - 4 * PAGE, 0x10_0000_0000];
+        for from in places {
+            place(process, from, 4 * PAGE, FIXED);
+            (0..4).for_each(|n| process.store(cpu, from + n * PAGE, 100 + n).unwrap());
+            let child = Process::of(process.fork().unwrap());
+            process.store(cpu, from, 7u64).unwrap();
+            assert_eq!(child.load::<u64>(cpu, from), Ok(100));
+            drop(child);
+            for to in places.into_iter().filter(|to| to.abs_diff(from) >= 4 * PAGE) {
+                assert_eq!(process.mremap(from, 4 * PAGE, 4 * PAGE, moves, to), Ok(to));
+                assert!(process.load::<u64>(cpu, from).is_err());
+                assert_eq!(process.load::<u64>(cpu, to), Ok(7));
+                assert_eq!(process.load::<u64>(cpu, to + 3 * PAGE), Ok(103));
+                assert_eq!(process.mremap(to, 4 * PAGE, 4 * PAGE, moves, from), Ok(from));
+            }
+            process.munmap(from, 4 * PAGE).unwrap();
+        }
+        // In place across the border; up to the end and no further; what has no hint moves below.
+        let at = place(process, DEFAULT_MAP_WINDOW - PAGE, PAGE, FIXED);
+        process.store(cpu, at, 5u64).unwrap();
+        assert_eq!(process.mremap(at, PAGE, 4 * PAGE, RemapFlags::empty(), 0), Ok(at));
+        let top = place(process, END - PAGE, PAGE, FIXED);
+        let further = process.mremap(top, PAGE, 2 * PAGE, RemapFlags::empty(), 0);
+        assert_eq!(further, Err(MremapError::NoSpace));
+        assert!(process.mremap(top, PAGE, 2 * PAGE, RemapFlags::MAYMOVE, 0).unwrap() < DEFAULT_MAP_WINDOW);
+        let beyond = process.mremap(at, PAGE, PAGE, moves, END);
+        assert_eq!(beyond, Err(MremapError::Invalid));
+        assert_eq!(process.load::<u64>(cpu, at), Ok(5));
+    });
+}
+
+/// Whatever takes a range takes it up to the end, and not beyond.
+#[test]
+fn ranges_end_where_the_space_does() {
+    wide(|engine, process, cpu| {
+        let at = place(process, END - 8 * PAGE, 8 * PAGE, FIXED);
+        (0..8).for_each(|n| process.store(cpu, at + n * PAGE, n).unwrap());
+        process.mprotect(at, PAGE, R).unwrap();
+        assert!(matches!(process.store(cpu, at, 1u64), Err(FaultError::Segv { .. })));
+        process.mlock(at, 2 * PAGE).unwrap();
+        process.madvise(at + 2 * PAGE, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at + 2 * PAGE), Ok(0));
+        let ranges = [IoVec { base: at + 3 * PAGE, len: 5 * PAGE }];
+        assert_eq!(process.process_madvise(&ranges, Advice::Cold, true), Ok(5 * PAGE));
+        let mut resident = [0; 9];
+        process.mincore(at, 8 * PAGE, &mut resident).unwrap();
+        assert_eq!(resident, [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+        assert!(process.mincore(at, 9 * PAGE, &mut resident).is_err());
+        // Who goes from a frame to its entries finds them there.
+        let frame = process.frame_at(at + 4 * PAGE).unwrap();
+        engine.migrate(frame).unwrap();
+        assert_eq!(process.load::<u64>(cpu, at + 4 * PAGE), Ok(4));
+        process.write_memory(at + 5 * PAGE, &[9], AccessMode::Plain).unwrap();
+        assert_eq!(process.load::<u8>(cpu, at + 5 * PAGE), Ok(9));
+        let mut present = 0;
+        process.pagemap(at..END, |run| present += run.range.end - run.range.start);
+        assert_eq!(present, 8 * PAGE);
+        let uffd = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
+        uffd.register(at + 6 * PAGE, 2 * PAGE, RegisterMode::MISSING).unwrap();
+        assert_eq!(uffd.register(at, 9 * PAGE, RegisterMode::MISSING), Err(UffdRegisterError::Invalid));
+        drop(uffd);
+        let segment = Segment::new(engine, 0, 2 * PAGE).unwrap();
+        let here = 1 << 54;
+        assert_eq!(process.shmat(&segment, here, ShmFlags::empty()), Ok(here));
+        assert!(process.shmat(&segment, 0, ShmFlags::empty()).unwrap() < DEFAULT_MAP_WINDOW);
+        process.shmdt(here).unwrap();
+        segment.remove();
+        assert_eq!(process.munmap(at, 9 * PAGE), Err(MunmapError::Invalid));
+        process.munmap(0, END).unwrap();
+        assert_eq!(process.counts().map_count, 0);
+        assert!(process.load::<u64>(cpu, at).is_err());
+    });
+}
+
+/// The heap grows across the border, a stack down over it.
+#[test]
+fn heap_and_stack_cross_the_border() {
+    wide(|_, process, cpu| {
+        process.set_heap(BORDER - 2 * PAGE).unwrap();
+        assert_eq!(process.brk(BORDER + 2 * PAGE), Ok(BORDER + 2 * PAGE));
+        process.store(cpu, BORDER, 3u64).unwrap();
+        assert_eq!(process.brk(BORDER - 2 * PAGE), Ok(BORDER - 2 * PAGE));
+        process.set_heap(END - PAGE).unwrap();
+        assert_eq!(process.brk(END), Ok(END));
+        assert_eq!(process.brk(END + PAGE), Ok(END));
+        place(process, BORDER + 2 * PAGE, PAGE, FIXED | MapFlags::GROWSDOWN);
+        for page in [1, 0, 3] {
+            process.store(cpu, BORDER + PAGE - page * PAGE, page).unwrap();
+        }
+        assert_eq!(process.space().read().find(BORDER).map(|vma| vma.start()), Some(BORDER - 2 * PAGE));
+    });
+}
+
+/// A few pages far from each other: what unmaps everything goes over the tables that there are.
+#[test]
+fn holes_of_any_width() {
+    wide(|_, process, cpu| {
+        for bit in 30..56u64 {
+            place(process, 1 << bit, PAGE, FIXED);
+            process.store(cpu, 1 << bit, bit).unwrap();
+        }
+        let child = Process::of(process.fork().unwrap());
+        process.munmap(1 << 31, END - (1 << 31)).unwrap();
+        assert_eq!((process.counts().map_count, process.rss().anon), (1, 1));
+        assert!((30..56u64).all(|bit| child.load::<u64>(cpu, 1 << bit) == Ok(bit)));
+        child.check();
+    });
+}

@@ -1,0 +1,154 @@
+//! Where room is looked for: from above or from below, in the second GiB, above four. The places are those of
+//! Linux 6.18 without randomisation; freehold-model compares random calls with the running kernel.
+
+use super::*;
+use freehold::{
+    error::MmapError,
+    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, RemapFlags},
+};
+
+const HUGE: u64 = 2 << 20;
+const LOW: u64 = 1 << 30;
+const FOUR_GIB: u64 = 4 << 30;
+const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
+
+/// Runs a scenario in a process of this layout.
+fn laid_out(mmap_base: u64, layout: Layout, scenario: impl Fn(&World, &Process)) {
+    let world = World::new();
+    let config = SpaceConfig { mmap_base, layout, ..SpaceConfig::default() };
+    let process = Process::new(world.engine(), &config).unwrap();
+    scenario(&world, &process);
+    process.check();
+    drop(process);
+    world.end();
+}
+
+fn upwards(scenario: impl Fn(&World, &Process)) {
+    laid_out(LEGACY_BASE, Layout::BottomUp, scenario);
+}
+
+fn try_place(process: &Process, hint: u64, len: u64, flags: MapFlags) -> Result<u64, MmapError> {
+    process.mmap(hint, len, RW, flags, None, 0)
+}
+
+fn place(process: &Process, hint: u64, len: u64, flags: MapFlags) -> u64 {
+    try_place(process, hint, len, flags).unwrap()
+}
+
+/// A file whose mappings are aligned for huge pages.
+fn aligned_file(world: &World) -> Counted<File<Machine>> {
+    let file = world.file(4 * HUGE / PAGE);
+    file.mapping().align_to_huge_pages(true);
+    file
+}
+
+#[test]
+fn from_below_the_first_gap_is_taken() {
+    upwards(|_, process| {
+        let base = LEGACY_BASE;
+        for page in 0..4 {
+            assert_eq!(place(process, 0, PAGE, ANON), base + page * PAGE);
+        }
+        process.munmap(base + PAGE, PAGE).unwrap();
+        assert_eq!(place(process, 0, 2 * PAGE, ANON), base + 4 * PAGE, "it fits no hole below");
+        assert_eq!(place(process, 0, PAGE, ANON), base + PAGE);
+        // Hints are followed below the base, too, and up to where everything ends.
+        for hint in [0x20_0000_0000, DEFAULT_MAP_WINDOW - PAGE] {
+            assert_eq!(place(process, hint, PAGE, ANON), hint);
+        }
+        let mut next = base + 6 * PAGE;
+        for hint in [base, DEFAULT_MAP_WINDOW, DEFAULT_MAP_WINDOW + PAGE, 1 << 60, !(PAGE - 1)] {
+            assert_eq!(place(process, hint, PAGE, ANON), next, "{hint:#x}");
+            next += PAGE;
+        }
+        // A child goes on in the same way, and so does what has to move.
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(place(&child, 0, PAGE, ANON), next);
+        assert_eq!(process.mremap(base, PAGE, 3 * PAGE, RemapFlags::MAYMOVE, 0), Ok(next));
+    });
+}
+
+/// What is aligned already stays: looking from above, Linux passes it over.
+#[test]
+fn from_below_huge_pages_follow_each_other() {
+    upwards(|world, process| {
+        let file = aligned_file(world);
+        let mapped = |flags, offset| process.mmap(0, 2 * HUGE, R, flags, Some(&file), offset).unwrap();
+        let first = LEGACY_BASE.next_multiple_of(HUGE);
+        place(process, 0, PAGE, ANON);
+        assert_eq!(place(process, 0, 2 * HUGE, ANON), first);
+        assert_eq!(place(process, 0, 2 * HUGE, ANON), first + 2 * HUGE);
+        assert_eq!(mapped(MapFlags::PRIVATE, 0), first + 4 * HUGE);
+        assert_eq!(mapped(MapFlags::PRIVATE, PAGE), first + 6 * HUGE + PAGE);
+        let low = ANON | MapFlags::BIT32;
+        assert_eq!(place(process, 0, PAGE, low), LOW);
+        assert_eq!(place(process, 0, 2 * HUGE, low), LOW + HUGE);
+        assert_eq!(place(process, 0, HUGE, low), LOW + 3 * HUGE);
+        assert_eq!(mapped(MapFlags::PRIVATE | MapFlags::BIT32, PAGE), LOW + 4 * HUGE + PAGE);
+    });
+}
+
+#[test]
+fn files_for_addresses_of_31_bits_are_aligned() {
+    laid_out(SpaceConfig::default().mmap_base, Layout::TopDown, |world, process| {
+        let file = aligned_file(world);
+        let low = MapFlags::PRIVATE | MapFlags::BIT32;
+        let mapped = |hint, offset| process.mmap(hint, 2 * HUGE, R, low, Some(&file), offset).unwrap();
+        place(process, 0, PAGE, ANON | MapFlags::BIT32);
+        assert_eq!(mapped(0, 0), LOW + HUGE);
+        assert_eq!(mapped(0, PAGE), LOW + 3 * HUGE + PAGE);
+        // Room for a huge page more is asked for at the hint.
+        assert_eq!(mapped(2 * LOW - 2 * HUGE, PAGE), LOW + 6 * HUGE + PAGE);
+        assert_eq!(mapped(LOW + 100 * HUGE, PAGE), LOW + 100 * HUGE);
+    });
+}
+
+/// C-67, from below.
+#[test]
+fn from_below_stacks_keep_their_gap() {
+    upwards(|_, process| {
+        let gap = Config::default().stack_gap;
+        let stack = LEGACY_BASE + gap + 4 * PAGE;
+        place(process, stack, PAGE, STACK);
+        assert_eq!(place(process, 0, 5 * PAGE, ANON), stack + PAGE, "too near to the stack");
+        assert_eq!(place(process, 0, 4 * PAGE, ANON), LEGACY_BASE);
+        assert_eq!(place(process, 0, PAGE, ANON), stack + 6 * PAGE);
+    });
+}
+
+/// From above, what is below the base comes first, then what is above a third of the window.
+#[test]
+fn from_above_the_second_choice_is_from_below() {
+    laid_out(1 << 30, Layout::TopDown, |_, process| {
+        assert_eq!(place(process, 0, PAGE, ANON), (1 << 30) - PAGE);
+        assert_eq!(place(process, 0, 1 << 30, ANON), LEGACY_BASE.next_multiple_of(HUGE));
+        assert_eq!(place(process, 0, (1 << 30) + PAGE, ANON), LEGACY_BASE.next_multiple_of(HUGE) + (1 << 30));
+        let end = process.mmap(0, DEFAULT_MAP_WINDOW - LEGACY_BASE, RW, ANON, None, 0);
+        assert_eq!(end, Err(MmapError::NoSpace));
+    });
+}
+
+#[test]
+fn what_is_to_lie_above_four_gib_does() {
+    let above = ANON | MapFlags::ABOVE_4G;
+    let fill = |process: &Process, start: u64, end: u64| {
+        let len = end - start;
+        process.mmap(start, len, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
+    };
+    laid_out(SpaceConfig::default().mmap_base, Layout::TopDown, |_, process| {
+        fill(process, FOUR_GIB + 4 * PAGE, DEFAULT_MAP_WINDOW);
+        assert_eq!(try_place(process, 0, 5 * PAGE, above), Err(MmapError::NoSpace));
+        assert_eq!(place(process, 0, PAGE, above), FOUR_GIB + 3 * PAGE);
+        fill(process, FOUR_GIB, FOUR_GIB + 4 * PAGE);
+        assert_eq!(try_place(process, 0, PAGE, above), Err(MmapError::NoSpace));
+        // A hint counts all the same, and the second GiB is asked for by name.
+        assert_eq!(place(process, 0x3000_0000, PAGE, above), 0x3000_0000);
+        assert_eq!(try_place(process, 0x3000_0000, PAGE, above), Err(MmapError::NoSpace));
+        assert_eq!(place(process, 0, PAGE, above | MapFlags::BIT32), LOW);
+        assert_eq!(place(process, 0, PAGE, ANON), FOUR_GIB - PAGE);
+    });
+    upwards(|_, process| {
+        fill(process, LEGACY_BASE, DEFAULT_MAP_WINDOW);
+        assert_eq!(try_place(process, 0, PAGE, ANON), Err(MmapError::NoSpace), "below the base");
+    });
+}
