@@ -81,6 +81,27 @@ fn from_the_top_downwards() {
     }
 }
 
+/// The legacy layout: the loader lies where placing begins.
+#[test]
+fn from_below_upwards() {
+    let exec = EXEC
+        .replace("7f0000000000-7f0000003000", "2aaaaaab0000-2aaaaaab3000")
+        .replace("10000-12000", "555555554000-555555556000");
+    let mut lines: Vec<&str> = exec.lines().collect();
+    lines.swap(2, 3);
+    let exec = lines.join("\n") + "\n";
+    let events = [
+        "10 0 1 mmap 0 1000 1 22 -1 0 = 2aaaaaab3000",
+        "11 0 1 mmap 0 400000 3 22 -1 0 = 2aaaaac00000",
+        "12 0 1 mmap 0 400000 3 22 -1 0 = 2aaaab000000",
+        "13 0 1 munmap 2aaaaaab3000 1000 = 0",
+        "14 0 1 mmap 0 2000 1 22 -1 0 = 2aaaaaab3000",
+        "15 0 1 mmap 0 1000 1 22 -1 0 = 2aaaaaab7000",
+    ];
+    let outcome = outcome(&exec, &events, Options::default());
+    assert_eq!((outcome.placed.all, outcome.placed.as_linux), (5, 4), "{:#?}", outcome.differences);
+}
+
 /// Which file systems can have their files mapped by huge pages, is not recorded.
 #[test]
 fn large_files_are_aligned_or_not() {

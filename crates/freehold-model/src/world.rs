@@ -145,7 +145,8 @@ impl World {
         World { start, end: start + Self::PAGES * PAGE, heap, ..self }
     }
 
-    /// The same where calls may ask for other places, and mappings go upwards from a third of the way or down.
+    /// The same where calls may ask for other places, and mappings go upwards from a third of the way, or
+    /// down.
     #[must_use]
     pub fn with_layout(self, upwards: bool) -> World {
         let base = if upwards { LEGACY_BASE } else { self.layout.base };

@@ -3,12 +3,12 @@
 //!
 //! That state is known from an exec on of which a snapshot shows the VMAs. What is left is where Linux begins
 //! to look, which is drawn at random: it puts the program's loader there, or else the vdso, whose end the
-//! snapshot shows.
+//! snapshot shows. In the legacy layout, which looks upwards, it is their start.
 
 use super::calls;
 use super::image::Image;
 use super::world::{Mapped, World};
-use freehold::space::RemapFlags;
+use freehold::space::{LEGACY_BASE, Layout, RemapFlags};
 use freehold_machine::Process;
 use freehold_trace::plan::{PlannedCall, Start};
 use freehold_trace::{Area, CallName, Returned};
@@ -23,19 +23,26 @@ const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MREMAP_FIXED: u64 = 2;
 /// Nothing below is placed from the top downwards: programs lie there.
 const LOWEST_BASE: u64 = 0x6000_0000_0000;
+/// How far above its lowest place the legacy layout may begin: 2^32 pages.
+const LEGACY_DRAWN: u64 = 1 << 44;
 
-/// The end of the area from which Linux places downwards, where the start tells.
-pub(super) fn base(start: &Start) -> Option<u64> {
+/// Where Linux begins to look for room, and from which end, where the start tells.
+pub(super) fn base(start: &Start) -> Option<(u64, Layout)> {
     match start {
         Start::Shown(snapshot) => base_of(&snapshot.areas),
         Start::Unknown => None,
     }
 }
 
-fn base_of(areas: &[Area]) -> Option<u64> {
+fn base_of(areas: &[Area]) -> Option<(u64, Layout)> {
     let stack = areas.iter().find(|area| area.name == "[stack]")?;
     let below = areas.iter().filter(|area| area.end <= stack.start).map(|area| area.end).max()?;
-    (below > LOWEST_BASE).then_some(below)
+    if below > LOWEST_BASE {
+        return Some((below, Layout::TopDown));
+    }
+    let drawn = LEGACY_BASE..LEGACY_BASE + LEGACY_DRAWN;
+    let first = areas.iter().map(|area| area.start).filter(|start| drawn.contains(start)).min()?;
+    Some((first, Layout::BottomUp))
 }
 
 /// A call for which the kernel has chosen a place.

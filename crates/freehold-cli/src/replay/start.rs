@@ -24,8 +24,8 @@ pub(super) type Present = Vec<(Range<u64>, Access)>;
 /// Maps what the start says. The pages that were there are left for the program's CPU to touch.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let config = world.config();
-    let mmap_base = place::base(start).unwrap_or(config.mmap_base);
-    let process = Process::new(&world.engine, &SpaceConfig { mmap_base, ..config })?;
+    let (mmap_base, layout) = place::base(start).unwrap_or((config.mmap_base, config.layout));
+    let process = Process::new(&world.engine, &SpaceConfig { mmap_base, layout, ..config })?;
     let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
         map(world, &process, area)

@@ -27,8 +27,8 @@ pub struct Options {
     /// Fill the space outside the arena with small mappings until only this many more are allowed. `maps`
     /// then knows rights and sharing only (reading all flags of so many mappings takes too long).
     pub room: Option<u64>,
-    /// The middle of the arena, and calls that ask for other places. Only in a program in which nothing is put
-    /// anywhere at random.
+    /// The middle of the arena, and calls that ask for other places. Only in a program in which nothing is
+    /// put anywhere at random.
     pub around: Option<u64>,
 }
 

@@ -96,8 +96,8 @@ impl Process {
         found.ok_or(libc::ENOMEM)
     }
 
-    /// A stack above a gap lowers the limit of the whole search, but only if the gap itself was long enough: a
-    /// stack right above another mapping keeps nothing free below that one.
+    /// A stack above a gap lowers the limit of the whole search, but only if the gap itself was long enough:
+    /// a stack right above another mapping keeps nothing free below that one.
     fn highest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
         let mut limit = window.high;
         for pair in self.vmas.windows(2).rev() {

@@ -173,8 +173,8 @@ impl Locking {
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// Where mmap begins to look for room: the first address above the area from which it places downwards, or
-    /// the first that it gives upwards. The start of a page, at most [`DEFAULT_MAP_WINDOW`].
+    /// Where mmap begins to look for room: the first address above the area from which it places downwards,
+    /// or the first that it gives upwards. The start of a page, at most [`DEFAULT_MAP_WINDOW`].
     pub mmap_base: u64,
     /// From which end it looks.
     pub layout: Layout,

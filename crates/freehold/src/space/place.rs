@@ -91,8 +91,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// A place that agrees with `offset` within huge pages, or that of the hint, where there is room for a huge
-    /// page more than needed. Looking from the top, one that agrees by itself is passed over, as on Linux.
+    /// A place that agrees with `offset` within huge pages, or that of the hint, where there is room for a
+    /// huge page more than needed. Looking from the top, one that agrees by itself is passed over, as on
+    /// Linux.
     fn place_like(&self, room: &Room, offset: u64) -> Result<u64, MmapError> {
         let at = self.find_room(&Room { len: room.len + HUGE, ..*room })?;
         if at == room.hint {
