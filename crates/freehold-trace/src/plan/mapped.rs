@@ -1,18 +1,17 @@
 //! What calls map, by its number in the plan.
 
 use super::area::PAGE;
-use super::calls::{MAP_ANONYMOUS, MAP_GROWSDOWN, replaces, span};
+use super::calls::MAP_ANONYMOUS;
 use super::descriptors::{Access, Open};
 use super::removed::key;
 use super::step::PlanFile;
 use super::{Planner, SystemV};
 use crate::{Call, CallName, Format, Returned};
-use std::ops::Range;
 
-const MAP_HUGETLB: u64 = 0x4_0000;
+pub(super) const MAP_HUGETLB: u64 = 0x4_0000;
 const SHM_HUGETLB: u64 = 0o4000;
 /// Bytes of a huge page, where nothing else is said.
-const HUGE: u64 = 2 << 20;
+pub(super) const HUGE: u64 = 2 << 20;
 const EBADF: u16 = 9;
 /// How it calls the device of zeroes, and shared memory without a name.
 const ZEROES: &str = "/dev/zero";
@@ -252,21 +251,4 @@ pub(super) fn in_whole_pages(call: Call, page: u64) -> Call {
     let mut call = call;
     call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
     call
-}
-
-/// Where an mmap of huge pages at a fixed place was refused when what was there had gone, as Linux does for
-/// want of pages, and where the file's offset is none of its pages'. Here it stays, so it is taken away
-/// afterwards.
-pub(super) fn refused_late(call: &Call, page: u64) -> Option<Range<u64>> {
-    const ENOMEM: u16 = 12;
-    const EINVAL: u16 = 22;
-    const MAP_TYPE: u64 = 0xf;
-    let [at, len, _, flags, _, offset] = call.args;
-    let sound = at.is_multiple_of(page) && matches!(flags & MAP_TYPE, 1..=3) && flags & MAP_GROWSDOWN == 0;
-    let late = match call.returned {
-        Returned::Error(ENOMEM) => true,
-        Returned::Error(EINVAL) => !offset.is_multiple_of(page),
-        _ => false,
-    };
-    (replaces(call) && sound && late).then(|| span(at, len))
 }

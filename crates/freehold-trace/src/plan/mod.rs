@@ -35,6 +35,7 @@ mod mapped;
 mod mremap;
 mod order;
 mod recorded;
+mod refused;
 mod registered;
 mod removed;
 mod step;

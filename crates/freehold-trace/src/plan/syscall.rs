@@ -5,10 +5,10 @@ use super::aside;
 use super::bytes::Partial;
 use super::calls::{self, Doing, MREMAP_FIXED, Reach, Space};
 use super::descriptors::Access;
-use super::mapped::{in_whole_pages, refused_late};
+use super::mapped::in_whole_pages;
 use super::order::Stamp;
 use super::step::{PlannedCall, What};
-use super::{Planner, unknown};
+use super::{Planner, refused, unknown};
 use crate::operation::{prctl, uffdio};
 use crate::{Call, CallName, Format, Returned};
 use std::ops::Range;
@@ -107,7 +107,7 @@ impl Planner {
             Some(page) => in_whole_pages(call, page),
             None => call,
         };
-        let emptied = page.and_then(|page| refused_late(&call, page));
+        let emptied = page.and_then(|page| refused::has_emptied(&call, page));
         Some(About { call, file, access, segment, userfaultfd, emptied })
     }
 

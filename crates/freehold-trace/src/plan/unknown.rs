@@ -8,21 +8,15 @@
 
 use super::area::{PAGE, flag};
 use super::calls::{
-    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space,
-    replaces, span,
+    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, replaces, span,
 };
+use super::refused;
 use super::told::Told;
 use crate::{Beside, Call, CallName, Returned};
 use std::ops::Range;
 
-const EPERM: u16 = 1;
-const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
 const EINVAL: u16 = 22;
-const EOPNOTSUPP: u16 = 95;
-const MAP_HUGETLB: u64 = 0x4_0000;
-/// Bytes of a huge page.
-const HUGE: u64 = 2 << 20;
 /// Bytes that Linux keeps free below memory that grows downwards.
 const GAP: u64 = 1 << 20;
 
@@ -87,21 +81,6 @@ fn keeps_gap(call: &Call) -> bool {
     }
 }
 
-/// Where a mapping may have been refused after what was there had gone: Linux takes that away before it asks
-/// the file, and finds some limits before, others behind. Of huge pages, which the file may have, that is
-/// more than was asked for.
-fn emptied(call: &Call) -> Option<Range<u64>> {
-    let [at, len, _, flags, ..] = call.args;
-    let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;
-    let late = match call.returned {
-        Returned::Error(EPERM | EAGAIN | EINVAL | EOPNOTSUPP) => of_a_file,
-        Returned::Error(ENOMEM) => true,
-        _ => false,
-    };
-    (replaces(call) && late)
-        .then(|| span(at, len.checked_next_multiple_of(HUGE).filter(|_| of_a_file).unwrap_or(len)))
-}
-
 /// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not
 /// be had; or a limit forbade it as a whole.
 fn may_have_locked(call: &Call) -> bool {
@@ -152,7 +131,7 @@ impl Space {
         let unknown = !told.missing(&source).is_empty() || doubted;
         let unsure = unknown && !(replaces && succeeded) || self.is_told_nowhere(call);
         if !succeeded {
-            if let Some(range) = emptied(call) {
+            if let Some(range) = refused::may_have_emptied(call) {
                 self.untell(&range);
                 return Shown { unsure: true, ..Shown::default() };
             }
