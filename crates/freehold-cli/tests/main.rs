@@ -4,6 +4,7 @@ mod command;
 mod corpus;
 mod hostile;
 mod limits;
+mod mounts;
 mod places;
 mod replay;
 mod reproduce;

@@ -1,6 +1,6 @@
 //! One line of a recording: what a task did, when, and what it cost there.
 
-use crate::Limits;
+use crate::{Limits, TmpfsHuge};
 use std::ops::Range;
 
 /// What happened, in the order in which the kernel applied it.
@@ -357,6 +357,8 @@ pub struct FileInfo {
     pub size: Option<u64>,
     /// Bytes of its pages, if those are huge ones from a pool.
     pub huge: Option<u64>,
+    /// Where it has huge pages, if it lies in a mounted tmpfs.
+    pub tmpfs: Option<TmpfsHuge>,
     /// Its path.
     pub path: String,
 }

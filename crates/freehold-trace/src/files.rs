@@ -1,7 +1,7 @@
 //! The files that a recording has defined so far.
 
-use crate::FileInfo;
 use crate::error::Bad;
+use crate::{FileInfo, TmpfsHuge};
 use std::collections::BTreeMap;
 
 /// Most bytes that they may take in memory.
@@ -35,9 +35,19 @@ impl Files {
 
     /// Its pages are huge ones, of so many bytes.
     pub(crate) fn set_huge(&mut self, id: u32, bytes: u64) -> Result<(), Bad> {
-        let file = self.index.get(&id).and_then(|index| self.list.get_mut(*index));
-        file.ok_or(Bad::UnknownFile(id))?.huge = Some(bytes);
+        self.defined(id)?.huge = Some(bytes);
         Ok(())
+    }
+
+    /// It lies in a tmpfs that was mounted like this.
+    pub(crate) fn set_tmpfs(&mut self, id: u32, huge: TmpfsHuge) -> Result<(), Bad> {
+        self.defined(id)?.tmpfs = Some(huge);
+        Ok(())
+    }
+
+    fn defined(&mut self, id: u32) -> Result<&mut FileInfo, Bad> {
+        let file = self.index.get(&id).and_then(|index| self.list.get_mut(*index));
+        file.ok_or(Bad::UnknownFile(id))
     }
 
     /// One more.

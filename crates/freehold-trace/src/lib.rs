@@ -32,6 +32,6 @@ pub use event::{Beside, Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, 
 pub use limits::{KnownLimits, Limits};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};
-pub use thp::{Thp, shown_thp};
+pub use thp::{Thp, TmpfsHuge, shown_thp};
 pub use unread::Unread;
 pub use write::{SnapWriter, TraceWriter};

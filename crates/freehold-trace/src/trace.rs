@@ -7,7 +7,9 @@ use crate::lines::Lines;
 use crate::numbers::Numbers;
 use crate::operation::{rlimit, uffdio};
 use crate::unread::Unread;
-use crate::{Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Limits, Returned, Transfer, Why};
+use crate::{
+    Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Limits, Returned, TmpfsHuge, Transfer, Why,
+};
 use std::collections::BTreeMap;
 
 /// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
@@ -153,6 +155,15 @@ impl Seen {
             }
             return self.files.set_huge(id, bytes);
         }
+        if self.version >= 2 && fields.eat_text(b"# tmpfs ") {
+            let id = fields.decimal_u32("a file's number")?;
+            fields.blank("its option huge")?;
+            let begin = fields.position();
+            let tmpfs = TmpfsHuge::of_name(fields.rest_text()?);
+            return self
+                .files
+                .set_tmpfs(id, tmpfs.ok_or(Bad::Expected("a value of tmpfs's option huge", begin))?);
+        }
         if !fields.eat_text(b"# file ") {
             return Ok(());
         }
@@ -164,7 +175,7 @@ impl Seen {
         if path.is_empty() {
             return fields.expected("a path");
         }
-        self.files.define(FileInfo { id, size, huge: None, path })
+        self.files.define(FileInfo { id, size, huge: None, tmpfs: None, path })
     }
 
     /// A line with an event.

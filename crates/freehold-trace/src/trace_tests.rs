@@ -130,10 +130,28 @@ fn remarks_and_files_are_no_events() {
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let event = reader.next_event().unwrap().unwrap();
     assert_eq!((event.line, event.time), (4, 1));
-    let file = FileInfo { id: 1, size: Some(40883), huge: None, path: "/etc/ld so.cache".to_owned() };
+    let file =
+        FileInfo { id: 1, size: Some(40883), huge: None, tmpfs: None, path: "/etc/ld so.cache".to_owned() };
     assert_eq!(reader.files().get(1), Some(&file));
     assert_eq!(reader.files().all().len(), 2);
     assert_eq!(reader.files().get(2), None);
+}
+
+/// What is said of a file behind its definition is read as it was written.
+#[test]
+fn pages_of_files_are_told() {
+    let told = [(Some(2 << 20), None), (None, Some(TmpfsHuge::WithinSize)), (None, Some(TmpfsHuge::Never))];
+    let files = [1, 2, 3].map(|id| {
+        let (huge, tmpfs) = told[id as usize - 1];
+        FileInfo { id, size: None, huge, tmpfs, path: format!("/dev/shm/{id}") }
+    });
+    let mut writer = TraceWriter::new(Vec::new(), "t").unwrap();
+    files.iter().for_each(|file| writer.file(file).unwrap());
+    let text = String::from_utf8(writer.finish().unwrap()).unwrap();
+    let (_, lines) = text.split_once('\n').unwrap();
+    let mut reader = TraceReader::new(Lines::of_text(lines.to_owned()), VERSION);
+    assert_eq!(reader.next_event().unwrap(), None);
+    assert_eq!(reader.files().all(), files);
 }
 
 /// Damaged lines, and what the message says behind file and line.
@@ -146,6 +164,8 @@ fn damage_is_named() {
         ("5 65536 1 X", "column 3: expected a processor's number below 65536"),
         ("5 1  X", "column 5: expected a task's serial number, found \" X\""),
         ("5 1 1", "column 6: expected an operation"),
+        ("# tmpfs 1 never", "file 1 is not defined"),
+        ("# tmpfs 1 perhaps", "column 11: expected a value of tmpfs's option huge, found \"perhaps\""),
         (
             "5 1 1 getpid = 1",
             "column 7: expected an operation of the format, or a call that it knows, found \"getpid",

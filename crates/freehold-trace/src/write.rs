@@ -49,7 +49,10 @@ impl<W: Write> TraceWriter<W> {
             None => write!(self.out, "- ")?,
         }
         writeln!(self.out, "{}", one_line(&file.path))?;
-        file.huge.map_or(Ok(()), |bytes| writeln!(self.out, "# huge {} {bytes}", file.id))
+        if let Some(bytes) = file.huge {
+            writeln!(self.out, "# huge {} {bytes}", file.id)?;
+        }
+        file.tmpfs.map_or(Ok(()), |huge| writeln!(self.out, "# tmpfs {} {}", file.id, huge.name()))
     }
 
     /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, but for the

@@ -3,6 +3,7 @@
 //! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child
 //! finds it as soon as it is gone, and not later, when the recorder has waited for it.
 
+use super::mounts::Mounts;
 use super::perf::Again;
 use super::proc;
 use super::tracee::{self, Stop, now};
@@ -38,6 +39,8 @@ pub struct Followed {
     pub status: u8,
     /// Snapshots that could not be taken, and why the first could not.
     pub failed: Option<(u64, String)>,
+    /// What was mounted meanwhile.
+    pub mounts: Mounts,
 }
 
 /// How often everything is stopped for snapshots, and how many times at most.
@@ -219,6 +222,7 @@ impl Follower {
     /// Takes a snapshot of `process`, of which `thread` stands still.
     fn take(&mut self, why: Why, process: i32, thread: i32) {
         let from = now();
+        self.found.mounts.note(process);
         match proc::snapshot(process, thread, why) {
             Ok(mut snapshot) => {
                 snapshot.id = self.found.snapshots.len() as u32;

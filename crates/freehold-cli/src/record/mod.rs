@@ -3,8 +3,8 @@
 //! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of
 //! faults and names of files in rings of perf events (`perf`), and what is registered with userfaultfds and
 //! which limits are set through programs that it runs for us (`pointed`, `credentials`, `bpf`). `follow`
-//! stops processes with ptrace where they exec and exit, and takes snapshots (`proc`). `assemble` puts all of
-//! it together by time. Where the kernel gives no leave, the program strace records the calls alone
+//! stops processes with ptrace where they exec and exit, and takes snapshots (`proc`), with what is mounted
+//! then (`mounts`). `assemble` puts all of it together by time. Where the kernel gives no leave, the program strace records the calls alone
 //! (`strace`).
 
 mod assemble;
@@ -15,6 +15,7 @@ mod credentials;
 mod follow;
 mod format;
 mod machine;
+mod mounts;
 mod op;
 mod perf;
 mod pointed;

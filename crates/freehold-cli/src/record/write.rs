@@ -4,6 +4,7 @@ use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
 use super::follow::{Followed, Taken};
 use super::machine::Settings;
+use super::mounts::Mounts;
 use super::op::Op;
 use super::raw::{Raw, What};
 use crate::output::Output;
@@ -99,7 +100,7 @@ pub fn write(
     settings: &Settings,
     rename: &[(String, String)],
 ) -> anyhow::Result<Written> {
-    let Followed { snapshots: taken, frozen, failed, .. } = followed;
+    let Followed { snapshots: taken, frozen, failed, mounts, .. } = followed;
     let unseen = collected.unseen.take();
     let (mut snapshots, mut reports) = (Vec::new(), Vec::new());
     for Taken { thread, snapshot, limits } in taken {
@@ -133,7 +134,7 @@ pub fn write(
         bytes: 0,
     };
     written.stopped = stopped(&snapshots, &frozen);
-    let trace = written.trace(names, start, ops, &files, settings, rename)?;
+    let trace = written.trace(names, start, ops, (&files, &mounts), settings, rename)?;
     let snap = snapshots_file(names, start, snapshots, rename)?;
     // Whoever finds a recording finds its snapshots.
     save(&names.snap, &snap)?;
@@ -158,7 +159,7 @@ impl Written {
         names: &Names,
         start: u64,
         ops: Vec<Op>,
-        files: &[Mapped],
+        (files, mounts): (&[Mapped], &Mounts),
         settings: &Settings,
         rename: &[(String, String)],
     ) -> anyhow::Result<Vec<u8>> {
@@ -171,8 +172,9 @@ impl Written {
             while let Some(index) = order.next_if(|index| files[*index].first <= op.time) {
                 let path = &files[index].path;
                 let size = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len());
-                let huge = huge_pages(path);
-                out.file(&FileInfo { id: index as u32 + 1, size, huge, path: renamed(path, rename) })?;
+                let (huge, tmpfs) = (huge_pages(path), mounts.tmpfs(path));
+                let path = renamed(path, rename);
+                out.file(&FileInfo { id: index as u32 + 1, size, huge, tmpfs, path })?;
             }
             let Some(event) = op.event(start) else { continue };
             self.events += 1;

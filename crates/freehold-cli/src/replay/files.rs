@@ -53,7 +53,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let table_end = (page & !(TABLE - 1)) + TABLE;
     let mut window = start..(start + AROUND).min(vma.end()).min(table_end);
     let first = vma.pgoff_of(start).get();
-    let has_blocks = file.mapping().is_shmem() && world.shared.blocks != SharedBlocks::default();
+    let has_blocks = file.mapping().is_shmem() && world.has_blocks();
     let blocks = match has_blocks {
         true => (table_end - TABLE).max(vma.start())..table_end.min(vma.end()),
         false => 0..0,

@@ -151,7 +151,7 @@ impl Mapped {
             index: vma.pgoff_of(area.start).get(),
             length: world.length(&file),
             shmem: file.mapping().is_shmem(),
-            tells_blocks: file.mapping().is_shmem() && world.tells_blocks(),
+            tells_blocks: file.mapping().is_shmem() && world.tells_blocks(file.mapping()),
         };
         Some(Mapped { file, vma: area.start / PAGE..area.end / PAGE, shape })
     }

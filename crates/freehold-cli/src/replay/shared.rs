@@ -65,14 +65,23 @@ impl Recorded {
 }
 
 impl World {
-    /// Whether what is in shared memory together can be told: the sizes are known, and if there are any,
-    /// nobody else has brought pages of it in an order that is not recorded.
-    pub(super) fn tells_blocks(&self) -> bool {
+    /// Whether what is in the shared memory of `mapping` together can be told: the sizes are known, and if
+    /// there are any, nobody else has brought pages of it in an order that is not recorded.
+    pub(super) fn tells_blocks(&self, mapping: &Mapping<Machine>) -> bool {
         let Recorded { blocks, is_known } = self.shared;
-        let none = blocks
-            == SharedBlocks { all: blocks.all, inherit: blocks.inherit, ..SharedBlocks::default() }
-            && matches!(blocks.all, SharedHuge::Never | SharedHuge::Deny);
+        let none = match mapping.mount_huge() {
+            Some(mount) => matches!(by_mount(blocks, mount), SharedHuge::Never | SharedHuge::Deny),
+            None => {
+                blocks == SharedBlocks { all: blocks.all, inherit: blocks.inherit, ..SharedBlocks::default() }
+                    && matches!(blocks.all, SharedHuge::Never | SharedHuge::Deny)
+            }
+        };
         is_known && (none || self.spaces() <= 1)
+    }
+
+    /// Some shared memory may have blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.shared.blocks != SharedBlocks::default() || self.mounts_have_blocks
     }
 
     /// How many address spaces there have been.
@@ -85,7 +94,7 @@ impl World {
     /// gone there, until it is touched again: the engine maps it by small pages.
     pub(super) fn cut_huge(&self, image: &Image, call: &Call) {
         if !matches!(call.name, Munmap | Mprotect | Madvise | Mlock | Mlock2 | Munlock | Mmap | Mremap)
-            || self.shared.blocks == SharedBlocks::default()
+            || !self.has_blocks()
         {
             return;
         }
@@ -97,6 +106,11 @@ impl World {
             }
         }
     }
+}
+
+/// What decides where files of a mount have blocks: the machine's setting, where it denies or forces them.
+fn by_mount(blocks: SharedBlocks, mount: SharedHuge) -> SharedHuge {
+    if matches!(blocks.all, SharedHuge::Deny | SharedHuge::Force) { blocks.all } else { mount }
 }
 
 /// Whether shared memory lies on either side of `edge`.
@@ -111,8 +125,10 @@ fn has_shared(process: &Process, edge: u64) -> bool {
 /// them.
 pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     let blocks = mapping.engine().shared_blocks();
-    let small = matches!(blocks.all, SharedHuge::Never | SharedHuge::Advise | SharedHuge::Deny);
-    if mapping.is_shmem() && small && blocks != SharedBlocks::default() {
+    let decides = mapping.mount_huge().map_or(blocks.all, |mount| by_mount(blocks, mount));
+    let small = matches!(decides, SharedHuge::Never | SharedHuge::Advise | SharedHuge::Deny);
+    let some = blocks != SharedBlocks::default() || decides != blocks.all;
+    if mapping.is_shmem() && small && some {
         let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
         for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
             // What cannot be had is absent, which the comparison shows.

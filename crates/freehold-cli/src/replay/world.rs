@@ -19,7 +19,7 @@ use freehold::{
 };
 use freehold_machine::{Machine, MachineConfig, Memory};
 use freehold_trace::plan::PlanFile;
-use freehold_trace::{Recording, Thp};
+use freehold_trace::{Recording, Thp, TmpfsHuge};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -59,6 +59,8 @@ pub(super) struct World {
     pub(super) has_faults: bool,
     /// What the recording says of the blocks of shared memory.
     pub(super) shared: Recorded,
+    /// Mounts say that files of theirs have blocks.
+    pub(super) mounts_have_blocks: bool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
     /// Files by where the engine has them.
@@ -112,6 +114,7 @@ impl World {
             unseen_writes: false,
             has_faults: true,
             shared: Recorded::default(),
+            mounts_have_blocks: false,
             files: HashMap::new(),
             names: HashMap::new(),
             homes: HashMap::new(),
@@ -225,7 +228,7 @@ impl World {
     }
 
     /// The pages of a file.
-    fn mapping(&self, file: &PlanFile) -> Result<Counted<Mapping<Machine>>, NoMemory> {
+    fn mapping(&mut self, file: &PlanFile) -> Result<Counted<Mapping<Machine>>, NoMemory> {
         let bytes = length::to_size(file.length);
         if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
             return Mapping::of_huge_pages(&self.engine, page, bytes, true).map_err(|_| NoMemory);
@@ -244,12 +247,19 @@ impl World {
         }
         let shmem = [MOUNT, "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
-        let mapping = Mapping::new(&self.engine, Zeroes, bytes, shmem)?;
-        // A file that has a name when it is mapped has what the mount says, which is in no recording, and
-        // nothing at first.
-        if file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path {
-            mapping.set_mount_huge(Some(SharedHuge::Never));
-        }
+        // A file that has a name when it is mapped has what the mount says, and nothing at first. Without
+        // huge pages a file of another tmpfs is like any file, most of whose pages were there before.
+        let named = file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path;
+        let mount = file.tmpfs.or(named.then_some(TmpfsHuge::Never));
+        let blocks = mount.is_some_and(|huge| huge != TmpfsHuge::Never);
+        self.mounts_have_blocks |= blocks;
+        let mapping = Mapping::new(&self.engine, Zeroes, bytes, shmem || blocks)?;
+        mapping.set_mount_huge(mount.map(|huge| match huge {
+            TmpfsHuge::Never => SharedHuge::Never,
+            TmpfsHuge::Always => SharedHuge::Always,
+            TmpfsHuge::WithinSize => SharedHuge::WithinSize,
+            TmpfsHuge::Advise => SharedHuge::Advise,
+        }));
         Ok(mapping)
     }
 

@@ -6,7 +6,7 @@ use super::descriptors::{Access, Open};
 use super::removed::key;
 use super::step::PlanFile;
 use super::{Planner, SystemV};
-use crate::{Call, CallName, Format, Returned};
+use crate::{Call, CallName, FileInfo, Format, Returned};
 
 pub(super) const MAP_HUGETLB: u64 = 0x4_0000;
 const SHM_HUGETLB: u64 = 0o4000;
@@ -35,10 +35,11 @@ impl Planner {
         }
         let id = self.next_file();
         self.names.insert(name.to_owned(), id);
-        let (size, huge) = self.pages_of(name);
-        let huge = huge.or(is_of_huge_pages(name).then_some(HUGE));
+        let known = self.recorded_file(name);
+        let (size, tmpfs) = (known.and_then(|file| file.size), known.and_then(|file| file.tmpfs));
+        let huge = known.and_then(|file| file.huge).or(is_of_huge_pages(name).then_some(HUGE));
         self.huge.extend(huge.map(|bytes| (id, bytes)));
-        let plain = PlanFile { size, huge, ..PlanFile::new(id, name) };
+        let plain = PlanFile { size, huge, tmpfs, ..PlanFile::new(id, name) };
         self.segment.files.push(plain);
         // All memfds of this name that were opened again are one file in a text.
         if is_memfd(name) && self.recording.format() == Format::Strace {
@@ -168,17 +169,15 @@ impl Planner {
         id
     }
 
-    /// The size of the file at `path`, and that of its pages if they are huge ones, where the recording
-    /// tells.
-    fn pages_of(&mut self, path: &str) -> (Option<u64>, Option<u64>) {
+    /// What the recording tells of the file at `path`.
+    fn recorded_file(&mut self, path: &str) -> Option<&FileInfo> {
         let files = self.recording.files();
         for (index, file) in files.iter().enumerate().skip(self.paths_known) {
             let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
             self.paths.entry(path.to_owned()).or_insert(index);
         }
         self.paths_known = files.len();
-        let file = self.paths.get(path).and_then(|index| files.get(*index));
-        (file.and_then(|file| file.size), file.and_then(|file| file.huge))
+        self.paths.get(path).and_then(|index| files.get(*index))
     }
 
     /// What a call maps, by its number in the plan.

@@ -2,7 +2,7 @@
 
 pub use super::descriptors::Access;
 use super::order::Stamp;
-use crate::{Call, FaultCode, KnownLimits, Snapshot};
+use crate::{Call, FaultCode, KnownLimits, Snapshot, TmpfsHuge};
 use std::ops::Range;
 
 /// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks
@@ -58,6 +58,8 @@ pub struct PlanFile {
     pub segment: bool,
     /// Bytes of its pages, if those are huge ones from a pool.
     pub huge: Option<u64>,
+    /// Where it has huge pages, if it is known to lie in a mounted tmpfs.
+    pub tmpfs: Option<TmpfsHuge>,
     /// Its length in bytes when it is made, where every change of it is recorded.
     pub length: Option<u64>,
     /// The flags of memfd_create, if that made it.
@@ -68,7 +70,7 @@ impl PlanFile {
     /// A file of which nothing is known but its path.
     pub(super) fn new(id: u32, path: &str) -> PlanFile {
         let path = path.to_owned();
-        PlanFile { id, path, size: None, segment: false, huge: None, length: None, memfd: None }
+        PlanFile { id, path, size: None, segment: false, huge: None, tmpfs: None, length: None, memfd: None }
     }
 }
 

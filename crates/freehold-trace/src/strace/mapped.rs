@@ -124,7 +124,7 @@ impl Mapped {
 
     fn define(&mut self, path: String, size: Option<u64>) -> Result<u32, Bad> {
         let id = self.count + 1;
-        self.files.define(FileInfo { id, size, huge: None, path })?;
+        self.files.define(FileInfo { id, size, huge: None, tmpfs: None, path })?;
         self.count = id;
         Ok(id)
     }

@@ -337,7 +337,8 @@ fn files_are_told_apart() {
         })
         .collect();
     assert_eq!(files, [1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6, 4, 6]);
-    let file = |id: u32, size, path: &str| FileInfo { id, size, huge: None, path: path.to_owned() };
+    let file =
+        |id: u32, size, path: &str| FileInfo { id, size, huge: None, tmpfs: None, path: path.to_owned() };
     assert_eq!(reader.files().get(1), Some(&file(1, None, "descriptor 3 of line 1")));
     assert_eq!(reader.files().get(4), Some(&file(4, Some(8192), "memfd of line 5")));
     assert_eq!(reader.files().get(6), Some(&file(6, None, "/lib/a.so")));
