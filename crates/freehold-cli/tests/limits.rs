@@ -111,6 +111,19 @@ fn what_limits_do_not_forbid_is_a_difference() {
     assert_eq!((lifted.difference_count, lifted.not_checked()), (0, 1));
 }
 
+/// What capabilities a process has in a user namespace of its own does not count.
+#[test]
+fn a_user_namespace_has_the_limit_again() {
+    as_linux(&format!(
+        "{NONE}7 0 1 mmap 7f0000000000 2000 3 32 -1 0 = 7f0000000000
+8 0 1 capset 4000 = 0
+9 0 1 N 2 2 10000000
+10 0 2 mlock 7f0000000000 2000 = -12
+11 0 1 mlock 7f0000000000 2000 = 0
+"
+    ));
+}
+
 /// A text does not tell how large an address space is: limits serve where Linux refused something, and forbid
 /// nothing that it did.
 #[test]

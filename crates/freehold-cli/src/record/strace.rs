@@ -16,8 +16,8 @@ use std::time::Duration;
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
 /// What it has to hold.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
-    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,ioctl,userfaultfd,\
-    ?mseal";
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setuid,setreuid,setresuid,unshare,\
+    ioctl,userfaultfd,?mseal";
 /// Of these, what older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
 /// How much effort goes into making the text small.
@@ -54,7 +54,8 @@ pub fn record(command: &[OsString], names: &Names) -> anyhow::Result<u8> {
     }
     // The command has those of this process.
     let limits = proc::limits_of(std::process::id() as i32);
-    let limits = limits.map_or(String::new(), |limits| format!("# limits{limits}\n"));
+    let user = rustix::process::geteuid().as_raw();
+    let limits = limits.map_or(String::new(), |limits| format!("# limits{limits} u{user}\n"));
     let packed = File::open(plain.path());
     let packed = packed.and_then(|file| zstd::encode_all(limits.as_bytes().chain(file), LEVEL));
     let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;

@@ -64,7 +64,7 @@ impl Planner {
         if !shares {
             self.use_segments(task);
         }
-        self.inherit_limits(task, process);
+        self.inherit_limits(task, process, flags);
         self.push(task, line, What::Clone { child, shares });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
         // remember them.

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap as HashMap;
 const EPERM: u16 = 1;
 const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
+const CLONE_NEWUSER: u64 = 0x1000_0000;
 
 /// The limits of processes.
 pub(super) type Limited = HashMap<u32, KnownLimits>;
@@ -30,10 +31,14 @@ impl Planner {
         }
     }
 
-    /// A task of another process was made.
-    pub(super) fn inherit_limits(&mut self, task: u32, process: u32) {
+    /// A task of another process was made, by a clone with these flags.
+    pub(super) fn inherit_limits(&mut self, task: u32, process: u32, flags: u64) {
         let parent = self.process_of(task).filter(|parent| *parent != process);
-        let limits = parent.and_then(|parent| self.limits.get(&parent).copied());
+        let mut limits = parent.and_then(|parent| self.limits.get(&parent).copied());
+        if let Some(limits) = limits.as_mut().filter(|_| flags & CLONE_NEWUSER != 0) {
+            // The capabilities that it has there do not count here.
+            limits.may_lock = Some(false);
+        }
         limits.map(|limits| self.limits.insert(process, limits));
     }
 

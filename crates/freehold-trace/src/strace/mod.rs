@@ -9,6 +9,7 @@
 
 mod beside;
 mod call;
+mod credentials;
 mod descriptors;
 mod errno;
 mod feed;
@@ -27,10 +28,12 @@ use crate::error::{Bad, Place, ReadError};
 use crate::fields::Fields;
 use crate::files::Files;
 use crate::lines::Lines;
+use crate::operation::capability;
 use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, Kind, Limits, Returned, Transfer};
 use beside::Recent;
 use call::Made;
+use credentials::Credentials;
 use feed::{Feed, Line};
 use head::{Says, head, is_remark, says};
 use mapped::Mapped;
@@ -48,6 +51,8 @@ pub(crate) struct StraceReader {
     feed: Feed,
     /// The limits that the first line gives, until they are handed out.
     limits: Option<Limits>,
+    /// The first task's effective user, if the first line gives it.
+    user: Option<u32>,
     /// Of the first line, in nanoseconds since 1970.
     begin: u64,
     /// Of the current line and of what is reported now, since the first.
@@ -77,20 +82,20 @@ pub(crate) fn recognises(line: &[u8]) -> bool {
 impl StraceReader {
     /// Reads `lines`, whose current line is the first.
     pub(crate) fn new(lines: Lines) -> Self {
-        let limits = lines.line().strip_prefix(LIMITS).map(|text| {
-            let mut fields = Fields::new(text);
-            let limits = Limits::read(&mut fields).and_then(|limits| fields.end().map(|()| limits));
-            limits.map_err(|bad| lines.wrong(bad.behind(LIMITS.len())))
-        });
+        let limits = lines
+            .line()
+            .strip_prefix(LIMITS)
+            .map(|text| limits_and_user(text).map_err(|bad| lines.wrong(bad.behind(LIMITS.len()))));
         let mut unread = Unread::default();
-        let limits = match limits.transpose() {
+        let (limits, user) = match limits.transpose() {
             // Where the first is not read, the text still is.
-            Err(error) => unread.note(error).map_or(None, |()| None),
-            Ok(limits) => limits,
+            Err(error) => unread.note(error).map_or((None, None), |()| (None, None)),
+            Ok(limits) => limits.map_or((None, None), |(limits, user)| (Some(limits), user)),
         };
         StraceReader {
             feed: Feed::new(lines),
             limits,
+            user,
             begin: 0,
             now: 0,
             tasks: Tasks::default(),
@@ -165,6 +170,9 @@ impl StraceReader {
             self.begin = head.time;
             let pid = head.pid.unwrap_or(NAMELESS);
             self.tasks.first(pid).map_err(|bad| self.feed.wrong(bad, line))?;
+            if let Some(credentials) = self.tasks.credentials(pid) {
+                *credentials = Credentials::of_user(self.user);
+            }
             if let Some(limits) = self.limits.take() {
                 self.report(pid, line.number, Kind::Limits(Box::new(limits)), Cost::default());
             }
@@ -255,7 +263,7 @@ impl StraceReader {
         let (name, known) = call::which(text).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
         self.give_up_another(pid, line)?;
         let Some(known) = known else {
-            self.skip(name);
+            self.not_held(pid, name, text, line.number);
             return Ok(());
         };
         let text = text::without_mark(text.to_vec());
@@ -272,7 +280,7 @@ impl StraceReader {
     fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
         let (name, known) = call::which(text)?;
         let Some(known) = known else {
-            self.skip(name);
+            self.not_held(pid, name, text, line.number);
             return Ok(());
         };
         let frees = call::frees(text, known);
@@ -400,6 +408,9 @@ impl StraceReader {
                 for other in self.tasks.exec(pid) {
                     self.report_of(other, line, Kind::Exit { last: false }, Cost::default());
                 }
+                if let Some(may) = self.tasks.credentials(pid).and_then(Credentials::exec) {
+                    self.may_lock(pid, may, line);
+                }
                 return Ok(Some(Kind::Exec { snapshot: None }));
             }
             (CallName::Exit, _) => self.tasks.leave(pid, false),
@@ -407,7 +418,7 @@ impl StraceReader {
             _ => {}
         }
         if name.is_of_limits() {
-            return Ok(self.limits(made));
+            return Ok(self.limits(pid, made));
         }
         let file = match self.tasks.descriptors(pid) {
             Some(descriptors) => self.mapped.file(made, descriptors, line)?,
@@ -419,9 +430,30 @@ impl StraceReader {
         Ok(Some(Kind::Call(Box::new(call))))
     }
 
+    /// A call that recordings do not hold, whose `text` need not be complete.
+    fn not_held(&mut self, pid: u32, name: &str, text: &[u8], line: u32) {
+        if !credentials::concern(name, text) {
+            return self.skip(name);
+        }
+        if let Some(may) = self.tasks.credentials(pid).and_then(|known| known.call(name, text)) {
+            self.may_lock(pid, may, line);
+        }
+    }
+
+    /// The process of `pid` may lock more than its limit from now on, or may not.
+    fn may_lock(&mut self, pid: u32, may: bool, line: u32) {
+        let args = [if may { capability::IPC_LOCK } else { 0 }, 0, 0, 0, 0, 0];
+        let (name, returned) = (CallName::Capset, Returned::Value(0));
+        let call = Call { name, args, returned, file: None, transfer: None, beside: Vec::new() };
+        self.report(pid, line, Kind::Call(Box::new(call)), Cost::default());
+    }
+
     /// A call that has changed limits, with the other process that it is about by its serial number.
-    fn limits(&self, made: &Made<'_>) -> Option<Kind> {
+    fn limits(&mut self, pid: u32, made: &Made<'_>) -> Option<Kind> {
         let mut args = made.args;
+        if made.name == CallName::Capset && self.tasks.credentials(pid)?.is_apart() {
+            args[0] = 0;
+        }
         if made.name == CallName::Prlimit64 && args[0] != 0 {
             let other = u32::try_from(args[0]).ok().and_then(|pid| self.tasks.get(pid))?;
             args[0] = other.process.into();
@@ -484,6 +516,14 @@ impl StraceReader {
     fn report_of(&mut self, task: u32, line: u32, kind: Kind, cost: Cost) {
         self.ready.push_back(Event { line, time: self.now, cpu: None, task, kind, cost });
     }
+}
+
+/// What the line says with which `freehold record` begins a text.
+fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
+    let mut fields = Fields::new(text);
+    let limits = Limits::read(&mut fields)?;
+    let user = fields.eat_text(b" u").then(|| fields.decimal_u32("the effective user")).transpose()?;
+    fields.end().map(|()| (limits, user))
 }
 
 /// How the line begins with which `freehold record` begins a text: the command's resource limits follow.

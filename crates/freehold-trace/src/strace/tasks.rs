@@ -1,6 +1,7 @@
 //! Which tasks there are: the numbers that the text gives them, and the serial numbers of the recording.
 
 use super::beside::Extent;
+use super::credentials::Credentials;
 use super::descriptors::Descriptors;
 use crate::error::Bad;
 use crate::{CallName, Kind};
@@ -61,6 +62,7 @@ struct Process {
     /// Number of its address space.
     space: u32,
     descriptors: Descriptors,
+    credentials: Credentials,
 }
 
 /// All tasks.
@@ -117,14 +119,16 @@ impl Tasks {
         };
         let thread = flags & CLONE_THREAD != 0;
         let of = if thread { process } else { child };
-        let shared = self.processes.get(&process).map(|process| (process.space, process.descriptors.clone()));
-        let (mut space, descriptors) = shared.unwrap_or_default();
+        let own = self.processes.get(&process);
+        let shared = own.map(|own| (own.space, own.descriptors.clone(), own.credentials));
+        let (mut space, descriptors, credentials) = shared.unwrap_or_default();
+        let credentials = credentials.of_child(flags);
         if flags & CLONE_VM == 0 {
             self.spaces += 1;
             space = self.spaces;
         }
         if let Some(pid) = pid {
-            self.add(pid, child, of, Process { space, descriptors, ..Process::default() })?;
+            self.add(pid, child, of, Process { space, descriptors, credentials, ..Process::default() })?;
         }
         Ok(Kind::Clone { child, process: of, flags })
     }
@@ -221,6 +225,12 @@ impl Tasks {
     pub(super) fn descriptors(&mut self, pid: u32) -> Option<&mut Descriptors> {
         let process = self.get(pid)?.process;
         Some(&mut self.processes.get_mut(&process)?.descriptors)
+    }
+
+    /// What is known of the credentials of `pid`'s process.
+    pub(super) fn credentials(&mut self, pid: u32) -> Option<&mut Credentials> {
+        let process = self.get(pid)?.process;
+        Some(&mut self.processes.get_mut(&process)?.credentials)
     }
 
     /// `pid`'s process has a new address space; its other tasks, whose serial numbers are returned, have
