@@ -16,8 +16,8 @@ const ENOMEM: u16 = 12;
 const EINVAL: u16 = 22;
 const EOPNOTSUPP: u16 = 95;
 
-/// What an mmap of huge pages of `page` bytes, in whole pages of theirs, surely emptied: Linux finds a want of
-/// pages that late, and that the file's offset is none of its pages'.
+/// What an mmap of huge pages of `page` bytes, in whole pages of theirs, surely emptied: Linux finds a want
+/// of pages that late, and that the file's offset is none of its pages'.
 pub(super) fn has_emptied(call: &Call, page: u64) -> Option<Range<u64>> {
     const MAP_TYPE: u64 = 0xf;
     let [at, len, _, flags, _, offset] = call.args;

@@ -110,3 +110,7 @@ pub(super) fn concern(name: &str, text: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+#[path = "credentials_tests.rs"]
+mod tests;

@@ -1,0 +1,43 @@
+use super::super::tests::parse;
+
+/// What calls tell of CAP_IPC_LOCK that recordings do not hold; `head`: the end of the first line.
+#[track_caller]
+fn assert_may_lock(head: &str, calls: &[&str], expected: &[&str]) {
+    let mut text = format!("# limits 1 2 3 4 5{head}\n");
+    for (index, call) in calls.iter().enumerate() {
+        text += &format!("5 1.{index} {call}\n");
+    }
+    let (events, reader) = parse(&text).unwrap();
+    let mut writer = crate::TraceWriter::new(Vec::new(), "t").unwrap();
+    events.iter().for_each(|event| writer.event(event).unwrap());
+    let written = String::from_utf8(writer.finish().unwrap()).unwrap();
+    let told: Vec<&str> =
+        written.lines().filter_map(|line| line.split_once(" capset ").map(|(_, to)| to)).collect();
+    assert_eq!((told.as_slice(), reader.unread().count()), (expected, 0), "{calls:?}");
+}
+
+#[test]
+fn whoever_gives_up_being_root_gives_up_its_capabilities() {
+    const HAS: &str = "4000 = 0";
+    const LACKS: &str = "0 = 0";
+    const OWN: &str = "unshare(CLONE_NEWNS|CLONE_NEWUSER) = 0";
+    const RAISED: &str = "capset({pid=0}, {effective=1<<CAP_IPC_LOCK, permitted=0, inheritable=0}) = 0";
+    const NO_FIXUP: &str = "prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) = 0";
+    assert_may_lock(" c u0", &["setuid(1000) = 0"], &[LACKS]);
+    assert_may_lock(" c u0", &["setuid(1000) = -1 EAGAIN (Resource temporarily unavailable)"], &[]);
+    assert_may_lock(" c u0", &["setresuid(-1, 1000, 0) = 0", "setreuid(-1, 0) = 0"], &[LACKS, HAS]);
+    assert_may_lock(" c u0", &["setresuid(1000, -1, 1000) = 0"], &[]);
+    // Not root at first, or nobody knows.
+    assert_may_lock(" c u7", &["setuid(1000) = 0"], &[]);
+    assert_may_lock(" c", &["setuid(1000) = 0", "setuid(0) = 0", "setuid(1) = 0"], &[HAS, LACKS]);
+    assert_may_lock(" c u0", &[NO_FIXUP, "setuid(1000) = 0"], &[]);
+    assert_may_lock(" c u0", &["prctl(PR_SET_SECUREBITS, 0) = 0", "setuid(1000) = 0"], &[LACKS]);
+    // A program may run as another user than who runs it.
+    let program = "execve(\"/bin/t\", [\"t\"], NULL) = 0";
+    assert_may_lock(" c u0", &["setuid(1000) = 0", program, "setuid(1) = 0"], &[LACKS, HAS]);
+    assert_may_lock(" c u0", &[program, "setuid(1) = 0"], &[LACKS]);
+    assert_may_lock(" c u0", &[OWN, "setuid(0) = 0", RAISED, program], &[LACKS, LACKS]);
+    assert_may_lock(" c u0", &["unshare(CLONE_FS) = 0", RAISED], &[HAS]);
+    // Of a call in two lines the end is not looked at.
+    assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
+}
