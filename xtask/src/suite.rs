@@ -162,7 +162,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
 pub const REPLAY: &[Suite] = &[Suite {
     name: "replay: every recording at hand, on every design of locking, ten seeds each",
     build: Build::Plain,
-    args: &["test", "--release", "--quiet", "--package", "freehold-cli", "--test", "cli"],
+    args: &["test", "--release", "--quiet", "--package", "freehold-replay", "--test", "replay"],
     passed_on: &["corpus::", "--nocapture"],
     budget: [600, 600],
     not_quick: None,

@@ -1,12 +1,10 @@
 //! The command line.
 
 use crate::help;
-use crate::locking;
-use crate::reproduce::experiments;
-use crate::source;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use freehold_machine::MachineConfig;
+use freehold_replay::{STDIN, locking};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -166,7 +164,7 @@ pub struct ReproduceArgs {
     /// Experiments [default: all, in the order of the steps]
     #[arg(
         value_name = "EXPERIMENT",
-        value_parser = PossibleValuesParser::new(experiments::ALL.map(|experiment| experiment.name())),
+        value_parser = PossibleValuesParser::new(freehold_reproduce::experiments().map(|(name, _)| name)),
         hide_possible_values = true,
         long_help = help::experiments()
     )]
@@ -259,7 +257,7 @@ impl ReplayArgs {
         if many > 1 && self.snap.is_some() {
             return Err(format!("--snap is of one recording, but {many} are named"));
         }
-        if self.recordings.iter().filter(|path| *path == Path::new(source::STDIN)).count() > 1 {
+        if self.recordings.iter().filter(|path| *path == Path::new(STDIN)).count() > 1 {
             return Err("standard input (-) can be read once".to_owned());
         }
         Ok(())

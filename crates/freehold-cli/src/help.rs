@@ -1,8 +1,7 @@
 //! What `--help` says beside the arguments. Each job has the same parts: what it does, what it reads or
 //! writes, its exit status; then examples. `-h` is short, and says where more is.
 
-use crate::record::strace;
-use crate::reproduce::experiments;
+use freehold_record::strace_command_line;
 
 pub(crate) const ABOUT_SHORT: &str =
     "Replays what real programs did to their memory, and checks every answer against Linux's";
@@ -30,7 +29,7 @@ docs/trace-format.md describes both.
 
 Exit status: 0 when all was as on Linux, 1 when something differed; 2 when a recording could not be
 replayed (the others were), a file not be written, or the arguments make no sense.",
-        strace::command_line()
+        strace_command_line()
     )
 }
 
@@ -93,7 +92,7 @@ until it ends, and killed at the second.
 
 Exit status: that of the command, 128 + N if signal N ended it; 127 when there is no such command,
 126 when it cannot be run, 125 when it could not be recorded; 2 when the arguments make no sense.",
-        strace::command_line()
+        strace_command_line()
     )
 }
 
@@ -129,7 +128,7 @@ be written, or the arguments make no sense.";
 
 /// Of the experiments' names.
 pub(crate) fn experiments() -> String {
-    let names = experiments::ALL.map(|experiment| format!("{}\n  {}", experiment.name(), experiment.title()));
+    let names = freehold_reproduce::experiments().map(|(name, title)| format!("{name}\n  {title}"));
     format!("Experiments [default: all, in the order of the steps]\n\n{}", names.join("\n"))
 }
 

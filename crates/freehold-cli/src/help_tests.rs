@@ -1,6 +1,6 @@
 use crate::cli::Cli;
-use crate::record::strace;
 use clap::CommandFactory;
+use freehold_record::strace_command_line;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ fn all_jobs_have_the_same_parts() {
 fn help_keeps_within_a_terminal() {
     for (name, short, long) in jobs() {
         for line in short.lines().chain(long.lines()) {
-            let fits = line.chars().count() <= WIDTH || line.trim() == strace::command_line();
+            let fits = line.chars().count() <= WIDTH || line.trim() == strace_command_line();
             assert!(fits, "{name}: {} columns\n{line}", line.chars().count());
         }
     }
@@ -47,7 +47,7 @@ fn help_keeps_within_a_terminal() {
 /// is there.
 #[test]
 fn everyone_names_the_same_options_of_strace() {
-    let expected = strace::command_line();
+    let expected = strace_command_line();
     for (name, _, long) in jobs() {
         let named = long.contains(&expected);
         assert_eq!(named, name == "replay" || name == "record", "{long}");

@@ -1,10 +1,15 @@
-//! The command `freehold`.
+//! The command `freehold`: its arguments, help, manual and exit status. What it does is in `freehold-replay`,
+//! `freehold-record` and `freehold-reproduce`.
 #![deny(unsafe_code)]
 
+mod cli;
+mod command;
+mod help;
+mod progress;
+
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use freehold_cli::cli::{Cli, Command};
-use freehold_cli::command::{UNUSABLE, is_broken_pipe, manual, replay, reproduce};
-use freehold_cli::record::record;
+use cli::{Cli, Command};
+use command::{UNUSABLE, is_broken_pipe, manual, record, replay, reproduce};
 use std::process::ExitCode;
 
 /// A command could not be recorded; its own status would be another.
@@ -19,7 +24,7 @@ fn main() -> ExitCode {
         }
         Command::Record(args) => {
             failure = UNRECORDED;
-            record(&args)
+            record::run(args)
         }
         Command::Reproduce(args) => {
             sensible(args.check());

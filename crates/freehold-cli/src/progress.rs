@@ -1,7 +1,6 @@
 //! How far a replay has come, on a terminal.
 
-use crate::replay::Progress;
-use crate::source::Source;
+use freehold_replay::{Progress, Source};
 use freehold_trace::Recording;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, BufReader, IsTerminal, Read, stderr};

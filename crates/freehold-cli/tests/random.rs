@@ -10,8 +10,8 @@
 #[path = "../examples/random/mod.rs"]
 mod program;
 
-use freehold_cli::replay::{Options, replay};
 use freehold_machine::Effort;
+use freehold_replay::{Options, replay};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;

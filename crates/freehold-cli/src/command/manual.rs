@@ -3,10 +3,10 @@
 
 use super::{cannot_write, say};
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
-use crate::output::Output;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_mangen::Man;
+use freehold_record::Output;
 use std::fs;
 use std::path::Path;
 

@@ -1,11 +1,12 @@
 //! What the jobs of the command print and write, and their exit status.
 
 pub mod manual;
+pub mod record;
 pub mod replay;
 pub mod reproduce;
 
-use crate::output::Output;
 use anyhow::Context;
+use freehold_record::Output;
 use std::io::{self, Write};
 use std::path::Path;
 

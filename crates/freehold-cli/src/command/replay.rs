@@ -2,16 +2,13 @@
 
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;
-use crate::locking::Design;
-use crate::picture;
 use crate::progress::Bar;
-use crate::replay::outcome::Outcome;
-use crate::replay::{Options, ReplayError, maps_at, replay};
-use crate::report::{self, Unusable};
-use crate::source::Source;
-use crate::tasks::Tasks;
 use anyhow::Context;
 use freehold::space::Locking;
+use freehold_replay::locking::Design;
+use freehold_replay::outcome::Outcome;
+use freehold_replay::report::{self, Unusable};
+use freehold_replay::{Options, ReplayError, Source, Tasks, maps_at, picture, replay};
 use freehold_trace::ReadError;
 use std::path::Path;
 

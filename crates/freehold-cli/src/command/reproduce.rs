@@ -2,8 +2,8 @@
 
 use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
 use crate::cli::ReproduceArgs;
-use crate::reproduce;
 use anyhow::Context;
+use freehold_reproduce::{Plan, Scale};
 use std::path::{Path, PathBuf};
 
 /// What a shell adds to the number of a signal that ended a command.
@@ -15,8 +15,8 @@ const SIGNALLED: u8 = 128;
 ///
 /// Not enough memory for an experiment, an output that cannot be written.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
-    let (chosen, scale) = reproduce::plan(args);
-    reproduce::check(&chosen, &scale).map_err(anyhow::Error::msg)?;
+    let plan = Plan::new(&args.experiments, scale(args));
+    plan.check().map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
     // Whether files can be written is known before anything takes a quarter of an hour.
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
@@ -29,8 +29,8 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
             gone = say(text).err();
         }
     };
-    let found = reproduce::run(chosen, &scale, args.quiet, command_line(), |found| match found {
-        Ok(found) if text => show(&reproduce::text::of(found)),
+    let found = plan.run(args.quiet, command_line(), |found| match found {
+        Ok(found) if text => show(&found.text()),
         Ok(_) => {}
         Err(why) => eprintln!("freehold: {why}"),
     })?;
@@ -41,8 +41,8 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     if !text {
         show(&json_text);
     }
-    let page_text = page.as_ref().map(|_| reproduce::page::html(&found)).transpose()?;
-    let markdown_text = markdown.as_ref().map(|_| reproduce::text::markdown(&found));
+    let page_text = page.as_ref().map(|_| found.html()).transpose()?;
+    let markdown_text = markdown.as_ref().map(|_| found.markdown());
     // One that cannot be written does not keep the others from it.
     let files = [
         (json, &args.json, Some(json_text)),
@@ -60,6 +60,17 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     match gone {
         Some(error) if !is_broken_pipe(&error) => Err(error),
         _ => Ok(found.interrupted.map_or(status, |interrupted| SIGNALLED + interrupted.signal as u8)),
+    }
+}
+
+/// The sizes that the arguments ask for.
+fn scale(args: &ReproduceArgs) -> Scale {
+    let usual = if args.quick { Scale::quick } else { Scale::full }(args.cpus());
+    Scale {
+        at_most: args.at_most.unwrap_or(usual.at_most),
+        turns: args.turns.map(usize::from),
+        host: !args.no_host,
+        ..usual
     }
 }
 

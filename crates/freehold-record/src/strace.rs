@@ -1,0 +1,117 @@
+//! The calls alone, by the program strace: wherever ptrace works.
+
+use super::write::Names;
+use super::{Notice, command, proc, tracee};
+use crate::output::Output;
+use anyhow::{Context, bail};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// How a text by strace is made that can be replayed.
+const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
+/// What it has to hold.
+const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setuid,setreuid,setresuid,unshare,\
+    ioctl,userfaultfd,?mseal";
+/// Of these, what older versions of strace do not know.
+const NEWER: [&str; 1] = ["mseal"];
+/// How much effort goes into making the text small.
+const LEVEL: i32 = 12;
+
+/// The line by which such a text is made, but for `-o FILE COMMAND`: what help and documents name.
+pub fn command_line() -> String {
+    // Shells look for files where a word has a question mark.
+    let word = |word: &str| if word.contains('?') { format!("'{word}'") } else { word.to_owned() };
+    format!("strace {}", OPTIONS.map(word).join(" "))
+}
+
+/// Runs the command under strace, packs what that writes, and tells what is missing in it. The
+/// command's exit status.
+///
+/// # Errors
+///
+/// There is no strace, or it was stopped; the text cannot be packed.
+pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
+    let text = &names.text;
+    let plain = tempfile::Builder::new().suffix(".strace").tempfile_in(&names.folder);
+    let plain = plain.with_context(|| format!("no file can be made in {}", names.folder.display()))?;
+    let mut strace = Command::new("strace");
+    strace.args(OPTIONS).arg("-o").arg(plain.path()).arg("--").args(command);
+    let strace = match strace.spawn() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("the program strace is not installed; with it, or as root, a recording can be made")
+        }
+        other => other.context("strace cannot be run")?,
+    };
+    let status = wait(strace).context("strace cannot be waited for")?;
+    if plain.as_file().metadata().is_ok_and(|found| found.len() == 0) {
+        bail!("strace has recorded nothing (exit status {})", status.code().unwrap_or(-1));
+    }
+    // The command has those of this process.
+    let limits = proc::limits_of(std::process::id() as i32);
+    let user = rustix::process::geteuid().as_raw();
+    let limits = limits.map_or(String::new(), |limits| format!("# limits{limits} u{user}\n"));
+    let packed = File::open(plain.path());
+    let packed = packed.and_then(|file| zstd::encode_all(limits.as_bytes().chain(file), LEVEL));
+    let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;
+    let written = Output::new(text).and_then(|output| output.write(&packed));
+    written.with_context(|| format!("{}: cannot be written", text.display()))?;
+    tell_limits(command, text, tell);
+    // strace ends as the command did, also by a signal.
+    let killed = status.signal().map(|signal| 128 + signal);
+    status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")
+}
+
+/// What there is now, and what is missing in it.
+fn tell_limits(command: &[OsString], text: &Path, tell: &dyn Fn(Notice)) {
+    let said = |text: String| tell(Notice::Said(text));
+    said(format!("{}: calls only; a replay compares no page faults and no snapshots", text.display()));
+    let unknown: Vec<&str> = NEWER.into_iter().filter(|call| !is_known(call)).collect();
+    if !unknown.is_empty() {
+        said(format!(
+            "the strace that is installed does not know {}: such calls are not in the text",
+            unknown.join(", ")
+        ));
+    }
+    if command::gains_privileges(&command[0]) {
+        said(
+            "under strace the command ran without the privileges that its file gives it; be root".to_owned(),
+        );
+    }
+    tell(Notice::Replayable(text));
+}
+
+/// Whether the strace that is installed knows the call.
+fn is_known(call: &str) -> bool {
+    let mut probe = Command::new("strace");
+    probe.args(["-o", "/dev/null", "-e", &format!("trace={call}"), "true"]);
+    probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Waits for the end of strace, which takes no signals itself; who asks for the end has the command told.
+fn wait(mut strace: Child) -> io::Result<ExitStatus> {
+    // Only now: what is blocked here, a child would begin with.
+    tracee::prepare_signals();
+    let mut ending = false;
+    loop {
+        if let Some(status) = strace.try_wait()? {
+            return Ok(status);
+        }
+        if let Some(signal) = tracee::pause(Duration::from_secs(1)) {
+            let signal = if ending { libc::SIGKILL } else { signal };
+            children(strace.id()).into_iter().for_each(|child| tracee::tell(child, signal));
+            ending = true;
+        }
+    }
+}
+
+/// The processes that `process` has forked and not waited for.
+fn children(process: u32) -> Vec<i32> {
+    let listed = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}

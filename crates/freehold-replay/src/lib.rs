@@ -1,0 +1,373 @@
+//! Replays recordings on the engine and checks every answer against Linux's.
+//!
+//! [`replay`] does it for a [`Source`] and finds an [`outcome`]; [`report`] writes that for people and
+//! programs, [`picture`] draws the recording itself, [`Tasks`] lists who lived when, [`maps_at`] looks into
+//! one moment.
+//!
+//! ```text
+//! recording -> plan (freehold-trace), a segment at a time
+//!           -> run: tasks side by side on virtual CPUs          run.rs
+//!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
+//!              its answer against Linux's                       perform.rs, place.rs, compare.rs, resident.rs
+//!           -> outcome                                          outcome.rs
+//! ```
+#![deny(unsafe_code)]
+
+mod calls;
+mod compare;
+mod contents;
+mod files;
+mod found;
+mod image;
+mod length;
+pub mod locking;
+mod opened;
+pub mod outcome;
+mod pagers;
+mod perform;
+pub mod picture;
+mod place;
+mod prctl;
+mod refused;
+pub mod report;
+mod resident;
+mod run;
+mod runs;
+mod shared;
+mod source;
+mod start;
+pub mod table;
+mod tasks;
+mod touched;
+mod transfer;
+pub mod units;
+mod world;
+
+pub use source::{STDIN, Source};
+pub use tasks::{NoTask, Tasks};
+
+use found::Found;
+use freehold_machine::{Cpu, Process};
+use freehold_pagetable::X86_4;
+use freehold_sync::stats::{Histogram, LockSnapshot};
+use freehold_trace::plan::{Frozen, Planner, Recorded, SEGMENT, Segment};
+use freehold_trace::{Format, ReadError};
+use locking::Design;
+use outcome::{Beside, FlushCount, KindTime, LinuxTime, Outcome, Rungs, Spread};
+use run::Run;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+use world::World;
+
+/// The end of what is replayed.
+const TASK_SIZE: u64 = <Process>::TASK_SIZE;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Virtual CPUs, each a thread.
+    pub cpus: usize,
+    /// With contents; else on memory that has none.
+    pub backed: bool,
+    /// The machine has protection keys; a replay that needs them begins again with them by itself.
+    pub keys: bool,
+    /// How locks are used.
+    pub design: Design,
+    /// What varies the interleaving.
+    pub seed: u64,
+    /// Look for stale translations all the time, which costs time.
+    pub oracles: bool,
+    /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
+    pub segment: usize,
+    /// Compare where things go that have no fixed place. For this, calls that change which addresses are
+    /// free keep their order; else Linux's places are taken over.
+    pub places: bool,
+    /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
+    pub turn: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            cpus,
+            backed: false,
+            keys: false,
+            design: Design::default(),
+            seed: 0,
+            oracles: false,
+            segment: SEGMENT,
+            places: true,
+            turn: 256,
+        }
+    }
+}
+
+/// Who wants to know how far a replay has come.
+pub trait Progress {
+    /// So many events of the recording were read and planned.
+    fn planned(&self, events: u64);
+    /// So many of them have run.
+    fn ran(&self, events: u64);
+}
+
+/// Nobody does.
+impl Progress for () {
+    fn planned(&self, _: u64) {}
+    fn ran(&self, _: u64) {}
+}
+
+/// Why a recording could not be replayed.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// It cannot be read.
+    Read(ReadError),
+    /// The machine could not be made, or its memory ran out.
+    Machine(io::Error),
+    /// There is no such task at that time, or none at all, of which an address space is known.
+    NoTask(Box<NoTask>),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplayError::Read(error) => error.fmt(f),
+            ReplayError::Machine(error) => write!(f, "the machine to replay on cannot be made: {error}"),
+            ReplayError::NoTask(absent) => absent.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<ReadError> for ReplayError {
+    fn from(error: ReadError) -> Self {
+        ReplayError::Read(error)
+    }
+}
+
+impl From<io::Error> for ReplayError {
+    fn from(error: io::Error) -> Self {
+        ReplayError::Machine(error)
+    }
+}
+
+/// A replay under way.
+struct Replay {
+    world: World,
+    cpus: Vec<Cpu<X86_4>>,
+    tasks: run::Tasks,
+    found: Vec<Found>,
+    seed: u64,
+    wall: Duration,
+}
+
+impl Replay {
+    fn new(options: &Options, planner: &Planner) -> io::Result<Replay> {
+        let mut world = World::new(options)?;
+        world.has_faults = planner.recording().format() != Format::Strace;
+        Ok(Replay {
+            cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
+            found: vec![Found::new(); options.cpus],
+            tasks: run::Tasks::default(),
+            seed: options.seed,
+            wall: Duration::ZERO,
+            world,
+        })
+    }
+
+    /// Runs a segment, then compares what was frozen at its end.
+    fn run(&mut self, segment: &Segment) -> io::Result<()> {
+        self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let begun = Instant::now();
+        Run::segment(&self.world, segment, &mut self.tasks, &mut self.cpus, &mut self.found, self.seed);
+        self.wall += begun.elapsed();
+        self.tasks.adopt(&self.world);
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        for Frozen { line, task, snapshot } in &segment.frozen {
+            if let Some(image) = self.tasks.image(*task) {
+                let compared = compare::compare(&self.world, image, snapshot);
+                compare::report(&mut self.found[0], *task, snapshot, *line, compared);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replays a recording once.
+///
+/// # Errors
+///
+/// The recording cannot be read, or there is no machine to replay it on. That something came out differently
+/// is no error.
+pub fn replay(
+    source: impl Into<Source>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Outcome, ReplayError> {
+    let (source, mut options) = (source.into(), options.clone());
+    loop {
+        match attempt(&source, &options, progress)? {
+            Attempt::Ended(outcome) => return Ok(*outcome),
+            Attempt::Wants(better) => options = better,
+        }
+    }
+}
+
+/// How an attempt went.
+enum Attempt {
+    /// To the end.
+    Ended(Box<Outcome>),
+    /// It needs another machine, which has more than the one that it had.
+    Wants(Options),
+}
+
+/// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only
+/// where memory holds it, and keys are given only where there are some.
+fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
+    let planner = Planner::new(source.open()?).with_segments_of(options.segment);
+    let mut planner = planner.keeping_layout(options.places);
+    let mut replay = Replay::new(options, &planner)?;
+    let shown = source.shown_thp(planner.recording())?;
+    let (mut events, mut planning) = (0, Duration::ZERO);
+    loop {
+        let begun = Instant::now();
+        let Some(segment) = planner.next_segment() else { break };
+        let (backed, keys) = (options.backed || planner.shows_bytes(), options.keys || planner.uses_keys());
+        if (backed, keys) != (options.backed, options.keys) {
+            return Ok(Attempt::Wants(Options { backed, keys, ..options.clone() }));
+        }
+        planning += begun.elapsed();
+        if events == 0 {
+            replay.world.set_up(planner.recording(), shown);
+        }
+        events += segment.events;
+        replay.world.unseen_writes = planner.has_unseen_writes();
+        progress.planned(events);
+        replay.run(&segment)?;
+        progress.ran(events);
+    }
+    // Without its snapshots a recording says next to nothing: they lie elsewhere.
+    let refused = events == 0 || matches!(planner.cut_off(), Some(ReadError::NoSnapshot { .. }));
+    if refused && let Some(error) = planner.take_cut_off() {
+        return Err(error.into());
+    }
+    // What is still mapped at the end goes, and counts.
+    replay.tasks.clear();
+    Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
+}
+
+/// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it.
+/// Without a task, that of the first one alive.
+///
+/// # Errors
+///
+/// As [`replay`]; or there is no such task.
+pub fn maps_at(
+    source: impl Into<Source>,
+    time: u64,
+    task: Option<u32>,
+    options: &Options,
+) -> Result<String, ReplayError> {
+    let source = source.into();
+    let planner = Planner::new(source.open()?).until(time);
+    let mut planner = planner.keeping_layout(options.places);
+    let mut replay = Replay::new(options, &planner)?;
+    let shown = source.shown_thp(planner.recording())?;
+    while let Some(segment) = planner.next_segment() {
+        replay.world.set_thp(planner.recording(), shown);
+        replay.run(&segment)?;
+    }
+    let image = match task {
+        Some(task) => replay.tasks.image(task),
+        None => replay.tasks.first(),
+    };
+    let Some(image) = image else {
+        let tasks = Tasks::of(source)?;
+        return Err(ReplayError::NoTask(Box::new(NoTask { task, time, tasks })));
+    };
+    let mut text = String::new();
+    // A String takes everything.
+    let _ = image.process().write_maps(&mut text);
+    Ok(text)
+}
+
+fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, Duration)) -> Outcome {
+    let mut found = Found::new();
+    replay.found.into_iter().for_each(|part| found.merge(part));
+    let recorded = planner.recorded();
+    let locks = replay.world.engine.lock_stats().unwrap_or_default();
+    let stats = replay.world.machine.stats();
+    let (vma_lock, mmap_lock) = replay.world.totals.rungs();
+    let aside = planner.set_aside().iter().chain(&found.aside);
+    Outcome {
+        name: planner.recording().name().to_owned(),
+        calls_only: planner.recording().format() == Format::Strace,
+        design: options.design,
+        cpus: options.cpus,
+        backed: options.backed,
+        seed: options.seed,
+        calls: found.calls,
+        faults: found.faults,
+        snapshots: found.snapshots,
+        file_vmas: found.file_vmas,
+        placed: found.placed,
+        kinds: kinds(&found, recorded),
+        unread: planner.recording().unread().count(),
+        unread_lines: planner.recording().unread().first().iter().map(ToString::to_string).collect(),
+        cut_off: planner.cut_off().map(ToString::to_string),
+        set_aside: aside.map(|(why, count)| ((*why).to_owned(), *count)).collect(),
+        rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },
+        exclusive_hold: beside(&locks.write.held, recorded, &recorded.exclusive_hold),
+        mmap_lock_wait: beside(&waits(&locks), recorded, &recorded.lock_wait),
+        flushes: FlushCount {
+            freehold: stats.range_flushes + stats.full_flushes,
+            remote: stats.remote_visits,
+            linux: recorded.has_locks.then_some(recorded.interrupts),
+        },
+        wall: replay.wall,
+        checking: found.checking,
+        recorded: Duration::from_nanos(recorded.active),
+        planned,
+        differences: found.differences,
+        difference_count: found.difference_count,
+    }
+}
+
+/// Waits of everyone: those who did not wait waited for no time at all.
+fn waits(locks: &LockSnapshot) -> Histogram {
+    let mut waits = locks.read.waited.clone();
+    waits.merge(&locks.write.waited);
+    waits
+}
+
+fn spread(histogram: &Histogram) -> Spread {
+    Spread {
+        count: histogram.count(),
+        p50: histogram.percentile(5_000),
+        p99: histogram.percentile(9_900),
+        max: histogram.max(),
+    }
+}
+
+fn beside(ours: &Histogram, recorded: &Recorded, linux: &Histogram) -> Beside {
+    Beside { freehold: spread(ours), linux: recorded.has_locks.then(|| spread(linux)) }
+}
+
+fn kinds(found: &Found, recorded: &Recorded) -> Vec<KindTime> {
+    let mut kinds: Vec<KindTime> = found
+        .kinds()
+        .map(|(name, count, ns)| KindTime {
+            name: name.to_owned(),
+            count,
+            freehold: Duration::from_nanos(ns),
+            linux: recorded
+                .kinds
+                .get(name)
+                .map(|(count, ns)| LinuxTime { all: Duration::from_nanos(*ns), count: *count }),
+        })
+        .collect();
+    kinds.sort_by_key(|kind| std::cmp::Reverse((kind.linux, kind.freehold)));
+    kinds
+}

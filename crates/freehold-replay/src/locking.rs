@@ -1,0 +1,188 @@
+//! Designs of locking as a user writes and reads them: `unmap=sectioned:1GiB,fault=vma-lock`.
+
+use freehold::{
+    rmap::FileRmap,
+    space::{FaultLock, HugetlbLock, Locking, Unmap},
+};
+
+/// What there is, for the texts of errors.
+const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
+const FAULT: &str = "mmap-lock, vma-lock";
+const HUGETLB: &str = "file-lock, vma-lock";
+const FILE_RMAP: &str = "exclusive, shared";
+
+/// What there is to choose: for each address space, and for all files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Design {
+    /// How munmap and faults lock an address space.
+    pub space: Locking,
+    /// How walks lock who maps a file.
+    pub file_rmap: FileRmap,
+}
+
+impl From<Locking> for Design {
+    fn from(space: Locking) -> Self {
+        Design { space, ..Design::default() }
+    }
+}
+
+/// The design that `spec` names; what it does not name is the default.
+///
+/// # Errors
+///
+/// What is wrong with it, and what there is.
+pub fn parse(spec: &str) -> Result<Design, String> {
+    let mut design = Design::default();
+    let (mut unmap, mut fault, mut hugetlb, mut file_rmap) = (false, false, false, false);
+    for part in spec.split(',') {
+        let (knob, value) = part.split_once('=').unwrap_or((part, ""));
+        let seen = match knob {
+            "unmap" => {
+                design.space.unmap = parse_unmap(value)?;
+                &mut unmap
+            }
+            "fault" => {
+                design.space.fault = parse_fault(value)?;
+                &mut fault
+            }
+            "hugetlb" => {
+                design.space.hugetlb = parse_hugetlb(value)?;
+                &mut hugetlb
+            }
+            "file-rmap" => {
+                design.file_rmap = parse_file_rmap(value)?;
+                &mut file_rmap
+            }
+            _ => {
+                return Err(format!(
+                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}), hugetlb=({HUGETLB}) and file-rmap=({FILE_RMAP})"
+                ));
+            }
+        };
+        if std::mem::replace(seen, true) {
+            return Err(format!("`{knob}` is chosen twice"));
+        }
+    }
+    Ok(design)
+}
+
+fn parse_unmap(value: &str) -> Result<Unmap, String> {
+    let unmap = match value.split_once(':') {
+        None => match value {
+            "exclusive" => Unmap::Exclusive,
+            "sectioned" => Unmap::SECTIONED,
+            "downgraded" => Unmap::Downgraded,
+            "released" => Unmap::Released,
+            _ => return Err(format!("there is no unmap=`{value}`: there are {UNMAP}")),
+        },
+        Some(("sectioned", bytes)) => match parse_bytes(bytes) {
+            Some(bytes) if bytes > 0 => Unmap::Sectioned { bytes },
+            _ => {
+                return Err(format!("`{bytes}` is no size of a section: say bytes, or as 64KiB, 2MiB, 1GiB"));
+            }
+        },
+        Some((name, _)) => return Err(format!("unmap=`{name}` takes no size: there are {UNMAP}")),
+    };
+    Ok(unmap)
+}
+
+fn parse_fault(value: &str) -> Result<FaultLock, String> {
+    match value {
+        "mmap-lock" => Ok(FaultLock::MmapLock),
+        "vma-lock" => Ok(FaultLock::VmaLock),
+        _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
+    }
+}
+
+fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
+    match value {
+        "file-lock" => Ok(HugetlbLock::FileLock),
+        "vma-lock" => Ok(HugetlbLock::VmaLock),
+        _ => Err(format!("there is no hugetlb=`{value}`: there are {HUGETLB}")),
+    }
+}
+
+fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
+    match value {
+        "exclusive" => Ok(FileRmap::Exclusive),
+        "shared" => Ok(FileRmap::Shared),
+        _ => Err(format!("there is no file-rmap=`{value}`: there are {FILE_RMAP}")),
+    }
+}
+
+/// A number of bytes, plain or in KiB, MiB, GiB.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return None,
+    };
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// `released`, `sectioned:1GiB`: as [`parse`] reads it.
+pub fn unmap_name(unmap: Unmap) -> String {
+    match unmap {
+        Unmap::Exclusive => "exclusive".to_owned(),
+        Unmap::SECTIONED => "sectioned".to_owned(),
+        Unmap::Sectioned { bytes } => format!("sectioned:{}", plain_bytes(bytes)),
+        Unmap::Downgraded => "downgraded".to_owned(),
+        Unmap::Released => "released".to_owned(),
+    }
+}
+
+/// `vma-lock` or `mmap-lock`.
+pub fn fault_name(fault: FaultLock) -> &'static str {
+    match fault {
+        FaultLock::MmapLock => "mmap-lock",
+        FaultLock::VmaLock => "vma-lock",
+    }
+}
+
+/// `file-lock` or `vma-lock`.
+pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
+    match hugetlb {
+        HugetlbLock::FileLock => "file-lock",
+        HugetlbLock::VmaLock => "vma-lock",
+    }
+}
+
+/// `shared` or `exclusive`.
+pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
+    match file_rmap {
+        FileRmap::Exclusive => "exclusive",
+        FileRmap::Shared => "shared",
+    }
+}
+
+/// The whole, as [`parse`] reads it; of huge pages and of files only what is not the default.
+pub fn name(design: Design) -> String {
+    let Locking { unmap, fault, hugetlb } = design.space;
+    let mut name = format!("unmap={},fault={}", unmap_name(unmap), fault_name(fault));
+    if hugetlb != HugetlbLock::default() {
+        name.push_str(&format!(",hugetlb={}", hugetlb_name(hugetlb)));
+    }
+    if design.file_rmap != FileRmap::default() {
+        name.push_str(&format!(",file-rmap={}", file_rmap_name(design.file_rmap)));
+    }
+    name
+}
+
+fn plain_bytes(bytes: u64) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes > 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+#[path = "locking_tests.rs"]
+mod tests;

@@ -1,0 +1,78 @@
+//! One recording on every design, side by side.
+
+use super::checked;
+use super::differences::differences;
+use crate::outcome::{Outcome, Spread};
+use crate::table::{Layout, row};
+use crate::{locking, units};
+
+/// The replays of one recording, one per design, as one table; nothing when there are none.
+pub fn compare(outcomes: &[Outcome]) -> String {
+    let Some(first) = outcomes.first() else { return String::new() };
+    let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
+    let verdict = match different {
+        0 => "all as Linux".to_owned(),
+        _ => format!("not as Linux on {}", units::count(different)),
+    };
+    let mut text = format!("{}: {}, on {} designs: {verdict}\n", first.name, checked(first), outcomes.len());
+    let memory = if first.backed { "memory with contents" } else { "phantom memory" };
+    let cpus = units::counted(first.cpus as u64, "CPU");
+    text.push_str(&format!("{cpus}, {memory}, seed {}. Held and waited for: the mmap lock.\n\n", first.seed));
+    text.push_str(&Layout { indent: 2, gap: 2, left: 2 }.text(rows(outcomes)));
+    text.push('\n');
+    for outcome in outcomes.iter().filter(|outcome| !outcome.is_as_linux()) {
+        text.push_str(&format!("  {}:\n", locking::name(outcome.design)));
+        text.push_str(&differences(outcome));
+    }
+    text
+}
+
+fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        row(["design", "", "differ-", "", "held for writing", "waited for", "faults on", ""]),
+        row([
+            "unmap",
+            "fault",
+            "ences",
+            "time",
+            "median / 99 % / longest",
+            "times / longest",
+            "mmap lock",
+            "flushes",
+        ]),
+    ];
+    for outcome in outcomes {
+        let mut cells = row([
+            &locking::unmap_name(outcome.design.space.unmap),
+            locking::fault_name(outcome.design.space.fault),
+            &if outcome.is_as_linux() { "none".to_owned() } else { units::count(outcome.difference_count) },
+            &units::duration(outcome.wall),
+        ]);
+        cells.extend([held(outcome.exclusive_hold.freehold), waited(outcome.mmap_lock_wait.freehold)]);
+        cells.extend([outcome.rungs.mmap_lock, outcome.flushes.freehold].map(units::count));
+        rows.push(cells);
+    }
+    if let Some(outcome) = outcomes.iter().find(|outcome| outcome.exclusive_hold.linux.is_some()) {
+        let mut cells = row(["Linux", "", "", &units::duration(outcome.recorded)]);
+        cells.push(outcome.exclusive_hold.linux.map_or_else(|| "-".to_owned(), held));
+        cells.push(outcome.mmap_lock_wait.linux.map_or_else(|| "-".to_owned(), waited));
+        cells.push("-".to_owned());
+        cells.push(outcome.flushes.linux.map_or_else(|| "-".to_owned(), units::count));
+        rows.push(cells);
+    }
+    rows
+}
+
+fn held(spread: Spread) -> String {
+    match spread.count {
+        0 => "-".to_owned(),
+        _ => [spread.p50, spread.p99, spread.max].map(units::nanoseconds).join(" / "),
+    }
+}
+
+fn waited(spread: Spread) -> String {
+    match spread.count {
+        0 => "-".to_owned(),
+        _ => format!("{} / {}", units::count(spread.count), units::nanoseconds(spread.max)),
+    }
+}

@@ -1,0 +1,46 @@
+//! The answers that were not Linux's.
+
+use crate::outcome::{Difference, Outcome};
+use crate::units;
+use std::fmt::Write;
+
+/// The first differences, each with both answers and the maps around; nothing when there are none.
+pub fn differences(outcome: &Outcome) -> String {
+    if outcome.difference_count == 0 {
+        return String::new();
+    }
+    let mut text = format!("  {}", units::counted(outcome.difference_count, "difference"));
+    let shown = outcome.differences.len() as u64;
+    if shown < outcome.difference_count {
+        write!(text, ", the first {}", units::count(shown)).expect("a string takes all");
+    }
+    text.push_str(":\n");
+    for difference in &outcome.differences {
+        text.push('\n');
+        text.push_str(&one(&outcome.name, difference));
+    }
+    text.push('\n');
+    text
+}
+
+fn one(name: &str, difference: &Difference) -> String {
+    let Difference { line, task, what, linux, freehold, maps } = difference;
+    let mut text = format!("    {name}, line {line}, task {task}: {what}\n");
+    answer(&mut text, "Linux", linux);
+    answer(&mut text, "Freehold", freehold);
+    if !maps.is_empty() {
+        text.push_str("      the maps around:\n");
+        for line in maps {
+            writeln!(text, "        {}", line.trim_end()).expect("a string takes all");
+        }
+    }
+    text
+}
+
+/// An answer may have several lines; the further ones stand below the first.
+fn answer(text: &mut String, whose: &str, answer: &str) {
+    for (index, line) in answer.lines().enumerate() {
+        let whose = if index == 0 { whose } else { "" };
+        writeln!(text, "      {whose:<10}{}", line.trim_end()).expect("a string takes all");
+    }
+}

@@ -1,0 +1,77 @@
+//! Several recordings, a line each.
+
+use crate::outcome::{Outcome, Spread};
+use crate::table::{Layout, row};
+use crate::units;
+
+/// One line per replay and a sentence at the end.
+pub fn summary(outcomes: &[Outcome]) -> String {
+    let mut rows = vec![
+        row(["", "", "", "snap-", "not as", "not", "held for", "on", "", "times"]),
+        row([
+            "recording",
+            "calls",
+            "faults",
+            "shots",
+            "Linux",
+            "checked",
+            "writing",
+            "Linux",
+            "time",
+            "as fast",
+        ]),
+    ];
+    for outcome in outcomes {
+        let known = |number: String| if outcome.calls_only { "-".to_owned() } else { number };
+        let faults = known(units::count(outcome.faults.all));
+        let snapshots = known(units::count(outcome.snapshots.all));
+        let mut cells = row([&outcome.name, &units::count(outcome.calls.all), &faults, &snapshots]);
+        cells.push(match outcome.difference_count {
+            0 => "none".to_owned(),
+            some => units::count(some),
+        });
+        cells.push(units::count(outcome.not_checked()));
+        cells.push(hold(outcome.exclusive_hold.freehold));
+        cells.push(outcome.exclusive_hold.linux.map_or_else(|| "-".to_owned(), hold));
+        cells.push(units::duration(outcome.wall));
+        let ratio = units::ratio(outcome.recorded, outcome.wall).filter(|_| !outcome.calls_only);
+        cells.push(ratio.unwrap_or_else(|| "-".to_owned()));
+        rows.push(cells);
+    }
+    let layout = Layout { indent: 0, gap: 2, left: 1 };
+    let room = layout.room(&rows);
+    rows.iter_mut().for_each(|cells| cells[0] = cut(&cells[0], room));
+    let mut text = layout.text(rows);
+    text.push_str("Held for writing: the mmap lock, 99 of 100 times no longer than this.\n\n");
+    text.push_str(&sentence(outcomes));
+    text
+}
+
+fn hold(spread: Spread) -> String {
+    match spread.count {
+        0 => "-".to_owned(),
+        _ => units::nanoseconds(spread.p99),
+    }
+}
+
+/// A name in so many letters: of a longer one the beginning and the end.
+fn cut(name: &str, room: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= room {
+        return name.to_owned();
+    }
+    let half = room.saturating_sub(3) / 2;
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{}...{}", part(&letters[..half]), part(&letters[letters.len() - half..]))
+}
+
+fn sentence(outcomes: &[Outcome]) -> String {
+    let recordings = units::counted(outcomes.len() as u64, "recording");
+    let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
+    let aside: u64 = outcomes.iter().map(Outcome::not_checked).sum();
+    let found = match different {
+        0 => "all as Linux".to_owned(),
+        _ => format!("{} not as Linux", units::count(different)),
+    };
+    format!("{recordings}: {found}; {} not checked\n", units::counted(aside, "event"))
+}

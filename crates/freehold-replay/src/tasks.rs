@@ -1,0 +1,229 @@
+//! The tasks of a recording: which there are, and when each of them lived.
+
+use crate::source::Source;
+use crate::table::{Layout, row};
+use crate::units;
+use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Tasks that a message names; of the others it says how many they are.
+const MOST_NAMED: usize = 12;
+
+/// All tasks of a recording.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    name: String,
+    /// It is a text by strace: no faults are in it.
+    calls_only: bool,
+    /// When the last event was, in nanoseconds since the first.
+    length: u64,
+    tasks: BTreeMap<u32, Task>,
+    /// Commands, by process, where a snapshot has named them.
+    commands: BTreeMap<u32, String>,
+}
+
+/// One of them. Times are in nanoseconds since the first event.
+#[derive(Debug)]
+struct Task {
+    process: u32,
+    from: u64,
+    /// None: it lived until the end, or longer.
+    to: Option<u64>,
+    /// Since when its address space is known.
+    known: Option<u64>,
+    calls: u64,
+    faults: u64,
+}
+
+impl Task {
+    fn new(process: u32, from: u64, known: bool) -> Task {
+        Task { process, from, to: None, known: known.then_some(from), calls: 0, faults: 0 }
+    }
+
+    fn is_alive(&self, time: u64) -> bool {
+        self.from <= time && self.to.is_none_or(|to| time < to)
+    }
+
+    /// What it runs in can be shown.
+    fn is_known(&self, time: u64) -> bool {
+        self.is_alive(time) && self.known.is_some_and(|known| known <= time)
+    }
+}
+
+impl Tasks {
+    /// Reads a recording for its tasks. Snapshots give the names of commands; where there are none, it goes
+    /// without.
+    ///
+    /// # Errors
+    ///
+    /// The recording, or its snapshots, cannot be read.
+    pub fn of(source: impl Into<Source>) -> Result<Tasks, ReadError> {
+        let mut recording = source.into().open()?;
+        let calls_only = recording.format() == Format::Strace;
+        let mut tasks = Tasks { name: recording.name().to_owned(), calls_only, ..Tasks::default() };
+        while let Some(event) = recording.next_event()? {
+            let snapshot = snapshot_of(&mut recording, &event)?;
+            tasks.event(&event, snapshot);
+        }
+        Ok(tasks)
+    }
+
+    fn event(&mut self, event: &Event, snapshot: Option<Snapshot>) {
+        let Event { time, task, ref kind, .. } = *event;
+        self.length = time;
+        if matches!(kind, Kind::Frozen { .. }) {
+            // No task's.
+            return;
+        }
+        let own = self.tasks.entry(task).or_insert_with(|| Task::new(task, time, false));
+        let (process, known) = (own.process, own.known.is_some());
+        match *kind {
+            Kind::Call(_) => own.calls += 1,
+            Kind::Fault { in_exec: false, .. } => own.faults += 1,
+            Kind::Exit { .. } => own.to = Some(time),
+            Kind::Clone { child, process: new, .. } => {
+                self.tasks.insert(child, Task::new(new, time, known));
+                if let Some(command) = self.commands.get(&process).cloned() {
+                    self.commands.entry(new).or_insert(command);
+                }
+            }
+            Kind::Exec { .. } => {
+                own.known.get_or_insert(time);
+                self.commands.remove(&process);
+                self.name(process, snapshot);
+                self.end_others(task, process, time);
+            }
+            Kind::Snapshot { process, .. } => self.name(process, snapshot),
+            _ => {}
+        }
+    }
+
+    /// An execve ends the other threads of its process.
+    fn end_others(&mut self, task: u32, process: u32, time: u64) {
+        let others =
+            self.tasks.iter_mut().filter(|(other, found)| **other != task && found.process == process);
+        others.for_each(|(_, other)| _ = other.to.get_or_insert(time));
+    }
+
+    fn name(&mut self, process: u32, snapshot: Option<Snapshot>) {
+        if let Some(snapshot) = snapshot {
+            self.commands.entry(process).or_insert(snapshot.comm);
+        }
+    }
+
+    /// A line for each, in order.
+    pub fn text(&self) -> String {
+        let processes = self.tasks.iter().filter(|(number, task)| **number == task.process).count();
+        let mut text = format!(
+            "{}: {} of {}, {}\n\n",
+            self.name,
+            units::counted(self.tasks.len() as u64, "task"),
+            if processes == 1 {
+                "1 process".to_owned()
+            } else {
+                format!("{} processes", units::count(processes as u64))
+            },
+            self.at(self.length, false)
+        );
+        let mut rows = vec![row(["task", "process", "command", "from", "to", "calls", "faults"])];
+        for (number, task) in &self.tasks {
+            let command = self.commands.get(&task.process);
+            rows.push(row([
+                &number.to_string(),
+                &task.process.to_string(),
+                command.map_or("-", String::as_str),
+                &self.at(task.from, true),
+                &task.to.map_or_else(|| "-".to_owned(), |to| self.at(to, false)),
+                &units::count(task.calls),
+                &if self.calls_only { "-".to_owned() } else { units::count(task.faults) },
+            ]));
+        }
+        text.push_str(&Layout { indent: 2, gap: 2, left: 0 }.text(rows));
+        text
+    }
+
+    /// A time as `--maps-at` takes it, in the unit that suits the recording; what does not fit is rounded to
+    /// the inside of a life.
+    fn at(&self, time: u64, up: bool) -> String {
+        let (unit, size, digits) = match self.length.max(time) {
+            ..10_000 => return format!("{time}ns"),
+            10_000..10_000_000 => ("us", 1_000, 3),
+            10_000_000..10_000_000_000 => ("ms", 1_000_000, 3),
+            _ => ("s", 1_000_000_000, 6),
+        };
+        let least = size / 10_u64.pow(digits);
+        let parts = if up { time.div_ceil(least) } else { time / least };
+        let per_unit = size / least;
+        format!("{}.{:0width$}{unit}", parts / per_unit, parts % per_unit, width = digits as usize)
+    }
+}
+
+/// The snapshot that a line names, if there is one.
+fn snapshot_of(recording: &mut Recording, event: &Event) -> Result<Option<Snapshot>, ReadError> {
+    match event.kind {
+        Kind::Exec { snapshot: Some(id) } | Kind::Snapshot { id, .. } => recording.snapshot(id),
+        _ => Ok(None),
+    }
+}
+
+/// That there is no task, or none of this number, whose address space is known at a time.
+#[derive(Debug)]
+pub struct NoTask {
+    /// The one that was asked for.
+    pub task: Option<u32>,
+    /// When, in nanoseconds since the first event.
+    pub time: u64,
+    /// Those that the recording has.
+    pub tasks: Tasks,
+}
+
+impl NoTask {
+    /// What became of the one that was asked for.
+    fn fate(&self, number: u32) -> String {
+        let at = |time| self.tasks.at(time, false);
+        let Some(task) = self.tasks.tasks.get(&number) else {
+            return format!("the recording has no task {number}");
+        };
+        match (task.to, task.known) {
+            (_, Some(known)) if self.time < known => format!("it is known from {} on", at(known)),
+            (_, None) => "it has not called execve, and nothing is known of it".to_owned(),
+            (Some(to), _) => format!("it lived from {} to {}", at(task.from), at(to)),
+            (None, _) => format!("it was there from {} on", at(task.from)),
+        }
+    }
+}
+
+impl fmt::Display for NoTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.task.map_or_else(String::new, |task| format!(" {task}"));
+        let time = self.tasks.at(self.time, false);
+        write!(f, "no task{number} with a known address space at {time}")?;
+        if let Some(task) = self.task {
+            write!(f, "; {}", self.fate(task))?;
+        }
+        let then: Vec<String> = self
+            .tasks
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.is_known(self.time))
+            .map(|(number, _)| number.to_string())
+            .collect();
+        match then.as_slice() {
+            [] => write!(f, "; there is none then")?,
+            [one] => write!(f, "; there is task {one} then")?,
+            some if some.len() <= MOST_NAMED => write!(f, "; there are tasks {} then", some.join(", "))?,
+            many => write!(
+                f,
+                "; there are tasks {} and {} more then",
+                many[..MOST_NAMED].join(", "),
+                many.len() - MOST_NAMED
+            )?,
+        }
+        write!(f, "; the recording lasts {}", self.tasks.at(self.tasks.length, false))
+    }
+}
+
+#[cfg(test)]
+#[path = "tasks_tests.rs"]
+mod tests;

@@ -1,0 +1,115 @@
+//! Every recording at hand, on every design of locking, comes out as on Linux.
+//!
+//! Those that ship with the repository always; those that lie beside it in `../shared/traces` if they are
+//! small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all of them, ten seeds each, with a line for
+//! each recording.
+
+use freehold::space::Locking;
+use freehold_machine::Effort;
+use freehold_replay::outcome::Outcome;
+use freehold_replay::{Options, replay};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a packed recording that is small.
+const SMALL: u64 = 600_000;
+/// Of a hundred VMAs of files, so many may have other pages, at most.
+const MOST_OTHERS: u64 = 15;
+/// Seeds of the long run.
+const SEEDS: u64 = 10;
+
+/// The recordings to replay, by name.
+fn recordings(long: bool) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let listed =
+        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let shipped = listed(root.join("recordings"));
+    let beside = listed(root.join("../shared/traces"))
+        .filter(|path| long || fs::metadata(path).is_ok_and(|data| data.len() < SMALL));
+    let mut all: Vec<PathBuf> = shipped
+        .chain(beside)
+        .filter(|path| {
+            let name = path.to_string_lossy();
+            name.contains(".trace.") || name.contains(".strace")
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn assert_as_linux(outcome: &Outcome, options: &Options) {
+    assert!(
+        outcome.is_as_linux(),
+        "{} on {options:?}: {} differences, first {:#?}",
+        outcome.name,
+        outcome.difference_count,
+        outcome.differences.first()
+    );
+    for tally in [outcome.calls, outcome.faults, outcome.snapshots] {
+        assert_eq!(tally.all, tally.as_linux, "{}", outcome.name);
+    }
+    // The others are within bounds; what decides between these is in no recording. Bounds that are too wide
+    // would show here.
+    let files = outcome.file_vmas;
+    let least = files.all - files.all * MOST_OTHERS / 100;
+    assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);
+}
+
+#[test]
+fn every_recording_on_every_design() {
+    let effort = Effort::asked();
+    let long = effort == Effort::Long;
+    let seeds = if long { SEEDS } else { 1 };
+    for (turn, path) in recordings(long).into_iter().enumerate() {
+        let mut shown = None;
+        for (number, locking) in Locking::ALL.into_iter().enumerate() {
+            // In a quick run each recording has two designs, by turns.
+            if effort == Effort::Quick && (number + turn) % (Locking::ALL.len() / 2) != 0 {
+                continue;
+            }
+            for seed in 0..seeds {
+                // In the short run each design gets a seed, and memory with contents or without, of its own.
+                let (seed, backed) = if long { (seed, seed == 0) } else { (number as u64, number % 4 == 0) };
+                let options = Options {
+                    cpus: 2,
+                    design: locking.into(),
+                    seed,
+                    // Every second time, tasks of one address space may map in any order.
+                    places: seed % 2 == 0,
+                    backed,
+                    oracles: !long,
+                    ..Options::default()
+                };
+                let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{error}"));
+                assert_as_linux(&outcome, &options);
+                if locking == Locking::default() && !backed || shown.is_none() {
+                    shown = Some(outcome);
+                }
+            }
+        }
+        if let Some(outcome) = shown {
+            println!("{}", line(&outcome));
+        }
+    }
+}
+
+/// What a replay cost, on a line.
+fn line(outcome: &Outcome) -> String {
+    let hold = outcome.exclusive_hold;
+    let us = |ns: u64| ns as f64 / 1e3;
+    let linux =
+        hold.linux.map_or("-".to_owned(), |linux| format!("{:.1} / {:.0}", us(linux.p99), us(linux.max)));
+    format!(
+        "{:14} {:7} calls {:7} faults {:4} snapshots {} differences; hold 99 % / longest {:.1} / {:.0} us, Linux {linux} us; \
+         {:.3} s, {:.0} times as fast as recorded",
+        outcome.name,
+        outcome.calls.all,
+        outcome.faults.all,
+        outcome.snapshots.all,
+        outcome.difference_count,
+        us(hold.freehold.p99),
+        us(hold.freehold.max),
+        outcome.wall.as_secs_f64(),
+        outcome.recorded.as_secs_f64() / outcome.wall.as_secs_f64().max(1e-9),
+    )
+}

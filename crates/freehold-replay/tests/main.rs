@@ -1,0 +1,10 @@
+//! What is replayed, one program.
+
+mod corpus;
+mod hostile;
+mod limits;
+mod mounts;
+mod places;
+mod small;
+mod strace;
+mod suites;

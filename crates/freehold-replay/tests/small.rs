@@ -1,0 +1,621 @@
+//! Small recordings, right and wrong: what is as on Linux is found to be, and what is not is reported, with
+//! its line.
+
+use freehold::space::Locking;
+use freehold_replay::outcome::Outcome;
+use freehold_replay::{Options, maps_at, replay};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// What an exec leaves: a file's text and data, anonymous memory, a stack.
+const EXEC: &str = "@ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7ffffffcb 1 8
+";
+
+struct Recording {
+    folder: TempDir,
+}
+
+impl Recording {
+    /// Task 1 has done its exec at time 5; `events` follow, with the snapshots that they name.
+    fn new(events: &str, snapshots: &str) -> Recording {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trace = format!("# fhtrace 2 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}");
+        fs::write(folder.path().join("t.trace"), trace).expect("written");
+        fs::write(folder.path().join("t.snap"), format!("# fhsnap 1 t\n{EXEC}{snapshots}")).expect("written");
+        Recording { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("t.trace")
+    }
+
+    fn replay(&self, options: &Options) -> Outcome {
+        replay(&self.path(), options, &()).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Every design, one CPU to three, with contents and without.
+fn each_way(mut check: impl FnMut(&Options)) {
+    for (number, locking) in Locking::ALL.into_iter().enumerate() {
+        for cpus in 1..=3 {
+            let (backed, oracles) = (number % 2 == 0, true);
+            check(&Options {
+                cpus,
+                backed,
+                design: locking.into(),
+                seed: number as u64,
+                oracles,
+                ..Options::default()
+            });
+        }
+    }
+}
+
+const EVENTS: &str = "10 0 1 F 10000 14 x1
+11 0 1 F 12008 7 x1
+12 0 1 brk 0 = 5000000
+13 0 1 brk 5002000 = 5002000
+14 0 1 F 5000000 6 x1
+15 0 1 mmap 0 3000 3 22 -1 0 = 7f0000000000
+16 0 1 F 7f0000000000 6 x1
+17 0 1 F 7f0000001000 4 x1
+18 0 1 mmap 0 2000 1 2 3 0 = 7e0000000000 f1
+19 0 1 munmap 7e0000001000 1000 = 0
+20 0 1 munmap 7e0000000001 1000 = -22
+21 0 1 mprotect 7f0000001000 1000 1 = 0
+22 0 1 F 7f0000001000 6
+23 0 1 G 11 2
+24 0 1 F 6000000 4
+25 0 1 G 11 1
+26 0 1 N 2 1 10100
+27 0 2 F 7f0000000000 6 x1
+28 0 2 madvise 7f0000000000 1000 4 = 0
+29 0 1 N 3 3 0
+30 0 3 F 12008 7 x1
+31 0 3 F 5000000 7 x1
+32 0 3 munmap 5000000 1000 = 0
+33 0 2 X
+34 0 1 X g
+35 0 3 F 5001000 6 x1
+36 - 3 S 1 exit 3
+36 0 3 X g
+";
+
+const EXIT: &str = "@ 1 exit 3 36 36 0 t | /bin/t | VmRSS:12;RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+5001000-5002000 rw-p 0 [heap] | 4,,,,4,4,4,, | rdwrmrmwmeac
+7e0000000000-7e0000001000 r--p 0 /bin/t | 0 | rdmrmwme
+7f0000000000-7f0000001000 rw-p 0 - | 0 | rdwrmrmwmeac
+7f0000001000-7f0000002000 r--p 0 - | 4,,,,4,4,4,, | rdmrmwmeac
+7f0000002000-7f0000003000 rw-p 0 - | 0 | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 4fee 1 8
+P 7efffafff 1 28
+P fffffdc 1 8
+";
+
+#[test]
+fn what_linux_did_is_found_to_be_so() {
+    let recording = Recording::new(EVENTS, EXIT);
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.calls.as_linux), (9, 9));
+        assert_eq!((outcome.faults.all, outcome.faults.as_linux), (11, 11));
+        assert_eq!((outcome.snapshots.all, outcome.snapshots.as_linux), (1, 1));
+        assert!(outcome.is_as_linux() && outcome.set_aside.is_empty(), "{:?}", outcome.set_aside);
+    });
+}
+
+/// Each lie of a recording, and the line of the file at which it is found.
+#[test]
+fn what_linux_did_not_do_is_found_too() {
+    let (events, exit) = (EVENTS, EXIT);
+    let lies: &[(&str, &str, u32, &str)] = &[
+        // Calls: another answer, another errno, success for failure, failure for success.
+        ("1000 = -22", "1000 = -12", 14, "munmap"),
+        ("7e0000001000 1000 = 0", "7e0000001000 1000 = -22", 13, "munmap"),
+        ("3 22 -1 0 = 7f0000000000", "3 22 -1 0 = 12000", 9, "mmap"),
+        ("1000 4 = 0", "1000 4 = -22", 22, "madvise"),
+        ("munmap 5000000 1000 = 0", "munmap 5000001 1000 = 0", 26, "munmap"),
+        // Refused for what is in no recording, and undone: what comes next shows it.
+        ("brk 5002000 = 5002000", "brk 5002000 = 5000000", 8, "fault"),
+        ("1000 1 = 0", "1000 1 = -12", 16, "fault"),
+        // An argument of a call that succeeded: what it left is not what was found later.
+        ("munmap 7e0000001000", "munmap 7e0000000000", 30, "VMA"),
+        ("munmap 7e0000001000 1000 = 0", "munmap 7e0000001000 1000 = ?", 30, "VMA"),
+        ("1000 1 = 0", "1000 3 = 0", 16, "fault"),
+        ("3 22 -1 0 = 7f", "3 4022 -1 0 = 7f", 30, "VMA"),
+        ("1 2 3 0 = 7e", "1 2 3 1000 = 7e", 30, "VMA"),
+        ("1 2 3 0 = 7e", "1 1 3 0 = 7e", 30, "VMA"),
+        ("1000 4 = 0", "1000 5 = 0", 22, "madvise"),
+        ("brk 5002000 = 5002000", "brk 5003000 = 5003000", 30, "VMA"),
+        // Faults: resolved or not, and the signal's code.
+        ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 11 1", 16, "fault"),
+        ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 7 2", 16, "fault"),
+        ("F 6000000 4\n25 0 1 G 11 1", "F 6000000 4 x1\n25 0 1 G 11 1", 18, "fault"),
+        ("F 10000 14 x1", "F 12008 14 x1", 4, "fault"),
+        ("F 7f0000001000 4 x1", "F 7f0000003000 4 x1", 11, "fault"),
+        ("F 6000000 4\n25 0 1 G 11 1", "F 5000000 4\n25 0 1 G 11 1", 18, "fault"),
+        ("F 12008 7 x1\n31", "F 12008 7\n31 0 3 G 11 2\n31", 24, "fault"),
+        // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the
+        // resident set.
+        ("5001000-5002000", "5001000-5003000", 30, "VMA"),
+        ("7f0000001000-7f0000002000 r--p", "7f0000001000-7f0000002000 r-xp", 30, "VMA"),
+        ("rw-p 2000 /bin/t", "rw-p 1000 /bin/t", 30, "VMA"),
+        ("r--p 0 /bin/t | 0", "r--p 0 /bin/u | 0", 30, "VMA"),
+        ("0 - | 0 | rdwrmrmwmeac\n7f0000001000", "0 - | 0 | rdwrmrmwmeacnh\n7f0000001000", 30, "VMA"),
+        ("7f0000002000-7f0000003000 rw-p", "7f0000002000-7f0000003000 rw-s", 30, "VMA"),
+        ("10000-12000 r-xp 0 /bin/t | 0", "11000-12000 r-xp 1000 /bin/t | 0", 30, "VMA"),
+        ("rdexmrmwme\n", "rdmrmwme\n", 30, "VMA"),
+        ("rdwrmrmwmegdac", "rdwrmrmwmeac", 30, "VMA"),
+        ("rw-p 0 [heap]", "rw-p 0 -", 30, "VMA"),
+        ("rw-p 0 [heap]", "rw-p 0 /bin/t", 30, "VMA"),
+        ("P 12 1 8\n", "P 12 1 4\n", 30, "private pages"),
+        ("P 12 1 8\nP 4fee", "P 5001", 30, "private pages"),
+        ("7f0000002000-7f0000003000 rw-p 0 - | 0 | rdwrmrmwmeac\n", "", 30, "VMA"),
+        ("P 4fee 1 8", "P 4fee 2 8", 30, "private pages"),
+        ("P 7efffafff 1 28\nP fffffdc 1 8", "P 7ffffafdc 1 8", 30, "private pages"),
+        ("RssAnon:12", "RssAnon:16", 30, "RssAnon"),
+    ];
+    for &(truth, lie, line, what) in lies {
+        let recording = match events.contains(truth) {
+            true => Recording::new(&events.replacen(truth, lie, 1), exit),
+            false => {
+                assert!(exit.contains(truth), "{truth}");
+                Recording::new(events, &exit.replacen(truth, lie, 1))
+            }
+        };
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        let found = outcome.differences.first().unwrap_or_else(|| panic!("not found: {lie:?}"));
+        assert_eq!(found.line, line, "{lie:?}: {found:#?}");
+        assert!(found.what.contains(what), "{lie:?}: {found:#?}");
+        assert_ne!(found.linux, found.freehold);
+        assert!(!outcome.is_as_linux());
+    }
+}
+
+/// A page more than recorded faults explain: the kernel may have touched it itself. That is said, and
+/// counted.
+#[test]
+fn what_the_kernel_may_have_done_itself_is_set_aside() {
+    for (truth, lie) in [("35 0 3 F 5001000 6 x1\n", ""), ("P fffffdc 1 8", "P fffffdb 2 8")] {
+        let recording = Recording::new(&EVENTS.replacen(truth, lie, 1), &EXIT.replacen(truth, lie, 1));
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        assert!(outcome.is_as_linux(), "{lie:?}: {:#?}", outcome.differences);
+        let said = outcome.set_aside.iter().find(|(why, _)| why.starts_with("pages that nothing recorded"));
+        assert_eq!(said.map(|(_, count)| *count), Some(1), "{lie:?}");
+    }
+}
+
+/// What an outcome says, without what takes time or depends on who came first.
+fn findings(outcome: &Outcome) -> String {
+    let Outcome { calls, faults, snapshots, file_vmas, differences, difference_count, set_aside, .. } =
+        outcome;
+    format!(
+        "{calls:?} {faults:?} {snapshots:?} {file_vmas:?} {difference_count} {differences:#?} {set_aside:?}"
+    )
+}
+
+/// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the
+/// same is found, in a right recording and in a wrong one.
+#[test]
+fn however_it_is_replayed_the_same_is_found() {
+    let lies = EXIT.replace("12000-13000 rw-p 2000", "12000-13000 rw-p 1000");
+    for (exit, differences) in [(EXIT, 0), (&lies, 1)] {
+        let recording = Recording::new(EVENTS, exit);
+        let plain = recording.replay(&Options { cpus: 1, ..Options::default() });
+        assert_eq!(plain.difference_count, differences);
+        for segment in [1, 2, 3, 7, 100] {
+            for cpus in [1, 2, 5, 16] {
+                for (turn, backed) in [(1, false), (1, true), (3, false), (256, true)] {
+                    let options = Options { cpus, backed, segment, turn, ..Options::default() };
+                    let outcome = recording.replay(&options);
+                    assert_eq!(findings(&outcome), findings(&plain), "{options:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The same for a text by strace.
+#[test]
+fn however_a_text_is_replayed_the_same_is_found() {
+    for name in ["threads", "flags", "transfer"] {
+        let text =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../freehold-trace/tests/data/{name}.strace"));
+        let outcome =
+            |options: &Options| replay(&text, options, &()).unwrap_or_else(|error| panic!("{error}"));
+        let plain = outcome(&Options { cpus: 1, ..Options::default() });
+        assert!(plain.calls.all > 20 && plain.is_as_linux(), "{name}: {:#?}", plain.differences);
+        for (segment, cpus, turn) in [(1, 1, 256), (1, 4, 1), (5, 2, 2), (1 << 20, 16, 1)] {
+            let options = Options { cpus, segment, turn, ..Options::default() };
+            assert_eq!(findings(&outcome(&options)), findings(&plain), "{name}, {options:?}");
+        }
+    }
+}
+
+const HUGE: &str = "10 0 1 mmap 0 600000 3 22 -1 0 = 7f0000000000
+11 0 1 madvise 7f0000000000 400000 e = 0
+12 0 1 F 7f0000000000 6 x1
+13 0 1 F 7f0000212000 6 x1
+14 0 1 F 7f0000400000 6 x1
+15 0 1 mprotect 7f0000000000 1000 1 = 0
+16 - 1 S 1 exit 1
+16 0 1 X g
+";
+
+const HUGE_EXIT: &str = "@ 1 exit 1 16 16 0 t | /bin/t | RssAnon:4108
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000001000 r--p 0 - | 4,,,,4,4,4,, | rdmrmwmeachg
+7f0000001000-7f0000400000 rw-p 0 - | 4092,,,,4092,4092,4092,2048, | rdwrmrmwmeachg!
+7f0000400000-7f0000600000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7efffffed 200 8
+P 0 200 48
+P 0 1 8
+P ffffbdd 1 8
+";
+
+/// Memory of four MiB that asked for nothing, touched once: where a huge page comes is the recorded machine's
+/// setting.
+const UNASKED: &str = "10 0 1 mmap 7f0000000000 400000 3 32 -1 0 = 7f0000000000
+11 0 1 F 7f0000200000 6 x1
+12 0 1 S 1 exit 1
+13 0 1 X g
+";
+
+const UNASKED_EXIT: &str = "@ 1 exit 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:2056
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000400000 rw-p 0 - | 2048,,,,2048,2048,2048,2048, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7f00001ed 200 48
+P ffffbde 1 8
+";
+
+/// By a line of the recording, or by a snapshot that shows that the memory may have huge pages.
+#[test]
+fn where_huge_pages_came_is_told_or_shown() {
+    let replayed = |setting: &str, snapshots: &str| {
+        let events = format!("{setting}{UNASKED}");
+        Recording::new(&events, snapshots).replay(&Options { cpus: 2, ..Options::default() })
+    };
+    let eligible = UNASKED_EXIT.replace("2048, | rdwrmrmwmeac", "2048, | rdwrmrmwmeac!");
+    for (setting, snapshots, same) in [
+        ("# machine thp always\n", UNASKED_EXIT, true),
+        ("", eligible.as_str(), true),
+        ("", UNASKED_EXIT, false),
+        ("# machine thp madvise\n", eligible.as_str(), false),
+        ("# machine thp never\n", eligible.as_str(), false),
+        // The size says so itself, or is as all are; another size brings less.
+        ("# machine thp never\n# machine thp-2048kB always\n", UNASKED_EXIT, true),
+        ("# machine thp always\n# machine thp-2048kB inherit\n", UNASKED_EXIT, true),
+        ("# machine thp always\n# machine thp-2048kB madvise\n", UNASKED_EXIT, false),
+        ("# machine thp never\n# machine thp-64kB always\n", UNASKED_EXIT, false),
+    ] {
+        let outcome = replayed(setting, snapshots);
+        assert_eq!(outcome.is_as_linux(), same, "{setting:?}: {:#?}", outcome.differences);
+    }
+}
+
+/// Two huge pages, of which an mprotect has split one.
+#[test]
+fn huge_pages_are_compared() {
+    each_way(|options| {
+        let outcome = Recording::new(HUGE, HUGE_EXIT).replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+    });
+    let lies: &[(&str, &str, &str)] = &[
+        ("4092,2048,", "4092,,", "AnonHugePages"),
+        ("4092,2048,", "4092,4096,", "AnonHugePages"),
+        ("4,,,,4,4,4,, | rdmrmwmeachg", "4,,,,4,4,4,2048, | rdmrmwmeachg", "AnonHugePages"),
+        ("400000 e = 0", "400000 f = 0", "VMA"),
+        ("F 7f0000212000 6 x1", "F 7f0000400000 6 x1", "AnonHugePages"),
+        ("mprotect 7f0000000000 1000 1", "mprotect 7f0000000000 1000 3", "VMA"),
+        ("RssAnon:4108", "RssAnon:4104", "RssAnon"),
+    ];
+    for (truth, lie, what) in lies {
+        let recording = Recording::new(&HUGE.replace(truth, lie), &HUGE_EXIT.replace(truth, lie));
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        let found = outcome.differences.first().unwrap_or_else(|| panic!("not found: {lie:?}"));
+        assert_eq!(found.line, 10, "{lie:?}: {found:#?}");
+        assert!(found.what.contains(what), "{lie:?}: {found:#?}");
+        assert_ne!(found.linux, found.freehold);
+    }
+}
+
+/// A file of 64 pages, of which 40 are mapped from the fifth page of a multiple of 16 on. The first fault
+/// maps 16 pages from there, the second the twelve that are left of the last multiple, the third, on a page
+/// that came with the first but was not there on Linux, what is around it. What a DONTNEED takes is gone; of
+/// what is mapped twice, the second is as the first. A child has what its parent has where there is a private
+/// copy, as in the second mapping.
+const FILES: &str = "# file 2 262144 /lib/f
+10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
+11 0 1 F 7f0000004000 4 x1
+12 0 1 F 7f0000020010 4 x1
+13 0 1 F 7f0000012000 4 x1
+14 0 1 madvise 7f0000028000 4000 4 = 0
+15 0 1 mmap 0 4000 3 2 3 2000 = 7f1000000000 f2
+16 0 1 F 7f1000000000 4 x1
+17 0 1 F 7f1000001000 7 x1
+18 0 1 mmap 0 8000 3 21 -1 0 = 7f2000000000
+19 0 1 F 7f2000000000 6 x1
+20 0 1 F 7f2000003000 6 x1
+21 0 1 F 7f2000002000 4 x1
+22 0 1 N 2 2 0
+23 0 2 F 7f2000005000 4 x1
+24 - 1 S 1 exit 1
+24 0 1 X g
+25 - 2 S 2 exit 2
+25 0 2 X g
+";
+
+const FILES_EXIT: &str = "@ 1 exit 1 24 24 0 t | /bin/t | RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000004000-7f000002c000 r--p 0 /lib/f | 144,144,,,,144,,, | rdmrmwme
+7f1000000000-7f1000004000 rw-p 2000 /lib/f | 16,12,,,4,16,4,, | rdwrmrmwmeac
+7f2000000000-7f2000008000 rw-s 0 /dev/zero (deleted) | 12,,,,12,12,,, | rdwrshmrmwmems
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7effffff1 24 c
+P ffffd8 1 c
+P 0 1 8
+P 0 2 c
+P fffffc 1 c
+P 1 2 c
+P dffffda 1 8
+@ 2 exit 2 25 25 0 t | /bin/t | RssAnon:12
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000004000-7f000002c000 r--p 0 /lib/f | 0 | rdmrmwme
+7f1000000000-7f1000004000 rw-p 2000 /lib/f | 16,12,,,4,16,4,, | rdwrmrmwmeac
+7f2000000000-7f2000008000 rw-s 0 /dev/zero (deleted) | 16,,,,16,16,,, | rdwrshmrmwmems
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7f0ffffed 1 c
+P 0 1 8
+P 0 2 c
+P fffffc 1 c
+P 1 2 c
+P 1 1 c
+P dffffd8 1 8
+";
+
+#[test]
+fn pages_of_files_are_compared() {
+    each_way(|options| {
+        let outcome = Recording::new(FILES, FILES_EXIT).replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.file_vmas.all, outcome.file_vmas.as_linux), (10, 10));
+        assert!(outcome.set_aside.is_empty(), "{:?}", outcome.set_aside);
+    });
+}
+
+/// What Linux cannot have had, and what it may have had for reasons that no recording holds.
+#[test]
+fn pages_of_files_that_linux_cannot_have_are_found() {
+    let lies: &[(&str, &str, bool)] = &[
+        // A page less, which was faulted in; one that only came along; all that did; one of the three
+        // faults' pages.
+        ("P 7effffff1 24", "P 7effffff2 23", true),
+        ("24 c\nP ffffd8", "23 c\nP ffffd9", false),
+        ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP d 1 c\nP ffffdf", false),
+        ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP ffffed", true),
+        // A page more, where no fault was; what DONTNEED took.
+        ("24 c\nP ffffd8", "24 c\nP 2 1 c\nP ffffd5", true),
+        ("24 c\nP ffffd8", "24 c\nP 1 1 c\nP ffffd6", true),
+        // The kernel's own sum.
+        ("| 144,144", "| 148,148", true),
+        ("| 144,144", "| 140,140", false),
+        ("| 144,144", "| 8,8", true),
+        // A private copy is no page of the file.
+        ("16,12,,,4,16,4", "16,16,,,,16,", true),
+        // Shared memory: what the second fault brought; a page that nobody is known to have brought; a
+        // child's.
+        ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 1 c\nP 1 1 c\nP dffffdb", true),
+        ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 4 c\nP dffffda", false),
+        ("P 1 1 c\nP dffffd8", "P dffffda", true),
+        ("P 7f0ffffed 1 c\nP 0 1 8\nP 0 2 c", "P 7f0ffffee 1 8\nP 0 2 c", true),
+    ];
+    for &(truth, lie, wrong) in lies {
+        assert!(FILES_EXIT.contains(truth), "{truth}");
+        let recording = Recording::new(FILES, &FILES_EXIT.replacen(truth, lie, 1));
+        let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
+        assert_eq!(outcome.difference_count > 0, wrong, "{lie:?}: {:#?}", outcome.differences);
+        assert!(outcome.file_vmas.as_linux < outcome.file_vmas.all, "{lie:?}");
+        match outcome.differences.first() {
+            Some(found) => {
+                assert_eq!(found.what.split(", ").last(), Some("pages of a file"), "{lie:?}: {found:#?}");
+                assert_ne!(found.linux, found.freehold);
+            }
+            None => {
+                assert!(outcome.set_aside.iter().any(|(why, _)| why.starts_with("VMAs of files")), "{lie:?}")
+            }
+        }
+    }
+}
+
+/// A fault that Linux did not have, or one that it had and the recording lacks.
+#[test]
+fn faults_decide_what_files_have() {
+    for (truth, lie) in [
+        ("11 0 1 F 7f0000004000 4 x1\n", ""),
+        ("12 0 1 F 7f0000020010 4 x1\n", ""),
+        ("madvise 7f0000028000 4000 4", "madvise 7f0000028000 3000 4"),
+        ("20 0 1 F 7f2000003000 6 x1\n", ""),
+        (
+            "22 0 1 N",
+            "22 0 1 munmap 7f1000002000 1000 = 0\n22 0 1 mmap 7f1000002000 1000 3 12 3 4000 = 7f1000002000 f2\n22 0 1 N",
+        ),
+    ] {
+        assert!(FILES.contains(truth), "{truth}");
+        let outcome = Recording::new(&FILES.replacen(truth, lie, 1), FILES_EXIT)
+            .replay(&Options { cpus: 2, ..Options::default() });
+        assert!(
+            outcome.difference_count > 0 || outcome.file_vmas.as_linux < outcome.file_vmas.all,
+            "{lie:?}"
+        );
+    }
+}
+
+#[test]
+fn maps_at_a_time() {
+    let recording = Recording::new(EVENTS, EXIT);
+    let options = Options { cpus: 2, ..Options::default() };
+    let lines = |time, task| {
+        let text = maps_at(&recording.path(), time, task, &options).unwrap_or_else(|error| panic!("{error}"));
+        text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let image = ["00010000-00012000", "00012000-00013000"];
+    assert_eq!(lines(7, None)[..2], image);
+    assert_eq!(lines(7, None).len(), 3);
+    assert_eq!(lines(15, Some(1)).len(), 5);
+    assert_eq!(lines(32, Some(3))[2], "05001000-05002000");
+    assert_eq!(lines(32, Some(1))[2], "05000000-05002000");
+    assert!(maps_at(&recording.path(), 7, Some(9), &options).is_err());
+}
+
+/// A child that does nothing until the next segment, and one that is frozen before its first step.
+#[test]
+fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
+    let frozen = EXEC.replace("@ 0 exec 1 5 6", "@ 1 freeze 1 21 22");
+    let childs = frozen.replace("@ 1 freeze 1", "@ 2 freeze 2");
+    let recording = Recording::new(
+        "10 0 1 N 2 2 0
+20 - - Z 5
+21 - 1 S 1 freeze 1
+22 - 2 S 2 freeze 2
+30 0 2 F 12000 7 x1
+31 0 1 F 12000 7 x1
+32 0 2 X g
+33 0 1 X g
+",
+        &format!("{frozen}{childs}"),
+    );
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.snapshots.all, outcome.faults.all), (2, 2));
+    });
+}
+
+/// Parts of a file that lie side by side are one VMA by one open, by which descriptor ever, and two by two.
+#[test]
+fn two_opens_of_a_file_stay_apart() {
+    for (opened, grown) in [("dup 3", "7e0000000000"), ("open 100 0 0", "-14")] {
+        let events = format!(
+            "10 0 1 open 100 0 0 = 3\n11 0 1 {opened} = 4\n12 0 1 mmap 7e0000000000 1000 1 12 3 0 = 7e0000000000 f1
+13 0 1 mmap 7e0000001000 1000 1 12 4 1000 = 7e0000001000 f1\n14 0 1 mremap 7e0000000000 2000 3000 0 0 = {grown}\n"
+        );
+        let outcome = Recording::new(&events, "").replay(&Options::default());
+        assert_eq!((outcome.difference_count, outcome.calls.all), (0, 3), "{:#?}", outcome.differences);
+    }
+}
+
+/// A thread removes the segment while another maps it anew: which was first, the answers tell.
+#[test]
+fn a_removed_segment_is_gone_with_what_was_attached() {
+    // The removal takes from 22 to 42. The second call leaves the other page mapped, the third takes both
+    // parts away.
+    const REMOVED: &str = "10 0 1 shmget 0 2000 3c0 = 5
+11 0 1 N 2 1 10100
+12 0 1 shmat 5 0 0 = 7f0000000000 e1 x1
+13 0 1 F 7f0000000000 6 x1
+20 0 1 remap_file_pages 7f0000000000 2000 0 0 0 = 0 e2 x5
+22 0 2 shmctl 5 0 0 = 0 x20
+30 0 1 remap_file_pages 7f0000000000 1000 0 0 0 = 0 e2 x5
+41 0 1 remap_file_pages 7f0000000000 2000 0 0 0 = -22 e1 x5
+50 0 1 shmdt 7f0000000000 = -22 e1 x1
+51 0 1 shmat 5 0 0 = -22 x1
+60 0 1 X
+61 0 2 X g
+";
+    each_way(|options| {
+        let outcome = Recording::new(REMOVED, "").replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!(outcome.calls.all, 6);
+    });
+    let (refused, mapped) = ("2000 0 0 0 = -22 e1 x5", "2000 0 0 0 = 0 e1 x5");
+    for (changes, what) in [
+        (&[("shmctl 5 0 0", "shmctl 5 d 0")][..], "never removed"),
+        (&[("shmctl 5 0 0 = 0", "shmctl 5 0 0 = -1")], "the removal was refused"),
+        (&[("shmdt 7f0000000000 = -22", "shmdt 7f0000000000 = 0")], "still there"),
+        (&[(refused, mapped)], "mapped, and gone"),
+        (
+            &[(refused, mapped), ("= 0 x20", "= 0 x3"), ("= -22 e1 x1", "= 0 e1 x1")],
+            "mapped after the removal",
+        ),
+    ] {
+        let change = |text: String, (from, to): &(&str, &str)| {
+            assert!(text.contains(from), "{from}");
+            text.replacen(from, to, 1)
+        };
+        let lie = changes.iter().fold(REMOVED.to_owned(), change);
+        let outcome = Recording::new(&lie, "").replay(&Options { cpus: 2, ..Options::default() });
+        assert!(outcome.difference_count > 0, "{what}");
+    }
+}
+
+/// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a
+/// thread beside. Each VMA of shared memory has the very pages that it had on Linux: those of the recording's
+/// sizes, as they came and as files lost pages. The bounds of what a recording leaves open would allow
+/// others.
+#[test]
+fn blocks_of_shared_memory_are_those_of_linux() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");
+    for cpus in 1..=2 {
+        let outcome =
+            replay(&path, &Options { cpus, oracles: true, ..Options::default() }, &()).expect("replayed");
+        assert!(outcome.is_as_linux(), "{:#?}", outcome.differences.first());
+        // The program's own text is a file on a disk.
+        let others = outcome.file_vmas.all - outcome.file_vmas.as_linux;
+        assert!(outcome.file_vmas.all > 180 && others <= 1, "{:?}", outcome.file_vmas);
+    }
+}
+
+#[test]
+fn what_a_userfaultfd_serves_is_served() {
+    let events = "15 0 1 mmap 0 6000 3 22 -1 0 = 7f0000000000
+16 0 1 userfaultfd 80001 = 3
+17 0 1 N 2 1 10f00
+18 0 1 ioctl 3 c020aa00 7f0000000000 4000 1 = 0
+19 0 2 F 7f0000000000 4 x1
+20 0 1 F 7f0000001000 6 x1
+21 0 2 madvise 7f0000002000 2000 16 = 0
+22 0 1 ioctl 3 8010aa01 7f0000000000 1000 0 = 0
+23 0 2 ioctl 3 c020aa00 7f0000000000 2000 3 = 0
+24 0 2 X
+25 - 1 S 1 exit 1
+26 0 1 X g
+";
+    let exit = "@ 1 exit 1 25 25 0 t | /bin/t | VmRSS:24;RssAnon:24
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000002000 rw-p 0 - | 8,,,,8,8,8,, | rdwrmrmwmeacumuw
+7f0000002000-7f0000004000 rw-p 0 - | 8,,,,8,8,8,, | rdwrmrmwmeacum
+7f0000004000-7f0000006000 rw-p 0 - | 0 | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7efffffed 4 8
+P fffffda 1 8
+";
+    let recording = Recording::new(events, exit);
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.faults.all, outcome.snapshots.all), (5, 2, 1));
+    });
+}

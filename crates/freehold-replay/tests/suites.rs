@@ -1,0 +1,70 @@
+//! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of what differed
+//! in them once, and of real programs: all come out as on Linux, but for the exceptions that
+//! `recordings/exceptions.txt` names with their reasons. A recording that is an exception no more has to
+//! leave that list.
+
+use freehold_machine::Effort;
+use freehold_replay::{Options, replay};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Recordings that there are at least: fewer are a mistake in finding them.
+const LEAST: usize = 295;
+
+/// The folder of recordings so long that stale translations are not looked for all the time.
+const PROGRAMS: &str = "programs";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings")
+}
+
+/// Recordings by name, which begins with that of their folder.
+fn recordings() -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for part in ["suites", "causes", PROGRAMS] {
+        let files = fs::read_dir(folder().join(part)).expect("the recordings are there");
+        for path in files.flatten().map(|entry| entry.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(name) = name.strip_suffix(".trace.zst").or(name.strip_suffix(".trace.xz")) {
+                found.insert(format!("{part}/{name}"), path);
+            }
+        }
+    }
+    assert!(found.len() >= LEAST, "only {} recordings", found.len());
+    found
+}
+
+/// Names of recordings, and why each differs.
+fn exceptions() -> BTreeMap<String, String> {
+    let text = fs::read_to_string(folder().join("exceptions.txt")).expect("the list is there");
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parts = lines.map(|line| line.split_once(": ").expect("NAME: REASON"));
+    parts.map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
+}
+
+#[test]
+fn every_recording_is_as_on_linux_or_a_named_exception() {
+    let exceptions = exceptions();
+    let mut differ = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let mut places = 0;
+    // In a quick run every fourth recording is looked at.
+    let step = Effort::of(4, 1, 1);
+    for (name, path) in recordings().into_iter().step_by(step) {
+        let options = Options { cpus: 2, oracles: !name.starts_with(PROGRAMS), ..Options::default() };
+        let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.is_whole(), "{name}: {:?} {:?}", outcome.cut_off, outcome.unread_lines);
+        places += outcome.placed.all;
+        if !outcome.is_as_linux() {
+            if !exceptions.contains_key(&name) {
+                wrong.push(format!("{name}: {:#?}", outcome.differences.first()));
+            }
+            differ.insert(name);
+        }
+    }
+    assert!(places > 4_000 || step > 1, "only {places} places compared");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let stale: Vec<_> = exceptions.keys().filter(|name| !differ.contains(*name)).collect();
+    assert!(stale.is_empty() || step > 1, "no exceptions any more: {stale:?}");
+}

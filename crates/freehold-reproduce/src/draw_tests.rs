@@ -1,0 +1,54 @@
+use super::*;
+use crate::measure::Figure;
+use crate::unit::Unit;
+
+fn plot(names: usize) -> Plot {
+    let line = |name: &str, at: f64| Line {
+        name: name.to_owned(),
+        points: (1..=3).map(|x| Point { x: f64::from(x), y: Figure::of([at, at * 1.1, at * 2.0]) }).collect(),
+    };
+    let x = Axis::linear("tasks & threads", Unit::Count);
+    Plot {
+        title: "Faults a second".to_owned(),
+        x: Axis { names: (0..names).map(|n| format!("load {n}")).collect(), ..x },
+        y: Axis::logarithmic("faults", Unit::PerSecond),
+        lines: vec![line("Exclusive", 1e3), line("Released", 1e5), line("none", 0.0)],
+    }
+}
+
+#[test]
+fn a_plot_says_what_it_shows() {
+    for (shape, size) in [(Shape::Wide, "960\" height=\"380"), (Shape::Narrow, "390\" height=\"372")] {
+        let svg = svg(&plot(0), shape);
+        assert!(svg.contains(size), "{svg}");
+        says_what_it_shows(&svg);
+    }
+}
+
+fn says_what_it_shows(svg: &str) {
+    for words in ["tasks &amp; threads", "faults (1/s)", "Exclusive", "Released", "1 k", "100 k"] {
+        assert!(svg.contains(words), "{words} is missing in {svg}");
+    }
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    assert_eq!(
+        svg.matches("<polygon").count(),
+        3,
+        "a band each, and in the legend the mark of the third, which has no points: {svg}"
+    );
+}
+
+#[test]
+fn things_have_their_names() {
+    for shape in [Shape::Wide, Shape::Narrow] {
+        let svg = svg(&plot(3), shape);
+        for words in ["load 0", "load 2"] {
+            assert!(svg.contains(words), "{words} is missing");
+        }
+    }
+}
+
+#[test]
+fn what_is_empty_can_be_drawn() {
+    let empty = Plot { lines: Vec::new(), ..plot(0) };
+    assert!(svg(&empty, Shape::Wide).contains("</svg>"));
+}

@@ -1,0 +1,289 @@
+//! Step 3: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared
+//! page tables where they are.
+
+use super::{Experiment, published};
+use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::load::{Format, GIB, Open, RW, World};
+use crate::measure::{Figure, figures, in_turns};
+use crate::unit::Unit;
+use crate::{scale::Scale, steps::Steps};
+use freehold::engine::Config;
+use freehold::fault::Access;
+use freehold::hugetlb::HugePageSize;
+use freehold::object::{File, FileAccess, Mapping};
+use freehold::space::{HugetlbLock, Locking, MapFlags};
+use freehold_machine::{Cpu, Process};
+use freehold_replay::units;
+use freehold_sync::stats::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// See the [module](self).
+pub struct Hugetlb;
+
+const HUGE: u64 = HugePageSize::Mib2.bytes();
+
+/// Where processes map the file.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// Where they can share page tables, as a program does that knows of them.
+    Shared,
+    /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
+    Apart,
+}
+
+/// A design with its file.
+struct Side {
+    world: World,
+    file: Open,
+    locking: Locking,
+    bytes: u64,
+}
+
+/// What a turn found.
+struct Turn {
+    faults: f64,
+    touched: f64,
+    waited: Histogram,
+    seconds: f64,
+}
+
+/// What was measured at one number of processes.
+struct Of {
+    processes: usize,
+    place: Place,
+    found: Vec<Vec<Turn>>,
+    tables: Vec<f64>,
+}
+
+fn processes(scale: &Scale) -> Vec<usize> {
+    scale.choose(vec![1, 12, 24, 48], vec![1, 8, 16])
+}
+
+/// The published figures count in intervals of ten seconds.
+fn turn_seconds(scale: &Scale) -> f64 {
+    scale.turn.as_secs_f64() * scale.choose(5.0, 1.0)
+}
+
+impl Experiment for Hugetlb {
+    fn name(&self) -> &'static str {
+        "hugetlb"
+    }
+
+    fn title(&self) -> &'static str {
+        "processes that map, fault and unmap a file of huge pages (step 3)"
+    }
+
+    fn memory(&self, scale: &Scale) -> u64 {
+        // Each world has a record for every small frame of its pool.
+        let bytes = scale.size(250 * GIB, 16 * GIB);
+        2 * (bytes / 4096 * 40) + (1 << 30)
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        ((processes(scale).len() + 1) * 2 * scale.long_turns()) as f64 * turn_seconds(scale)
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let bytes = scale.size(250 * GIB, 16 * GIB).next_multiple_of(HUGE);
+        let counts = processes(scale);
+        let most = counts.last().copied().unwrap_or(1);
+        let sides =
+            [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most));
+        let mut sides: Vec<Side> = sides.into_iter().collect::<anyhow::Result<_>>()?;
+        let mut all = Vec::new();
+        let apart = (most, Place::Apart);
+        for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain([apart]) {
+            let found = in_turns(scale.long_turns(), &mut sides, |side, turn| {
+                let what = format!("{} of {}, turn {}", counted(processes), units::bytes(bytes), turn + 1);
+                steps.step(what, turn_seconds(scale), || side.turn(processes, place, scale))
+            })?;
+            let tables =
+                sides.iter().map(|side| side.tables(processes, place)).collect::<anyhow::Result<_>>()?;
+            all.push(Of { processes, place, found, tables });
+        }
+        Ok(findings(&all, bytes))
+    }
+}
+
+impl Side {
+    fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize) -> anyhow::Result<Side> {
+        let config = Config { lock_stats: true, ..Config::default() };
+        let world = World::new(bytes + GIB, cpus, config)?;
+        let pages = bytes / HUGE;
+        let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);
+        anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
+        let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/hugetlb")?;
+        let side = Side { world, file, locking: Locking { hugetlb, ..Locking::default() }, bytes };
+        // Every page is in the file before anything is measured.
+        side.tables(1, Place::Shared)?;
+        Ok(side)
+    }
+
+    fn map(&self, process: &Process, number: usize, place: Place) -> anyhow::Result<u64> {
+        let at = 64 * GIB + if place == Place::Apart { number as u64 * HUGE } else { 0 };
+        Ok(process.mmap(at, self.bytes, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&self.file), 0)?)
+    }
+
+    /// All processes for a while.
+    fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
+        let before = self.waited();
+        let turn = Duration::from_secs_f64(turn_seconds(scale));
+        let (counted, took) = self
+            .world
+            .for_a_while(processes, turn, |number, cpu, stop| self.process(number, place, cpu, stop))?;
+        let mut waited = self.waited();
+        waited.remove(&before);
+        let seconds = took.as_secs_f64();
+        let sum = |of: fn(&(u64, u64)) -> u64| counted.iter().map(of).sum::<u64>() as f64 / seconds;
+        Ok(Turn {
+            faults: sum(|(faults, _)| *faults),
+            touched: sum(|(_, touched)| *touched),
+            waited,
+            seconds,
+        })
+    }
+
+    /// One of them: its faults, and the pages it touched.
+    fn process(
+        &self,
+        number: usize,
+        place: Place,
+        cpu: &mut Cpu<Format>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<(u64, u64)> {
+        let process = self.world.process(self.locking)?;
+        let mut touched = 0;
+        while !stop.load(Relaxed) {
+            let at = self.map(&process, number, place)?;
+            let mut done = 0;
+            while done < self.bytes && !stop.load(Relaxed) {
+                process.touch(cpu, at + done, Access::WRITE)?;
+                done += HUGE;
+            }
+            process.munmap(at, self.bytes)?;
+            touched += done / HUGE;
+        }
+        let faults = process.faults();
+        Ok((faults.vma_lock + faults.mmap_lock, touched))
+    }
+
+    /// Waits so far for the i_mmap locks and the hugetlb VMA locks.
+    fn waited(&self) -> Histogram {
+        let engine = &self.world.engine;
+        let mut sum = Histogram::default();
+        for stats in [engine.file_lock_stats(), engine.hugetlb_lock_stats()].into_iter().flatten() {
+            sum.merge(&stats.read.waited);
+            sum.merge(&stats.write.waited);
+        }
+        sum
+    }
+
+    /// Page tables of so many processes that have all of the file mapped.
+    fn tables(&self, processes: usize, place: Place) -> anyhow::Result<f64> {
+        let mut cpu = self.world.machine.cpu(0);
+        let before = self.world.machine.accounting().tables;
+        let mut all = Vec::new();
+        for number in 0..processes {
+            let process = self.world.process(self.locking)?;
+            let at = self.map(&process, number, place)?;
+            for done in (0..self.bytes).step_by(HUGE as usize) {
+                process.touch(&mut cpu, at + done, Access::READ)?;
+            }
+            all.push(process);
+        }
+        Ok((self.world.machine.accounting().tables - before) as f64)
+    }
+}
+
+fn findings(all: &[Of], bytes: u64) -> Findings {
+    let shared: Vec<&Of> = all.iter().filter(|of| of.place == Place::Shared).collect();
+    let line = |(side, name): (usize, &str), value: &dyn Fn(&Turn) -> f64| {
+        let points = shared
+            .iter()
+            .map(|of| Point { x: of.processes as f64, y: Figure::of(of.found[side].iter().map(value)) });
+        Line { name: name.to_owned(), points: points.collect() }
+    };
+    let plot = |title: &str, y: Axis, value: &dyn Fn(&Turn) -> f64| Plot {
+        title: title.to_owned(),
+        x: Axis::linear("processes", Unit::Count),
+        y,
+        lines: [(0, "FileLock"), (1, "VmaLock")].map(|design| line(design, value)).into(),
+    };
+    let sentence = |of: &&Of| {
+        let what = format!("Faults a second, {}", counted(of.processes));
+        table(of, bytes).row_says(&what, "faults a second", &["FileLock", "VmaLock"])
+    };
+    Findings {
+        experiment: Hugetlb.name(),
+        title: Hugetlb.title(),
+        found: shared.last().and_then(sentence).into_iter().collect(),
+        work: format!(
+            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already.",
+            units::bytes(bytes)
+        ),
+        tables: all.iter().map(|of| table(of, bytes)).collect(),
+        plots: vec![
+            plot("Huge pages touched a second", Axis::linear("pages", Unit::PerSecond), &|turn| turn.touched),
+            plot("Waits for the file's lock and the VMAs' locks", Axis::linear("waiting, in ten seconds", Unit::Nanoseconds), &|turn| waited(turn)),
+        ],
+        notes: vec![
+            "Published: 48 processors. With fewer processors than processes a wait lasts until its holder has its turn again, whatever the lock.".to_owned(),
+            "A page that another process has faulted into a shared table needs no fault; the published figure counts every fault. Apart: processes map the file where they can share no table, \
+             and each has all faults itself."
+                .to_owned(),
+            "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
+             mutex. Longest wait: of a turn here, of two hours as published."
+                .to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}
+
+fn counted(processes: usize) -> String {
+    if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
+}
+
+/// All waits together in ten seconds.
+fn waited(turn: &Turn) -> f64 {
+    turn.waited.sum() as f64 * 10.0 / turn.seconds
+}
+
+fn table(of: &Of, bytes: u64) -> Table {
+    let columns = ["", "FileLock", "VmaLock", "change", "step 3: i_mmap lock", "VMA lock", "change"];
+    let row = |name: &str, unit: Unit, published: Option<[f64; 2]>, value: &dyn Fn(&Turn) -> f64| {
+        let figures = figures(&of.found, value);
+        let cells = vec![
+            Cell::measured(unit, figures[0].clone()),
+            Cell::measured(unit, figures[1].clone()),
+            Cell::measured(Unit::Change, figures[1].change(&figures[0])),
+            Cell::published(unit, published.map(|[before, _]| before)),
+            Cell::published(unit, published.map(|[_, after]| after)),
+            Cell::published(Unit::Change, published.map(|[before, after]| after / before - 1.0)),
+        ];
+        Row { name: name.to_owned(), cells }
+    };
+    let seed = Some(&published::HUGETLB)
+        .filter(|_| of.processes == 48 && of.place == Place::Shared && bytes == 250 * GIB);
+    let of_seed = |value: fn(&published::Hugetlb) -> [f64; 2]| seed.map(value);
+    let mut rows = vec![
+        row("faults a second", Unit::PerSecond, of_seed(|seed| seed.faults), &|turn| turn.faults),
+        row("pages touched a second", Unit::PerSecond, None, &|turn| turn.touched),
+        row("waits in ten seconds", Unit::Count, of_seed(|seed| seed.waits), &|turn| {
+            turn.waited.count() as f64 * 10.0 / turn.seconds
+        }),
+        row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
+        row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| {
+            turn.waited.buckets().last().map_or(0, |(most, _)| most.min(turn.waited.max())) as f64
+        }),
+    ];
+    let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
+    rows.push(Row {
+        name: "page tables".to_owned(),
+        cells: tables.chain((0..4).map(|_| Cell::Nothing)).collect(),
+    });
+    let apart = if of.place == Place::Apart { ", apart" } else { "" };
+    let title = format!("{}{apart}", counted(of.processes));
+    Table { title, columns: columns.map(str::to_owned).into(), rows }
+}

@@ -1,0 +1,170 @@
+//! Step 2: the lock over all who map a file, taken by its readers each alone, and together.
+
+use super::tasks::{Load, Tasks};
+use super::{Experiment, published};
+use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::measure::{Figure, figures, in_turns};
+use crate::unit::Unit;
+use crate::{scale::Scale, steps::Steps};
+use freehold::rmap::FileRmap;
+
+/// See the [module](self).
+pub struct IMmap;
+
+const FULL: [usize; 6] = [100, 200, 500, 1000, 1600, 2000];
+const QUICK: [usize; 3] = [100, 300, 600];
+/// What is measured with each number of tasks.
+const LOADS: [Load; 3] = [Load::AllTests, Load::Disk, Load::Migration];
+
+impl IMmap {
+    fn tasks(scale: &Scale) -> &'static [usize] {
+        scale.choose(&FULL[..], &QUICK[..])
+    }
+}
+
+/// What the turns of a number of tasks found: by load, by design.
+struct OfTasks {
+    tasks: usize,
+    rates: Vec<Vec<Figure>>,
+    waits: Vec<Vec<Figure>>,
+    waited: Vec<Vec<Figure>>,
+}
+
+impl Experiment for IMmap {
+    fn name(&self) -> &'static str {
+        "i-mmap"
+    }
+
+    fn title(&self) -> &'static str {
+        "the lock over all who map a file: its readers each alone, and together (step 2)"
+    }
+
+    fn memory(&self, scale: &Scale) -> u64 {
+        // Tables, VMAs and what else an address space is, of two worlds of tasks.
+        (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * 2) * (128 << 10) + (512 << 20)
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        Self::tasks(scale).len() as f64 * scale.seconds(LOADS.len() * 2)
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let mut all = Vec::new();
+        for &tasks in Self::tasks(scale) {
+            let sides =
+                [FileRmap::Exclusive, FileRmap::Shared].map(|design| Tasks::new(design, tasks, scale.cpus));
+            let mut sides: Vec<Tasks> = sides.into_iter().collect::<anyhow::Result<_>>()?;
+            let mut of_tasks = OfTasks { tasks, rates: Vec::new(), waits: Vec::new(), waited: Vec::new() };
+            for load in LOADS {
+                let found = in_turns(scale.turns(), &mut sides, |side, turn| {
+                    let what = format!("{}-{tasks}, turn {}", load.name(), turn + 1);
+                    steps.step(what, scale.turn.as_secs_f64(), || side.turn(load, scale))
+                })?;
+                of_tasks.rates.push(figures(&found, |turn| turn.rate));
+                of_tasks.waits.push(figures(&found, |turn| turn.waits));
+                of_tasks.waited.push(figures(&found, |turn| turn.waited));
+            }
+            all.push(of_tasks);
+        }
+        Ok(findings(&all))
+    }
+}
+
+/// Jobs a minute, or pages a second.
+fn unit(load: Load) -> Unit {
+    if load == Load::Migration { Unit::PerSecond } else { Unit::PerMinute }
+}
+
+fn findings(all: &[OfTasks]) -> Findings {
+    let titles = [
+        "alltests-like, jobs a minute",
+        "disk-like, jobs a minute",
+        "pages migrated a second, beside the first load",
+    ];
+    let tables = LOADS.iter().enumerate().map(|(number, load)| {
+        let columns = ["load", "Exclusive", "Shared", "change", "step 2: before", "after", "change"];
+        let rows = all.iter().map(|of_tasks| row(of_tasks, number, *load)).collect();
+        Table { title: titles[number].to_owned(), columns: columns.map(str::to_owned).into(), rows }
+    });
+    let mut tables: Vec<Table> = tables.collect();
+    let found = tables.iter().filter_map(|table| {
+        let row = table.last_row();
+        table.row_says(&format!("{}, {row}", capitalized(&table.title)), row, &["Exclusive", "Shared"])
+    });
+    let found = found.collect();
+    tables.push(waits(all));
+    let plots = LOADS.iter().enumerate().map(|(number, load)| {
+        let line = |(side, name): (usize, &str)| {
+            let points = all.iter().map(|of| Point { x: of.tasks as f64, y: of.rates[number][side].clone() });
+            Line { name: name.to_owned(), points: points.collect() }
+        };
+        Plot {
+            title: titles[number].to_owned(),
+            x: Axis::linear("tasks", Unit::Count),
+            y: Axis::linear(if *load == Load::Migration { "pages" } else { "jobs" }, unit(*load)),
+            lines: [(0, "Exclusive"), (1, "Shared")].map(line).into(),
+        }
+    });
+    Findings {
+        experiment: IMmap.name(),
+        title: IMmap.title(),
+        found,
+        work: "Tasks that map the same libraries and data; jobs fork one, map, fault, truncate, unmap and exit (alltests), or map, write and truncate files of \
+               their own beside the shared data (disk). For the last figure one thread moves pages that all tasks map to other frames while the others do the first load's jobs; the time in which the tasks fault them in again is not counted."
+            .to_owned(),
+        tables,
+        plots: plots.collect(),
+        notes: vec![
+            "Published: aim7 on 4 sockets, 60 cores. Loads of our own in its spirit, on phantom memory: no system calls, no contents, so a job is a few microseconds.".to_owned(),
+            "Of pages it is published that 67.5 % more were migrated, not at how many tasks.".to_owned(),
+            "Readers of one lock meet only where there are processors for both.".to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}
+
+/// The same with a large first letter, where it is one of ASCII.
+fn capitalized(text: &str) -> String {
+    let mut text = text.to_owned();
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    text
+}
+
+fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {
+    let [exclusive, shared] = &of_tasks.rates[number][..] else { unreachable!("two designs") };
+    let published = published::JOBS.iter().find(|(tasks, ..)| *tasks == of_tasks.tasks);
+    let jobs = published.and_then(|(_, all, disk)| match load {
+        Load::AllTests => Some(*all),
+        Load::Disk => Some(*disk),
+        Load::Migration => None,
+    });
+    let cells = vec![
+        Cell::measured(unit(load), exclusive.clone()),
+        Cell::measured(unit(load), shared.clone()),
+        Cell::measured(Unit::Change, shared.change(exclusive)),
+        Cell::published(Unit::PerMinute, jobs.map(|[before, _]| before)),
+        Cell::published(Unit::PerMinute, jobs.map(|[_, after]| after)),
+        Cell::published(Unit::Change, jobs.map(|[before, after]| after / before - 1.0)),
+    ];
+    Row { name: format!("{}-{}", load.name(), of_tasks.tasks), cells }
+}
+
+/// What was waited for.
+fn waits(all: &[OfTasks]) -> Table {
+    let columns = ["load", "Exclusive: waits", "all together", "Shared: waits", "all together"];
+    let rows = all.iter().flat_map(|of_tasks| {
+        LOADS.iter().enumerate().map(|(number, load)| {
+            let cells = (0..2).flat_map(|side| {
+                [
+                    Cell::measured(Unit::PerSecond, of_tasks.waits[number][side].clone()),
+                    Cell::measured(Unit::Nanoseconds, of_tasks.waited[number][side].clone()),
+                ]
+            });
+            Row { name: format!("{}-{}", load.name(), of_tasks.tasks), cells: cells.collect() }
+        })
+    });
+    let title = "waits for the locks of all files, in a second".to_owned();
+    Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
+}

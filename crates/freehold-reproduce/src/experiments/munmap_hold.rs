@@ -1,0 +1,253 @@
+//! Steps 0 and 1: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and
+//! design.
+
+use super::{Experiment, published};
+use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::host::Area;
+use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, unmaps};
+use crate::measure::{Figure, figures, in_turns};
+use crate::unit::Unit;
+use crate::{memory, scale::Scale, steps::Steps};
+use freehold::space::{FaultLock, Locking};
+use freehold_machine::Process;
+use freehold_replay::units;
+use freehold_sync::stats::LockSnapshot;
+use std::time::Instant;
+
+/// See the [module](self).
+pub struct MunmapHold;
+
+const FULL: [u64; 7] = [PAGE, 1 << 20, GIB, 8 * GIB, 80 * GIB, 160 * GIB, 320 * GIB];
+const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
+/// The host does no more than this when it should be quick: its pages take 50 times as long.
+const QUICK_HOST: u64 = GIB / 2;
+/// Of small sizes a turn has several calls, so many bytes in all, but no more calls than this.
+const MOST_CALLS: u64 = 200;
+
+/// What one turn of one side found, in nanoseconds. Of the host only the call is known.
+#[derive(Default)]
+struct Turn {
+    /// The median of its calls.
+    call: f64,
+    /// One hold for writing: the mean of a call's, in the median call; the longest of all calls.
+    hold: f64,
+    longest: f64,
+    /// Holds for writing, and for reading, of one call.
+    written: f64,
+    read: f64,
+}
+
+impl Experiment for MunmapHold {
+    fn name(&self) -> &'static str {
+        "munmap-hold"
+    }
+
+    fn title(&self) -> &'static str {
+        "munmap of populated memory: the call, and its holds of the mmap lock (steps 0 and 1)"
+    }
+
+    fn memory(&self, scale: &Scale) -> u64 {
+        memory::of_phantom(scale.sizes(&FULL, &QUICK).into_iter().max().unwrap_or(0))
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        let of_size = |size| 4.0 * seconds(size) + if host(scale, size) { host_seconds(size) } else { 0.0 };
+        scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * scale.turns() as f64
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let sizes = scale.sizes(&FULL, &QUICK);
+        let largest = sizes.iter().max().copied().unwrap_or(PAGE);
+        let world = World::new(largest + largest / 64 + GIB, 1, Default::default())?;
+        let designs = unmaps(FaultLock::default());
+        let mut of_sizes = Vec::new();
+        for &size in &sizes {
+            let processes = designs.map(|locking| world.watched(locking).map(Side::Design));
+            let mut sides: Vec<Side> = processes.into_iter().collect::<anyhow::Result<_>>()?;
+            if host(scale, size) {
+                sides.push(Side::Host);
+            }
+            of_sizes.push(in_turns(scale.turns(), &mut sides, |side, turn| {
+                let what = format!("{}, turn {}", units::bytes(size), turn + 1);
+                match side {
+                    Side::Design(process) => {
+                        steps.step(what, seconds(size), || of_design(&world, process, size))
+                    }
+                    Side::Host => steps.step(what + ", host", host_seconds(size), || of_host(size)),
+                }
+            })?);
+        }
+        Ok(findings(&designs, &sizes, &of_sizes))
+    }
+}
+
+/// Whether the host does it, too.
+fn host(scale: &Scale, size: u64) -> bool {
+    size <= scale.choose(u64::MAX, QUICK_HOST) && scale.fits_host(size)
+}
+
+/// About how long a turn takes.
+fn seconds(size: u64) -> f64 {
+    (size / PAGE * calls(size)) as f64 * 65e-9 + 0.001
+}
+
+fn host_seconds(size: u64) -> f64 {
+    (size / PAGE * calls(size)) as f64 * 3e-6
+}
+
+fn calls(size: u64) -> u64 {
+    ((16 << 20) / size).clamp(1, MOST_CALLS)
+}
+
+fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn> {
+    let mut cpu = world.machine.cpu(0);
+    cpu.run(process.mmu());
+    cpu.call(|| {
+        let (mut times, mut holds) = (Vec::new(), Vec::new());
+        for _ in 0..calls(size) {
+            let at = populated(process, size)?;
+            let before = process.lock_stats().unwrap_or_default();
+            let started = Instant::now();
+            process.munmap(at, size)?;
+            times.push(since(started));
+            let mut during = process.lock_stats().unwrap_or_default();
+            during.remove(&before);
+            holds.push(Holds::of(&during));
+        }
+        let median = |value: fn(&Holds) -> f64| Figure::of(holds.iter().map(value)).median;
+        Ok(Turn {
+            call: Figure::of(times).median,
+            hold: median(|holds| holds.hold),
+            longest: holds.iter().map(|holds| holds.longest).fold(0.0, f64::max),
+            written: median(|holds| holds.written),
+            read: median(|holds| holds.read),
+        })
+    })
+}
+
+/// Of one call, in nanoseconds.
+struct Holds {
+    hold: f64,
+    longest: f64,
+    written: f64,
+    read: f64,
+}
+
+impl Holds {
+    fn of(during: &LockSnapshot) -> Holds {
+        let held = &during.write.held;
+        let written = held.sum() as f64;
+        // Of several the largest is known by its bucket alone.
+        let longest = match held.count() {
+            1 => written,
+            _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
+        };
+        let hold = written / held.count().max(1) as f64;
+        Holds { hold, longest, written, read: during.downgraded.sum() as f64 }
+    }
+}
+
+fn of_host(size: u64) -> anyhow::Result<Turn> {
+    let mut times = Vec::new();
+    for _ in 0..calls(size) {
+        times.push(Area::populated(size)?.unmap().as_nanos() as f64);
+    }
+    Ok(Turn { call: Figure::of(times).median, ..Turn::default() })
+}
+
+fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Findings {
+    let names = designs.map(|design| unmap_name(design.unmap));
+    let measure = |title: &str, value: &dyn Fn(&Turn, u64) -> f64| {
+        let rows = sizes.iter().zip(of_sizes).map(|(size, found)| {
+            let figures = figures(&found[..4], |turn| value(turn, *size));
+            let cells = figures.into_iter().map(|figure| Cell::measured(Unit::Nanoseconds, figure));
+            Row { name: units::bytes(*size), cells: cells.collect() }
+        });
+        let columns = ["size"].into_iter().chain(names).map(str::to_owned).collect();
+        Table { title: title.to_owned(), columns, rows: rows.collect() }
+    };
+    let line = |name: &str, side: usize, value: &dyn Fn(&Turn) -> f64| {
+        let measured = sizes.iter().zip(of_sizes).filter_map(|(size, found)| {
+            let turns = found.get(side)?.iter().map(value);
+            Some(Point { x: *size as f64, y: Figure::of(turns) })
+        });
+        Line { name: name.to_owned(), points: measured.collect() }
+    };
+    let lines = |value: &dyn Fn(&Turn) -> f64| (0..4).map(|side| line(names[side], side, value)).collect();
+    let plot = |title: &str, y: &str, lines: Vec<Line>| Plot {
+        title: title.to_owned(),
+        x: Axis::logarithmic("memory unmapped", Unit::Bytes),
+        y: Axis::logarithmic(y, Unit::Nanoseconds),
+        lines,
+    };
+    let mut calls: Vec<Line> = lines(&|turn| turn.call);
+    calls.push(line(HOST, 4, &|turn| turn.call));
+    let longest =
+        measure("mmap lock held for writing at once: the longest of a turn", &|turn, _| turn.longest);
+    let what =
+        format!("The longest that one munmap of {} holds the mmap lock for writing", longest.last_row());
+    Findings {
+        experiment: MunmapHold.name(),
+        title: MunmapHold.title(),
+        found: longest.row_says(&what, longest.last_row(), &names).into_iter().collect(),
+        work: "One thread maps anonymous memory, faults in every page of 4 KiB, and unmaps all of it by one call.".to_owned(),
+        tables: vec![
+            call_table(sizes, of_sizes),
+            measure("mmap lock held for writing at once: mean of a call, median of calls", &|turn, _| turn.hold),
+            longest,
+            measure("mmap lock held for writing: all holds of a call together", &|turn, _| turn.written),
+            measure("mmap lock held for reading, after the downgrade, of a call", &|turn, _| turn.read),
+            measure("time of the call, per page (zap, flush, free; of one page mostly the call)", &|turn, size| turn.call / (size / PAGE) as f64),
+        ],
+        plots: vec![
+            plot("The longest that one munmap keeps everyone from the mmap lock", "longest hold for writing", lines(&|turn| turn.longest)),
+            plot("Time of the call", "time", calls),
+        ],
+        notes: vec![
+            "Published: 32 cores of E5-2680 at 2.7 GHz, 384 GB; real memory, whose pages have to be found and freed one by one from far-away \
+             records. Phantom memory has records and page tables, no contents."
+                .to_owned(),
+            "Step 1 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which is the step from Exclusive to \
+             Downgraded here."
+                .to_owned(),
+            "The host's column traps and gives real memory back to the kernel's allocator; it is measured where the memory fits twice.".to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}
+
+/// In the shape of step 0's.
+fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
+    let columns = [
+        "size",
+        "Exclusive",
+        "Sectioned",
+        "change",
+        "Downgraded",
+        "Released",
+        HOST,
+        "step 0: before",
+        "after",
+        "change",
+    ];
+    let rows = sizes.iter().zip(of_sizes).map(|(size, found)| {
+        let calls = figures(found, |turn| turn.call);
+        let time = |side: usize| Cell::measured(Unit::Nanoseconds, calls.get(side).cloned());
+        let published = published::MUNMAP.iter().find(|(gib, ..)| gib * GIB == *size);
+        let of_seed = |value: Option<f64>| Cell::published(Unit::Nanoseconds, value.map(|us| us * 1e3));
+        let cells = vec![
+            time(0),
+            time(1),
+            Cell::measured(Unit::Change, calls[1].change(&calls[0])),
+            time(2),
+            time(3),
+            time(4),
+            of_seed(published.map(|found| found.1)),
+            of_seed(published.map(|found| found.2)),
+            Cell::published(Unit::Change, published.map(|(_, before, after)| after / before - 1.0)),
+        ];
+        Row { name: units::bytes(*size), cells }
+    });
+    let title = "time of the call".to_owned();
+    Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
+}

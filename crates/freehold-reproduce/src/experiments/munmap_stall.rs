@@ -1,0 +1,367 @@
+//! Steps 0 and 1: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120
+//! seconds.
+
+use super::Experiment;
+use super::victim::Victim;
+use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::load::{ANON, GIB, HOST, PAGE, RW, World, populated, unmap_name};
+use crate::measure::{Figure, figures, in_turns};
+use crate::unit::Unit;
+use crate::{memory, scale::Scale, steps::Steps};
+use freehold::space::{FaultLock, Locking, Unmap};
+use freehold_replay::units;
+use freehold_sync::stats::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// See the [module](self).
+pub struct MunmapStall;
+
+const FULL: [u64; 2] = [16 * GIB, 320 * GIB];
+const QUICK: [u64; 1] = [2 * GIB];
+/// The host does it at this size.
+const OF_HOST: u64 = 8 * GIB;
+const QUICK_OF_HOST: u64 = GIB / 2;
+/// How long a victim is watched before the munmap begins.
+const ALONE: Duration = Duration::from_millis(250);
+
+/// One side: a design, or the host with so many bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Design(Locking),
+    Host(u64),
+}
+
+impl Side {
+    /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with
+    /// faults as now.
+    const DESIGNS: [Side; 6] = {
+        const fn with(unmap: Unmap, fault: FaultLock) -> Side {
+            Side::Design(Locking { unmap, fault, hugetlb: freehold::space::HugetlbLock::VmaLock })
+        }
+        use FaultLock::{MmapLock, VmaLock};
+        [
+            with(Unmap::Exclusive, MmapLock),
+            with(Unmap::SECTIONED, MmapLock),
+            with(Unmap::Downgraded, MmapLock),
+            with(Unmap::Released, MmapLock),
+            with(Unmap::Downgraded, VmaLock),
+            with(Unmap::Released, VmaLock),
+        ]
+    };
+
+    fn name(self) -> String {
+        match self {
+            Side::Design(Locking { unmap, fault: FaultLock::MmapLock, .. }) => unmap_name(unmap).to_owned(),
+            Side::Design(Locking { unmap, .. }) => format!("{}, VMA lock", unmap_name(unmap)),
+            Side::Host(bytes) => format!("{HOST}, {}", units::bytes(bytes)),
+        }
+    }
+}
+
+/// What a victim saw, and what the munmap took.
+struct Turn {
+    alone: Histogram,
+    beside: Histogram,
+    munmap: Duration,
+}
+
+/// All turns of a size, by victim and side.
+struct OfSize {
+    size: u64,
+    sides: Vec<Side>,
+    found: Vec<Vec<Vec<Turn>>>,
+}
+
+impl Experiment for MunmapStall {
+    fn name(&self) -> &'static str {
+        "munmap-stall"
+    }
+
+    fn title(&self) -> &'static str {
+        "who waits while a large munmap runs (the hung task of step 1)"
+    }
+
+    fn memory(&self, scale: &Scale) -> u64 {
+        memory::of_phantom(scale.sizes(&FULL, &QUICK).into_iter().max().unwrap_or(0))
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        let of_size = |size: u64| {
+            let host = if host(scale, size).is_some() { host_seconds(scale, size) } else { 0.0 };
+            Side::DESIGNS.len() as f64 * seconds(size) + host
+        };
+        let turns = (Victim::ALL.len() * scale.long_turns()) as f64;
+        scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * turns
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let sizes = scale.sizes(&FULL, &QUICK);
+        let largest = sizes.iter().max().copied().unwrap_or(PAGE);
+        let world = World::new(largest + largest / 64 + 2 * GIB, 2, Default::default())?;
+        let mut all = Vec::new();
+        for &size in &sizes {
+            let mut sides: Vec<Side> = Side::DESIGNS.into_iter().chain(host(scale, size)).collect();
+            let found = Victim::ALL.map(|victim| {
+                in_turns(scale.long_turns(), &mut sides, |side, turn| {
+                    let what = format!("{}, {}, turn {}", units::bytes(size), victim.name(), turn + 1);
+                    match *side {
+                        Side::Design(locking) => {
+                            steps.step(what, seconds(size), || of_design(&world, locking, victim, size))
+                        }
+                        Side::Host(bytes) => {
+                            steps.step(what + ", host", host_seconds(scale, size), || of_host(victim, bytes))
+                        }
+                    }
+                })
+            });
+            let found = found.into_iter().collect::<anyhow::Result<_>>()?;
+            all.push(OfSize { size, sides, found });
+        }
+        Ok(findings(&all))
+    }
+}
+
+/// The host with as much as it unmaps, if it does: beside the first size.
+fn host(scale: &Scale, size: u64) -> Option<Side> {
+    let bytes = host_bytes(scale, size);
+    let first = scale.sizes(&FULL, &QUICK).first() == Some(&size);
+    (first && scale.fits_host(bytes)).then_some(Side::Host(bytes))
+}
+
+fn host_bytes(scale: &Scale, size: u64) -> u64 {
+    scale.size(OF_HOST, QUICK_OF_HOST).min(size)
+}
+
+fn host_seconds(scale: &Scale, size: u64) -> f64 {
+    (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + ALONE.as_secs_f64()
+}
+
+/// About how long a turn takes.
+fn seconds(size: u64) -> f64 {
+    (size / PAGE) as f64 * 65e-9 + ALONE.as_secs_f64()
+}
+
+fn of_design(world: &World, locking: Locking, victim: Victim, size: u64) -> anyhow::Result<Turn> {
+    let process = world.process(locking)?;
+    // A program's worth of VMAs, for the reader of maps.
+    for n in 0..32 {
+        process.mmap((1 << 40) + 2 * n * PAGE, PAGE, RW, ANON, None, 0)?;
+    }
+    let mut subject = victim.on(&process)?;
+    let at = populated(&process, size)?;
+    let mut cpu = world.machine.cpu(0);
+    cpu.run(process.mmu());
+    let unmap = || {
+        let started = Instant::now();
+        cpu.call(|| process.munmap(at, size))?;
+        Ok(started.elapsed())
+    };
+    let victim = |watch: &mut Watch| {
+        let mut cpu = world.machine.cpu(1);
+        cpu.run(process.mmu());
+        cpu.call(|| watch.until_told(&mut *subject))
+    };
+    watch(victim, unmap)
+}
+
+fn of_host(victim: Victim, size: u64) -> anyhow::Result<Turn> {
+    let mut subject = victim.on_host()?;
+    let area = crate::host::Area::populated(size)?;
+    watch(move |watch| watch.until_told(&mut *subject), || Ok(area.unmap()))
+}
+
+/// What a victim records, and when.
+struct Watch<'f> {
+    begun: &'f AtomicBool,
+    over: &'f AtomicBool,
+    alone: Histogram,
+    beside: Histogram,
+}
+
+impl Watch<'_> {
+    /// Does `operation`, which tells how long it took, until the munmap is over. What ended after its
+    /// beginning counts as beside it.
+    fn until_told(&mut self, operation: &mut dyn FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<()> {
+        loop {
+            let nanoseconds = operation()?.as_nanos() as u64;
+            // Acquire: what is counted as beside the munmap ended after the call began.
+            if !self.begun.load(Ordering::Acquire) {
+                self.alone.record(nanoseconds);
+                continue;
+            }
+            self.beside.record(nanoseconds);
+            if self.over.load(Ordering::Acquire) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Watches a victim on a thread of its own, alone, and while `unmap` runs.
+fn watch(
+    victim: impl FnOnce(&mut Watch) -> anyhow::Result<()> + Send,
+    unmap: impl FnOnce() -> anyhow::Result<Duration>,
+) -> anyhow::Result<Turn> {
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            let mut watch = Watch {
+                begun: &begun,
+                over: &over,
+                alone: Histogram::default(),
+                beside: Histogram::default(),
+            };
+            victim(&mut watch).map(|()| (watch.alone, watch.beside))
+        });
+        std::thread::sleep(ALONE);
+        begun.store(true, Ordering::Release);
+        let munmap = unmap();
+        over.store(true, Ordering::Release);
+        let (alone, beside) = watched.join().expect("the victim's thread")?;
+        Ok(Turn { alone, beside, munmap: munmap? })
+    })
+}
+
+fn findings(all: &[OfSize]) -> Findings {
+    let mut tables = Vec::new();
+    for of_size in all {
+        for (victim, found) in Victim::ALL.iter().zip(&of_size.found) {
+            tables.push(table(of_size, *victim, found));
+            tables.push(histogram(of_size, *victim, found));
+        }
+    }
+    let plots = all.iter().flat_map(|of_size| {
+        Victim::ALL.iter().zip(&of_size.found).map(|(victim, found)| plot(of_size, *victim, found))
+    });
+    Findings {
+        experiment: MunmapStall.name(),
+        title: MunmapStall.title(),
+        found: all.iter().filter_map(sentence).collect(),
+        work: "One thread unmaps populated memory of 4 KiB pages by one call; another thread on another CPU of the same process does something else all the \
+               while, and each time is taken. A victim is watched alone first."
+            .to_owned(),
+        tables,
+        plots: plots.collect(),
+        notes: vec![
+            "Published, step 1: a ps that read a cmdline was blocked for more than 120 seconds while 320 GB were unmapped.".to_owned(),
+            "Faults and readers take the mmap lock in the first four rows, as Linux had them in the days of the steps, and that of the VMA in the rows that \
+             say so, as now."
+                .to_owned(),
+            "An operation that waits for all of a munmap is one of many, so percentiles hardly see it; the last column does: which part of the victim's time went \
+             into operations that took more than twice what 99 % of them take alone. Whatever the machine takes away from its processors is in it, too."
+                .to_owned(),
+            "The host unmaps real memory, as much as its row says; its reader opens and reads its own process's files in /proc.".to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}
+
+/// How long who changes mappings elsewhere waits.
+fn sentence(of_size: &OfSize) -> Option<String> {
+    /// Of the table: 99 % of the operations beside the munmap.
+    const BESIDE: usize = 4;
+    let (victim, found) = Victim::ALL.iter().zip(&of_size.found).next_back()?;
+    let what = format!(
+        "99 % of \"{}\" while {} are unmapped take at most",
+        victim.title(),
+        units::bytes(of_size.size)
+    );
+    table(of_size, *victim, found).column_says(&what, BESIDE)
+}
+
+fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
+    let of = |value: fn(&Turn) -> u64| figures(found, |turn| value(turn) as f64);
+    let nanoseconds = [
+        of(|turn| turn.alone.percentile(5_000)),
+        of(|turn| turn.alone.percentile(9_900)),
+        of(|turn| turn.alone.max()),
+        of(|turn| turn.beside.percentile(5_000)),
+        of(|turn| turn.beside.percentile(9_900)),
+        of(|turn| turn.beside.max()),
+        of(|turn| turn.munmap.as_nanos() as u64),
+    ];
+    let waited = figures(found, |turn| longer(&turn.beside, 2 * turn.alone.percentile(9_900)));
+    let rows = of_size.sides.iter().enumerate().map(|(side, which)| {
+        let mut cells: Vec<Cell> = nanoseconds
+            .iter()
+            .map(|figures| Cell::measured(Unit::Nanoseconds, figures[side].clone()))
+            .collect();
+        cells.push(Cell::measured(Unit::Share, waited[side].clone()));
+        Row { name: which.name(), cells }
+    });
+    let columns = [
+        "design",
+        "alone: median",
+        "99 %",
+        "longest",
+        "beside: median",
+        "99 %",
+        "longest",
+        "the munmap",
+        "time in long ones",
+    ];
+    let title = format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size));
+    Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
+}
+
+/// How many operations beside a munmap took how long.
+fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
+    // Powers of two near those of ten: buckets end at them.
+    const ENDS: [u32; 8] = [7, 10, 13, 17, 20, 23, 27, 63];
+    let mut columns = vec!["design".to_owned()];
+    let mut from = 0;
+    for end in ENDS {
+        let upto = Unit::Nanoseconds.text(((1u64 << end) - 1) as f64);
+        columns.push(if end == 63 { "longer".to_owned() } else { format!("to {upto}") });
+    }
+    let mut counts = Vec::new();
+    for end in ENDS {
+        let limits = from..=(1u64 << end) - 1;
+        counts.push(figures(found, |turn| {
+            turn.beside
+                .buckets()
+                .filter(|(most, _)| limits.contains(most))
+                .map(|(_, count)| count)
+                .sum::<u64>() as f64
+        }));
+        from = 1 << end;
+    }
+    let rows = of_size.sides.iter().enumerate().map(|(side, which)| {
+        let cells = counts.iter().map(|counts| Cell::measured(Unit::Count, counts[side].clone()));
+        Row { name: which.name(), cells: cells.collect() }
+    });
+    let title = format!("{}: operations by their time", victim.title());
+    Table { title, columns, rows: rows.collect() }
+}
+
+/// Which part of the time went into operations that took longer than a time. Of a hundred operations that
+/// wait for a moment and one that waits for all of the munmap, this says what matters to who waits.
+fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
+    let line = |(side, turns): (&Side, &Vec<Turn>)| {
+        let points = (5..=31).map(|power| {
+            let limit = 1u64 << power;
+            Point { x: limit as f64, y: Figure::of(turns.iter().map(|turn| longer(&turn.beside, limit))) }
+        });
+        Line { name: side.name(), points: points.collect() }
+    };
+    Plot {
+        title: format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size)),
+        x: Axis::logarithmic("time of an operation", Unit::Nanoseconds),
+        y: Axis::linear("time spent in longer ones", Unit::Share),
+        lines: of_size.sides.iter().zip(found).map(line).collect(),
+    }
+}
+
+/// Which part of the sum of all values is of those larger than `limit`; a value counts as much as the largest
+/// of its bucket.
+fn longer(times: &Histogram, limit: u64) -> f64 {
+    let sum = |from: u64| -> u64 {
+        times
+            .buckets()
+            .filter(|(most, _)| *most > from)
+            .map(|(most, count)| most.min(times.max()) * count)
+            .sum()
+    };
+    sum(limit) as f64 / sum(0).max(1) as f64
+}

@@ -1,0 +1,306 @@
+//! Step 4: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock
+//! that faults take.
+
+use super::{Experiment, published};
+use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
+use crate::host::{Area, thread_time};
+use crate::load::{ANON, GIB, HOST, PAGE, RW, Side, World, fault_in};
+use crate::measure::{Figure, figures, in_turns};
+use crate::unit::Unit;
+use crate::{memory, scale::Scale, steps::Steps};
+use freehold::fault::Access;
+use freehold::space::{FaultLock, Locking, MapFlags};
+use freehold_machine::Process;
+use std::cell;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// See the [module](self).
+pub struct PageFault;
+
+/// Which memory the threads fault in.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    /// Parts of one VMA.
+    OneVma,
+    /// A VMA of each thread's own.
+    VmaEach,
+}
+
+const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
+
+/// Faults a second: in a second of one thread's processor time, and of all threads together.
+struct Turn {
+    each: f64,
+    all: f64,
+}
+
+/// Pages that a thread faults in before they are unmapped.
+fn pages(scale: &Scale) -> u64 {
+    (scale.size(GIB, GIB / 8) / PAGE).max(1)
+}
+
+/// Of the host's: a part of that, so that it fits.
+fn host_pages(scale: &Scale) -> u64 {
+    pages(scale).min(1 << 15)
+}
+
+/// Threads as the machine allows, and as was published.
+fn threads(scale: &Scale) -> Vec<usize> {
+    let seed = published::PAGE_FAULT.iter().map(|seed| seed.0).filter(|threads| *threads <= scale.cpus);
+    let mut threads: Vec<usize> = scale.threads().into_iter().chain(seed).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads
+}
+
+/// Whether the host does it, too.
+fn host(scale: &Scale) -> bool {
+    scale.fits_host(host_pages(scale) * PAGE * scale.cpus as u64)
+}
+
+impl Experiment for PageFault {
+    fn name(&self) -> &'static str {
+        "page-fault"
+    }
+
+    fn title(&self) -> &'static str {
+        "threads that fault in memory side by side (step 4)"
+    }
+
+    fn memory(&self, scale: &Scale) -> u64 {
+        memory::of_phantom(pages(scale) * PAGE * scale.cpus as u64)
+    }
+
+    fn seconds(&self, scale: &Scale) -> f64 {
+        (WHERE.len() * threads(scale).len()) as f64 * scale.seconds(sides(scale))
+    }
+
+    fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
+        let world =
+            World::new(pages(scale) * PAGE * scale.cpus as u64 + GIB, scale.cpus, Default::default())?;
+        let designs = [FaultLock::MmapLock, FaultLock::VmaLock];
+        let processes = designs.map(|fault| world.process(Locking { fault, ..Locking::default() }));
+        let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
+        let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();
+        if host(scale) {
+            sides.push(Side::Host);
+        }
+        let mut all = Vec::new();
+        for (place, name) in WHERE {
+            for threads in threads(scale) {
+                let found = in_turns(scale.turns(), &mut sides, |side, turn| {
+                    let what = format!("{name}, {threads} threads, turn {}", turn + 1);
+                    steps.step(what, scale.turn.as_secs_f64(), || match side {
+                        Side::Design(process) => of_design(&world, process, place, threads, scale),
+                        Side::Host => of_host(place, threads, scale),
+                    })
+                })?;
+                all.push((
+                    place,
+                    threads,
+                    figures(&found, |turn| turn.each),
+                    figures(&found, |turn| turn.all),
+                ));
+            }
+        }
+        Ok(findings(&all))
+    }
+}
+
+fn sides(scale: &Scale) -> usize {
+    2 + usize::from(host(scale))
+}
+
+/// Lets all threads begin at once, again and again until a turn is over, and counts the time of their faults
+/// alone. `round` makes what they fault in, which ends when it is dropped; `fault` is one thread's part,
+/// which tells when it begins.
+fn rounds<M: Sync>(
+    threads: usize,
+    pages: u64,
+    turn: Duration,
+    mut round: impl FnMut() -> anyhow::Result<M>,
+    fault: impl Fn(&M, usize, &dyn Fn()) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<Turn> {
+    let (mut of_each, mut of_all, mut count) = (Duration::ZERO, Duration::ZERO, 0u64);
+    let turn_began = Instant::now();
+    while turn_began.elapsed() < turn || count == 0 {
+        let memory = round()?;
+        let ready = Barrier::new(threads);
+        let run = |thread| {
+            let began = cell::Cell::new((Instant::now(), Duration::ZERO));
+            fault(&memory, thread, &|| {
+                ready.wait();
+                began.set((Instant::now(), thread_time()));
+            })?;
+            let (wall, processor) = began.get();
+            anyhow::Ok((wall, Instant::now(), thread_time() - processor))
+        };
+        let times: anyhow::Result<Vec<_>> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+            let mine = run(0);
+            [mine]
+                .into_iter()
+                .chain(others.into_iter().map(|other| other.join().expect("a thread")))
+                .collect()
+        });
+        let times = times?;
+        of_each += times.iter().map(|(.., processor)| *processor).sum::<Duration>();
+        let (first, last) =
+            (times.iter().map(|times| times.0).min(), times.iter().map(|times| times.1).max());
+        of_all += last.zip(first).map_or(Duration::ZERO, |(last, first)| last - first);
+        count += 1;
+    }
+    let faults = (count * pages * threads as u64) as f64;
+    Ok(Turn { each: faults / of_each.as_secs_f64(), all: faults / of_all.as_secs_f64() })
+}
+
+fn of_design(
+    world: &World,
+    process: &Process,
+    place: Where,
+    threads: usize,
+    scale: &Scale,
+) -> anyhow::Result<Turn> {
+    let pages = pages(scale);
+    // Parts begin at tables of their own, as large areas do.
+    let distance = (pages * PAGE).next_multiple_of(GIB) + if place == Where::VmaEach { GIB } else { 0 };
+    let base = 1 << 40;
+    let round = || {
+        let flags = ANON | MapFlags::FIXED;
+        let whole = distance * threads as u64;
+        match place {
+            Where::OneVma => drop(process.mmap(base, whole, RW, flags, None, 0)?),
+            Where::VmaEach => {
+                for thread in 0..threads as u64 {
+                    process.mmap(base + thread * distance, pages * PAGE, RW, flags, None, 0)?;
+                }
+            }
+        }
+        Ok(Mapped { process, at: base, bytes: whole })
+    };
+    rounds(threads, pages, scale.turn, round, |mapped: &Mapped, thread, begin| {
+        let mut cpu = world.machine.cpu(thread);
+        cpu.run(process.mmu());
+        let at = mapped.at + thread as u64 * distance;
+        begin();
+        cpu.call(|| fault_in(process, at, pages, Access::WRITE))
+    })
+}
+
+/// Memory that is unmapped at the end.
+struct Mapped<'p> {
+    process: &'p Process,
+    at: u64,
+    bytes: u64,
+}
+
+impl Drop for Mapped<'_> {
+    fn drop(&mut self) {
+        self.process.munmap(self.at, self.bytes).expect("a whole VMA can be unmapped");
+    }
+}
+
+fn of_host(place: Where, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
+    let pages = host_pages(scale);
+    let areas = if place == Where::OneVma { 1 } else { threads };
+    let round = || {
+        let bytes = pages * PAGE * threads as u64 / areas as u64;
+        (0..areas).map(|_| Ok(Area::apart(bytes)?)).collect::<anyhow::Result<Vec<Area>>>()
+    };
+    rounds(threads, pages, scale.turn, round, |all: &Vec<Area>, thread, begin| {
+        let (area, first) = match place {
+            Where::OneVma => (&all[0], thread as u64 * pages),
+            Where::VmaEach => (&all[thread], 0),
+        };
+        begin();
+        (first..first + pages).for_each(|page| area.touch(page));
+        Ok(())
+    })
+}
+
+type Measured = (Where, usize, Vec<Figure>, Vec<Figure>);
+
+fn findings(all: &[Measured]) -> Findings {
+    let of = |place: Where| all.iter().filter(move |(at, ..)| *at == place);
+    let tables = WHERE.iter().map(|(place, name)| {
+        let each = of(*place)
+            .map(|(_, threads, each, _)| row(format!("faults/cpu-{threads}"), *threads, each, |seed| seed.1));
+        let every = of(*place).map(|(_, threads, _, every)| {
+            row(format!("faults/sec-{threads}"), *threads, every, |seed| seed.2)
+        });
+        let scaling = of(*place).filter(|(_, threads, ..)| *threads > 1).map(|(_, threads, _, every)| {
+            let one = of(*place).next().map(|(.., every)| every);
+            let ratio = |side: usize| {
+                Cell::measured(Unit::Times, one.and_then(|one| every.get(side)?.ratio(&one[side])))
+            };
+            let seed = |threads: usize| {
+                published::PAGE_FAULT.iter().find(|seed| seed.0 == threads).map(|seed| seed.2)
+            };
+            let published = |which: usize| {
+                let (many, one) = (seed(*threads), seed(1));
+                Cell::published(Unit::Times, many.zip(one).map(|(many, one)| many[which] / one[which]))
+            };
+            let cells =
+                vec![ratio(0), ratio(1), Cell::Nothing, ratio(2), published(0), published(1), Cell::Nothing];
+            Row { name: format!("{threads} threads / 1"), cells }
+        });
+        let columns = ["", "MmapLock", "VmaLock", "change", HOST, "step 4: before", "after", "change"];
+        Table {
+            title: format!("faults a second of one processor and of all, {name}"),
+            columns: columns.map(str::to_owned).into(),
+            rows: each.chain(every).chain(scaling).collect(),
+        }
+    });
+    let plots = WHERE.iter().map(|(place, name)| {
+        let lines = ["MmapLock", "VmaLock", HOST].iter().enumerate().map(|(side, design)| {
+            let points = of(*place).filter_map(|(_, threads, _, every)| {
+                Some(Point { x: *threads as f64, y: every.get(side)?.clone() })
+            });
+            Line { name: (*design).to_owned(), points: points.collect() }
+        });
+        Plot {
+            title: format!("Faults a second of all threads together, {name}"),
+            x: Axis::linear("threads", Unit::Count),
+            y: Axis::linear("faults", Unit::PerSecond),
+            lines: lines.collect(),
+        }
+    });
+    let tables: Vec<Table> = tables.collect();
+    let most = all.iter().map(|(_, threads, ..)| *threads).max().unwrap_or(0);
+    let found = tables.iter().zip(WHERE).filter_map(|(table, (_, place))| {
+        let what = format!("Faults a second of {most} threads together, {place}");
+        table.row_says(&what, &format!("faults/sec-{most}"), &["MmapLock", "VmaLock", HOST])
+    });
+    Findings {
+        experiment: PageFault.name(),
+        title: PageFault.title(),
+        found: found.collect(),
+        work: "Threads of one process write to every page of anonymous memory, each in its own part of one VMA or in a VMA of its own, at tables of its own; mapping and \
+               unmapping is not counted. faults/cpu: in a second of a thread's processor time; faults/sec: of all, from the first thread's beginning to the last one's end."
+            .to_owned(),
+        tables,
+        plots: plots.collect(),
+        notes: vec![
+            "Published: two sockets of E5-2690 v4, 56 processors; before and after are the VMA lock beside the VMA and in it as a count. The same contrast cannot be chosen \
+             here: the designs compared are the mmap lock and the VMA lock."
+                .to_owned(),
+            "Linux's fault begins with a trap and zeroes 4 KiB; the engine's column is the engine alone. Compare how they grow with threads.".to_owned(),
+        ],
+        seconds: 0.0,
+    }
+}
+
+fn row(name: String, threads: usize, figures: &[Figure], seed: fn(&published::PageFault) -> [f64; 2]) -> Row {
+    let published = published::PAGE_FAULT.iter().find(|seed| seed.0 == threads).map(seed);
+    let cells = vec![
+        Cell::measured(Unit::PerSecond, figures[0].clone()),
+        Cell::measured(Unit::PerSecond, figures[1].clone()),
+        Cell::measured(Unit::Change, figures[1].change(&figures[0])),
+        Cell::measured(Unit::PerSecond, figures.get(2).cloned()),
+        Cell::published(Unit::PerSecond, published.map(|[before, _]| before)),
+        Cell::published(Unit::PerSecond, published.map(|[_, after]| after)),
+        Cell::published(Unit::Change, published.map(|[before, after]| after / before - 1.0)),
+    ];
+    Row { name, cells }
+}

@@ -1,0 +1,155 @@
+//! One operation again and again by one thread: the engine's, and the host's.
+
+use crate::host::{self, Area};
+use crate::load::{ANON, PAGE, RW, map, populated, since};
+use crate::measure::Figure;
+use freehold::fault::Access;
+use freehold::space::Prot;
+use freehold_machine::Process;
+use std::time::Instant;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Single {
+    /// mmap and munmap of a page that nobody touches.
+    MapUnmap,
+    /// The same, and a write in between.
+    MapTouchUnmap,
+    /// mprotect of a page in the middle of a VMA, and back.
+    SplitMerge,
+    /// A write fault, per page.
+    Fault,
+    /// munmap of pages that are there, per page.
+    Unmap,
+    /// fork of a process, per page that is there.
+    Fork,
+}
+
+/// How often an operation is done in a turn.
+const TIMES: u64 = 10_000;
+/// Pages of the large areas.
+const PAGES: u64 = 1 << 15;
+
+impl Single {
+    /// All.
+    pub const ALL: [Single; 6] = [
+        Single::MapUnmap,
+        Single::MapTouchUnmap,
+        Single::SplitMerge,
+        Single::Fault,
+        Single::Unmap,
+        Single::Fork,
+    ];
+
+    /// As its row is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Single::MapUnmap => "mmap + munmap of a page",
+            Single::MapTouchUnmap => "mmap + write + munmap of a page",
+            Single::SplitMerge => "mprotect of a page and back (split + merge)",
+            Single::Fault => "write fault, per page",
+            Single::Unmap => "munmap of 128 MiB, per page",
+            Single::Fork => "fork with 128 MiB, per page",
+        }
+    }
+
+    /// Nanoseconds of one, in the engine.
+    pub fn of_engine(self, process: &Process) -> anyhow::Result<f64> {
+        match self {
+            Single::MapUnmap | Single::MapTouchUnmap => each(TIMES, || {
+                let at = process.mmap(0, PAGE, RW, ANON, None, 0)?;
+                if self == Single::MapTouchUnmap {
+                    process.space().handle_fault(at, Access::WRITE)?;
+                }
+                Ok(process.munmap(at, PAGE)?)
+            }),
+            Single::SplitMerge => {
+                let at = map(process, 6 * PAGE)?;
+                let nanoseconds = each(TIMES, || {
+                    process.mprotect(at + 2 * PAGE, PAGE, Prot::READ)?;
+                    Ok(process.mprotect(at + 2 * PAGE, PAGE, RW)?)
+                });
+                process.munmap(at, 6 * PAGE)?;
+                nanoseconds
+            }
+            Single::Fault => {
+                let at = map(process, PAGES * PAGE)?;
+                let mut page = 0;
+                let nanoseconds = each(PAGES, || {
+                    process.space().handle_fault(at + page * PAGE, Access::WRITE)?;
+                    page += 1;
+                    Ok(())
+                });
+                process.munmap(at, PAGES * PAGE)?;
+                nanoseconds
+            }
+            Single::Unmap => {
+                let at = populated(process, PAGES * PAGE)?;
+                let started = Instant::now();
+                process.munmap(at, PAGES * PAGE)?;
+                Ok(since(started) / PAGES as f64)
+            }
+            Single::Fork => {
+                let at = populated(process, PAGES * PAGE)?;
+                let started = Instant::now();
+                let child = process.fork()?;
+                let took = since(started);
+                drop(child);
+                process.munmap(at, PAGES * PAGE)?;
+                Ok(took / PAGES as f64)
+            }
+        }
+    }
+
+    /// Nanoseconds of one, on the host.
+    pub fn of_host(self) -> anyhow::Result<f64> {
+        match self {
+            Single::MapUnmap | Single::MapTouchUnmap => each(TIMES, || {
+                let area = Area::map(PAGE)?;
+                if self == Single::MapTouchUnmap {
+                    area.touch(0);
+                }
+                Ok(())
+            }),
+            Single::SplitMerge => {
+                let area = Area::apart(6 * PAGE)?;
+                each(TIMES, || {
+                    area.protect_and_back(2);
+                    Ok(())
+                })
+            }
+            Single::Fault => {
+                let area = Area::apart(PAGES * PAGE)?;
+                let mut page = 0;
+                each(PAGES, || {
+                    area.touch(page);
+                    page += 1;
+                    Ok(())
+                })
+            }
+            Single::Unmap => Ok(Area::populated(PAGES * PAGE)?.unmap().as_nanos() as f64 / PAGES as f64),
+            Single::Fork => {
+                // What the process has besides costs, too, and is taken off.
+                let without = forks()?;
+                let _area = Area::populated(PAGES * PAGE)?;
+                Ok((forks()? - without).max(0.0) / PAGES as f64)
+            }
+        }
+    }
+}
+
+/// The mean of so many, in nanoseconds.
+fn each(times: u64, mut operation: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+    let started = Instant::now();
+    for _ in 0..times {
+        operation()?;
+    }
+    Ok(since(started) / times as f64)
+}
+
+/// The host's fork, in nanoseconds: the median of a few.
+fn forks() -> anyhow::Result<f64> {
+    let times: Vec<f64> =
+        (0..7).map(|_| Ok(host::fork()?.as_nanos() as f64)).collect::<anyhow::Result<_>>()?;
+    Ok(Figure::of(times).median)
+}

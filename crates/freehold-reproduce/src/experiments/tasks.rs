@@ -1,0 +1,204 @@
+//! Tasks that share files, and what they do with them.
+
+use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
+use crate::scale::Scale;
+use freehold::engine::Config;
+use freehold::fault::Access;
+use freehold::rmap::{FileRmap, MigrateError};
+use freehold::space::{Locking, MapFlags, Prot};
+use freehold_machine::Process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const RX: Prot = Prot::READ.union(Prot::EXEC);
+/// Libraries of a program, and pages of each.
+const LIBRARIES: u64 = 4;
+const LIBRARY: u64 = 64;
+/// Pages of the data file that all map.
+const DATA: u64 = 256;
+/// The first ones, which all have, and which move.
+const MOVED: u64 = 16;
+/// Pages of a file that one thread has for itself.
+const SCRATCH: u64 = 16;
+/// Every so many jobs one walks over all who map the data.
+const WALK: u64 = 16;
+
+/// What the threads do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Jobs that fork a task, map, fault, truncate, unmap and exit.
+    AllTests,
+    /// Jobs of a task that map, write and truncate files.
+    Disk,
+    /// One thread moves pages that all tasks map; the others do the first's jobs.
+    Migration,
+}
+
+impl Load {
+    /// As the rows are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::AllTests => "alltests",
+            Load::Disk => "disk",
+            Load::Migration => "migration",
+        }
+    }
+}
+
+/// All tasks on an engine of one design.
+pub struct Tasks {
+    world: World,
+    /// Each with the address at which it maps the data.
+    tasks: Vec<(Process, u64)>,
+    data: Open,
+    scratch: Vec<Open>,
+    next: AtomicU64,
+}
+
+/// What a turn found.
+pub struct Turn {
+    /// Jobs a minute; or pages moved a second.
+    pub rate: f64,
+    /// Waits for the locks of files, in a second.
+    pub waits: f64,
+    /// All of these together, in nanoseconds.
+    pub waited: f64,
+}
+
+impl Tasks {
+    /// So many, each with libraries, a heap, and the data.
+    pub fn new(file_rmap: FileRmap, tasks: usize, threads: usize) -> anyhow::Result<Tasks> {
+        let config = Config { file_rmap, lock_stats: true, ..Config::default() };
+        let world = World::new(4 * GIB, threads.max(2), config)?;
+        let libraries: Vec<Open> =
+            (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
+        let data = world.file(DATA)?;
+        let task = |_| -> anyhow::Result<(Process, u64)> {
+            let process = world.process(Locking::default())?;
+            for library in &libraries {
+                let text = map(&process, library, LIBRARY, RX, MapFlags::PRIVATE)?;
+                fault_in(&process, text, 4, Access::EXEC)?;
+                map(&process, library, 2, RW, MapFlags::PRIVATE)?;
+            }
+            let heap = process.mmap(0, 64 * PAGE, RW, ANON, None, 0)?;
+            fault_in(&process, heap, 16, Access::WRITE)?;
+            let at = map(&process, &data, DATA, RW, MapFlags::SHARED)?;
+            // All of them map the pages that will be moved.
+            fault_in(&process, at, MOVED, Access::READ)?;
+            Ok((process, at))
+        };
+        let tasks: Vec<(Process, u64)> = (0..tasks).map(task).collect::<anyhow::Result<_>>()?;
+        let scratch = (0..threads.max(2)).map(|_| world.file(SCRATCH)).collect::<anyhow::Result<_>>()?;
+        Ok(Tasks { world, tasks, data, scratch, next: AtomicU64::new(0) })
+    }
+
+    /// All threads for a while.
+    pub fn turn(&mut self, load: Load, scale: &Scale) -> anyhow::Result<Turn> {
+        let before = self.world.engine.file_lock_stats().unwrap_or_default();
+        let threads = if load == Load::Migration { scale.cpus.max(2) } else { scale.cpus };
+        let (done, took) = self.world.for_a_while(threads, scale.turn, |thread, cpu, stop| {
+            cpu.call(|| match load {
+                Load::Migration if thread == 0 => self.migrate(stop),
+                // Only what the first thread does counts.
+                Load::Migration => self.jobs(thread, stop, Tasks::fork_and_map).map(|_| 0.0),
+                Load::AllTests => self.jobs(thread, stop, Tasks::fork_and_map),
+                Load::Disk => self.jobs(thread, stop, Tasks::write_and_truncate),
+            })
+        })?;
+        let mut during = self.world.engine.file_lock_stats().unwrap_or_default();
+        during.remove(&before);
+        let mut waited = during.read.waited.clone();
+        waited.merge(&during.write.waited);
+        let seconds = took.as_secs_f64();
+        let done = done.iter().sum::<f64>();
+        Ok(Turn {
+            rate: if load == Load::Migration { done } else { done * 60.0 / seconds },
+            waits: waited.count() as f64 / seconds,
+            waited: waited.sum() as f64 / seconds,
+        })
+    }
+
+    /// Jobs of one thread until it is told to stop; how many.
+    fn jobs(
+        &self,
+        thread: usize,
+        stop: &AtomicBool,
+        job: fn(&Tasks, u64, &Open) -> anyhow::Result<()>,
+    ) -> anyhow::Result<f64> {
+        let mut done = 0u64;
+        while !stop.load(Relaxed) {
+            job(self, self.next.fetch_add(1, Relaxed), &self.scratch[thread])?;
+            done += 1;
+        }
+        Ok(done as f64)
+    }
+
+    fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
+        let child = Process::of(self.task(number).fork()?);
+        let at = map(&child, &self.data, 32, RW, MapFlags::SHARED)?;
+        fault_in(&child, at, 16, Access::READ)?;
+        fault_in(&child, at, 4, Access::WRITE)?;
+        self.rewrite(&child, scratch)?;
+        self.walk(number)?;
+        Ok(child.munmap(at, 32 * PAGE)?)
+    }
+
+    fn write_and_truncate(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
+        let task = self.task(number);
+        self.rewrite(task, scratch)?;
+        let at = map(task, &self.data, 8, Prot::READ, MapFlags::SHARED)?;
+        fault_in(task, at, 8, Access::READ)?;
+        self.walk(number)?;
+        Ok(task.munmap(at, 8 * PAGE)?)
+    }
+
+    fn task(&self, number: u64) -> &Process {
+        &self.tasks[number as usize % self.tasks.len()].0
+    }
+
+    /// Writes half of a file, cuts it off, and makes it as long as before.
+    fn rewrite(&self, process: &Process, scratch: &Open) -> anyhow::Result<()> {
+        let at = map(process, scratch, SCRATCH, RW, MapFlags::SHARED)?;
+        fault_in(process, at, SCRATCH / 2, Access::WRITE)?;
+        scratch.mapping().truncate(0)?;
+        scratch.mapping().truncate(SCRATCH * PAGE)?;
+        Ok(process.munmap(at, SCRATCH * PAGE)?)
+    }
+
+    /// Now and then: a walk over all who map the data, for one of its last pages.
+    fn walk(&self, number: u64) -> anyhow::Result<()> {
+        if number.is_multiple_of(WALK) {
+            let page = DATA - 1 - number / WALK % 64;
+            self.data.mapping().punch(page * PAGE..(page + 1) * PAGE)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving.
+    /// Whoever maps a page that moves has to fault it in again, which all tasks do before the next round.
+    fn migrate(&self, stop: &AtomicBool) -> anyhow::Result<f64> {
+        let (mut moved, mut moving) = (0u64, Duration::ZERO);
+        while !stop.load(Relaxed) || moved == 0 {
+            for (task, at) in &self.tasks {
+                fault_in(task, *at, MOVED, Access::READ)?;
+            }
+            let (first, at) = &self.tasks[0];
+            let started = Instant::now();
+            for page in 0..MOVED {
+                let Some(frame) = first.frame_at(at + page * PAGE) else { continue };
+                match self.world.engine.migrate(frame) {
+                    Ok(_) => moved += 1,
+                    // A fault has it in hand, or has brought another.
+                    Err(MigrateError::Busy | MigrateError::NoPage) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            moving += started.elapsed();
+        }
+        Ok(moved as f64 / moving.as_secs_f64())
+    }
+}
+
+fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) -> anyhow::Result<u64> {
+    Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
+}

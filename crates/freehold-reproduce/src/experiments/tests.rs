@@ -1,0 +1,145 @@
+use super::*;
+use crate::findings::{Cell, Table};
+use crate::text;
+use std::time::Duration;
+
+/// Small enough for a test, the host's calls included.
+fn tiny() -> Scale {
+    Scale { turns: Some(2), turn: Duration::from_millis(3), at_most: 8 << 20, ..Scale::quick(2) }
+}
+
+fn find(name: &str) -> Option<&'static dyn Experiment> {
+    ALL.into_iter().find(|experiment| experiment.name() == name)
+}
+
+/// Runs an experiment, and checks what all have in common.
+fn run(name: &str) -> Findings {
+    run_at(name, &tiny())
+}
+
+fn run_at(name: &str, scale: &Scale) -> Findings {
+    let experiment = find(name).expect("it exists");
+    let steps = Steps::new(&[experiment], scale, true);
+    let found = experiment.run(scale, &steps).expect("it runs");
+    assert_eq!(found.experiment, name);
+    let promised = experiment.seconds(scale);
+    assert!((steps.done() - promised).abs() < promised / 20.0, "{name}: {} of {promised} s", steps.done());
+    assert!(experiment.memory(scale) > 0);
+    for table in &found.tables {
+        assert!(!table.rows.is_empty(), "{}: no rows", table.title);
+        for row in &table.rows {
+            assert_eq!(row.cells.len() + 1, table.columns.len(), "{}: {}", table.title, row.name);
+            for cell in &row.cells {
+                if let Cell::Measured { figure, .. } = cell {
+                    assert!(figure.median.is_finite(), "{}: {}: {figure:?}", table.title, row.name);
+                    assert!(figure.low <= figure.median && figure.median <= figure.high);
+                }
+            }
+        }
+    }
+    for plot in &found.plots {
+        assert!(plot.lines.iter().any(|line| !line.points.is_empty()), "{}: no lines", plot.title);
+    }
+    assert!(!found.notes.is_empty() && !found.work.is_empty());
+    for sentence in &found.found {
+        assert!(sentence.ends_with('.') && sentence.contains(": "), "{sentence}");
+    }
+    assert!(!found.found.is_empty(), "{name} says what it found");
+    for line in text::of(&found).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    found
+}
+
+fn table<'f>(found: &'f Findings, title: &str) -> &'f Table {
+    found
+        .tables
+        .iter()
+        .find(|table| table.title.contains(title))
+        .unwrap_or_else(|| panic!("no table of {title}"))
+}
+
+/// The median in a place of a table.
+fn median(table: &Table, row: &str, column: &str) -> f64 {
+    let index = table.columns.iter().position(|name| name == column).expect("a column");
+    let row = table.rows.iter().find(|found| found.name == row).expect("a row");
+    match &row.cells[index - 1] {
+        Cell::Measured { figure, .. } => figure.median,
+        other => panic!("{column} of {}: {other:?}", row.name),
+    }
+}
+
+#[test]
+fn munmap_hold() {
+    let found = run("munmap-hold");
+    assert_eq!(found.tables.len(), 6);
+    let (holds, read) = (table(&found, "all holds of a call"), table(&found, "for reading"));
+    for size in ["4 KiB", "1 MiB", "8 MiB"] {
+        for design in ["Exclusive", "Sectioned", "Released"] {
+            assert!(median(holds, size, design) > 0.0, "every munmap takes the lock");
+            assert_eq!(median(read, size, design), 0.0, "{design} does not downgrade");
+        }
+        assert!(median(read, size, "Downgraded") > 0.0);
+    }
+}
+
+#[test]
+fn munmap_stall() {
+    let found = run("munmap-stall");
+    assert_eq!((found.tables.len(), found.plots.len()), (6, 3), "one a victim");
+    for tables in found.tables.chunks(2) {
+        assert!(median(&tables[0], "Released", "the munmap") > 0.0);
+        assert!(median(&tables[0], "Linux (host), 8 MiB", "99 %") > 0.0);
+        let counts = &tables[1].columns[1..];
+        let operations: f64 = counts.iter().map(|column| median(&tables[1], "Released", column)).sum();
+        assert!(operations >= 1.0, "a victim does something");
+    }
+}
+
+#[test]
+fn fault_throughput() {
+    let found = run("fault-throughput");
+    for load in ["mmap-pread-seq", "mmap-pread-seq-mt", "mmap-xread-seq-mt", "mmap-file"] {
+        assert!(median(&found.tables[0], load, "Released") > 0.0);
+    }
+}
+
+#[test]
+fn i_mmap() {
+    let found = run("i-mmap");
+    assert!(median(table(&found, "alltests-like"), "alltests-100", "Shared") > 0.0);
+    assert!(median(table(&found, "disk-like"), "disk-300", "Exclusive") > 0.0);
+    assert!(median(table(&found, "pages migrated"), "migration-100", "Shared") > 0.0, "pages do move");
+}
+
+#[test]
+fn hugetlb() {
+    // Tables are shared by whole GiB.
+    let found = run_at("hugetlb", &Scale { at_most: 1 << 30, ..tiny() });
+    let apart = table(&found, "16 processes, apart");
+    assert!(median(apart, "faults a second", "VmaLock") > 0.0);
+    let shared = table(&found, "16 processes");
+    assert!(
+        median(shared, "page tables", "VmaLock") < median(apart, "page tables", "VmaLock"),
+        "tables are shared"
+    );
+}
+
+#[test]
+fn page_fault() {
+    let found = run("page-fault");
+    for place in ["one VMA", "a VMA each"] {
+        assert!(median(table(&found, place), "faults/sec-2", "VmaLock") > 0.0);
+        assert!(median(table(&found, place), "faults/sec-1", "Linux (host)") > 0.0);
+    }
+}
+
+#[test]
+fn mmap_churn() {
+    let found = run("mmap-churn");
+    for threads in ["1", "2"] {
+        assert!(median(table(&found, "areas mapped"), threads, "Released") > 0.0);
+        assert!(median(table(&found, "areas mapped"), threads, "Linux (host)") > 0.0);
+    }
+    assert!(median(table(&found, "by itself"), "fork with 128 MiB, per page", "Freehold") > 0.0);
+}

@@ -1,0 +1,120 @@
+//! Who does something else while a munmap runs.
+
+use crate::host::Area;
+use crate::load::{ANON, PAGE, RW, map};
+use freehold::fault::Access;
+use freehold::space::Arguments;
+use freehold_machine::Process;
+use std::fs;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// An operation, and how long it took.
+pub type Operation = Box<dyn FnMut() -> anyhow::Result<Duration> + Send>;
+
+/// Pages that are faulted in, one a time, before they are given back.
+const PAGES: u64 = 1 << 14;
+
+/// Who is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// What ps does: read cmdline and maps.
+    Reader,
+    /// A fault in another VMA.
+    Fault,
+    /// mmap and munmap of a page elsewhere.
+    Churn,
+}
+
+impl Victim {
+    /// All.
+    pub const ALL: [Victim; 3] = [Victim::Reader, Victim::Fault, Victim::Churn];
+
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Victim::Reader => "reader",
+            Victim::Fault => "fault",
+            Victim::Churn => "mmap + munmap",
+        }
+    }
+
+    /// In a line.
+    pub fn title(self) -> &'static str {
+        match self {
+            Victim::Reader => "A reader of cmdline and maps",
+            Victim::Fault => "A fault in another VMA",
+            Victim::Churn => "mmap + munmap of a page elsewhere",
+        }
+    }
+
+    /// Its operation in a process of the engine.
+    pub fn on(self, process: &Process) -> anyhow::Result<Operation> {
+        let process = process.clone();
+        Ok(match self {
+            Victim::Reader => {
+                let args = map(&process, PAGE)?;
+                process.space().handle_fault(args, Access::WRITE)?;
+                process.set_arguments(&Arguments { args: args..args + 64, env: args + 64..args + 128 })?;
+                let (mut cmdline, mut maps) = ([0; 64], String::new());
+                Box::new(move || {
+                    maps.clear();
+                    let started = Instant::now();
+                    process.read_cmdline(0, &mut cmdline)?;
+                    process.write_maps(&mut maps)?;
+                    Ok(started.elapsed())
+                })
+            }
+            Victim::Fault => {
+                let at = map(&process, PAGES * PAGE)?;
+                let mut page = 0;
+                Box::new(move || {
+                    if page == PAGES {
+                        process.madvise(at, PAGES * PAGE, freehold::space::Advice::DontNeed)?;
+                        page = 0;
+                    }
+                    let started = Instant::now();
+                    process.space().handle_fault(at + page * PAGE, Access::WRITE)?;
+                    page += 1;
+                    Ok(started.elapsed())
+                })
+            }
+            Victim::Churn => Box::new(move || {
+                let started = Instant::now();
+                let at = process.mmap(0, PAGE, RW, ANON, None, 0)?;
+                process.munmap(at, PAGE)?;
+                Ok(started.elapsed())
+            }),
+        })
+    }
+
+    /// Its operation on the host, in this process.
+    pub fn on_host(self) -> anyhow::Result<Operation> {
+        Ok(match self {
+            Victim::Reader => Box::new(|| {
+                let started = Instant::now();
+                black_box((fs::read("/proc/self/cmdline")?, fs::read("/proc/self/maps")?));
+                Ok(started.elapsed())
+            }),
+            Victim::Fault => {
+                let area = Area::apart(PAGES * PAGE)?;
+                let mut page = 0;
+                Box::new(move || {
+                    if page == PAGES {
+                        area.discard();
+                        page = 0;
+                    }
+                    let started = Instant::now();
+                    area.touch(page);
+                    page += 1;
+                    Ok(started.elapsed())
+                })
+            }
+            Victim::Churn => Box::new(move || {
+                let started = Instant::now();
+                drop(Area::map(PAGE)?);
+                Ok(started.elapsed())
+            }),
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! On which machine it was.
+
+use freehold_replay::units;
+use serde::Serialize;
+use std::fs;
+
+/// What a reader of figures has to know of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    /// As the processor calls itself.
+    pub processor: String,
+    /// Processors that the program may use.
+    pub cpus: usize,
+    /// In bytes.
+    pub memory: u64,
+    /// The kernel's name and version.
+    pub kernel: String,
+}
+
+impl Facts {
+    /// Of the machine that this runs on; what cannot be read is `unknown`, or 0.
+    pub fn here() -> Facts {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let unknown = || "unknown".to_owned();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let kilobytes = memory.and_then(|text| text.trim_end_matches("kB").trim().parse::<u64>().ok());
+        Facts {
+            processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(unknown),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: kilobytes.unwrap_or(0) * 1024,
+            kernel: match read("/proc/sys/kernel/osrelease").trim() {
+                "" => unknown(),
+                release => format!("Linux {release}"),
+            },
+        }
+    }
+
+    /// In a line.
+    pub fn text(&self) -> String {
+        let cpus = units::counted(self.cpus as u64, "processor");
+        format!("{cpus} ({}), {} of memory, {}", self.processor, units::bytes(self.memory), self.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_says_what_it_is() {
+        let here = Facts::here();
+        assert!(here.cpus >= 1 && here.memory > 0 && here.kernel.starts_with("Linux "), "{here:?}");
+        let facts =
+            Facts { processor: "EPYC".to_owned(), cpus: 2, memory: 23 << 30, kernel: "Linux 6.1".to_owned() };
+        assert_eq!(facts.text(), "2 processors (EPYC), 23 GiB of memory, Linux 6.1");
+    }
+}

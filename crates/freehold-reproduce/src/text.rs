@@ -1,0 +1,131 @@
+//! Findings as text: for a terminal, and as Markdown for documents.
+
+use super::Report;
+use super::findings::{Cell, Findings, Table};
+use super::measure::Figure;
+use super::unit::Unit;
+use freehold_replay::table::{Layout, wrapped};
+use freehold_replay::units;
+
+/// What a cell says: the median, and half of what lies between the turns' extremes; of a change, and where
+/// they lie far apart, both extremes.
+pub fn cell(cell: &Cell) -> String {
+    match parts(cell) {
+        (value, None) => value,
+        (value, Some(spread)) => format!("{value} {spread}"),
+    }
+}
+
+/// The value of a cell, and its spread.
+pub fn parts(cell: &Cell) -> (String, Option<String>) {
+    match cell {
+        Cell::Nothing => ("-".to_owned(), None),
+        Cell::Published { unit, value } => (unit.text(*value), None),
+        Cell::Measured { unit, figure } => (unit.text(figure.median), spread(*unit, figure)),
+    }
+}
+
+fn spread(unit: Unit, figure: &Figure) -> Option<String> {
+    let part = figure.spread()?;
+    Some(match unit {
+        Unit::Change => format!("[{:+.1}, {:+.1}]", figure.low * 100.0, figure.high * 100.0),
+        // What varies so much has no width around its middle.
+        _ if part > 1.0 => format!("[{}, {}]", unit.text(figure.low), unit.text(figure.high)),
+        _ => format!("±{:.0} %", part * 100.0),
+    })
+}
+
+/// Headings that say something only behind the one before.
+const BELONGS: [&str; 6] = ["change", "after", "99 %", "longest", "all together", "VMA lock"];
+
+/// An experiment's findings for a terminal.
+pub fn of(found: &Findings) -> String {
+    let mut text = wrapped("", &format!("{}: {}", found.experiment, found.title));
+    text.push('\n');
+    for sentence in &found.found {
+        text.push_str(&wrapped("  ", sentence));
+    }
+    text.push('\n');
+    text.push_str(&wrapped("  ", &found.work));
+    for table in found.tables.iter().map(Table::shown) {
+        text.push_str(&format!("\n  {}\n", table.title));
+        let cells = |table: &Table| -> Vec<Vec<String>> {
+            let head = table.columns.clone();
+            let rows = table
+                .rows
+                .iter()
+                .map(|row| [row.name.clone()].into_iter().chain(row.cells.iter().map(cell)).collect());
+            [head].into_iter().chain(rows).collect()
+        };
+        let layout = Layout { indent: 4, gap: 2, left: 1 };
+        let parts = layout.parts(cells(&table), |heading| BELONGS.contains(&heading));
+        let parts: Vec<String> = parts.into_iter().map(|rows| layout.text(rows)).collect();
+        text.push_str(&parts.join("\n"));
+    }
+    text.push('\n');
+    for note in &found.notes {
+        text.push_str(&wrapped("  ", note));
+    }
+    text.push_str(&format!("  ({})\n\n", units::duration(std::time::Duration::from_secs_f64(found.seconds))));
+    text
+}
+
+/// All of a run as a Markdown document.
+pub fn markdown(report: &Report) -> String {
+    let mut text = format!(
+        "# Results\n\nWritten by `{}`; not edited by hand. Freehold {}, {}.\n\n{}\n",
+        report.command,
+        report.version,
+        report.machine.text(),
+        how(report)
+    );
+    for missing in report.missing() {
+        text.push_str(&format!("\n**{missing}.**\n"));
+    }
+    for found in &report.experiments {
+        text.push_str(&format!("\n## {}\n\n", found.experiment));
+        for sentence in &found.found {
+            text.push_str(&format!("- {sentence}\n"));
+        }
+        text.push_str(&format!("\n{}: {}\n", found.title, found.work));
+        for table in found.tables.iter().map(Table::shown) {
+            text.push_str(&format!("\n**{}**\n\n", table.title));
+            text.push_str(&line(table.columns.iter().map(String::as_str)));
+            text.push_str(&line(table.columns.iter().map(|_| "---")));
+            for row in &table.rows {
+                let cells: Vec<String> = row.cells.iter().map(cell).collect();
+                text.push_str(&line([row.name.as_str()].into_iter().chain(cells.iter().map(String::as_str))));
+            }
+        }
+        text.push('\n');
+        for note in &found.notes {
+            text.push_str(&format!("- {note}\n"));
+        }
+    }
+    text
+}
+
+fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+    let cells: Vec<&str> = cells.collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// What the figures are.
+pub fn how(report: &Report) -> String {
+    let sizes = match (report.quick, report.at_most) {
+        (true, _) => "Small sizes".to_owned(),
+        (false, None) => "The published sizes".to_owned(),
+        (false, Some(bytes)) => format!("The published sizes up to {}", units::bytes(bytes)),
+    };
+    format!(
+        "{sizes}, on {}; {} in all. Each figure is the median of some turns, in each of which every design did its work once; what follows it (\u{b1}) is half the distance between \
+         the smallest and the largest turn, or both of these in brackets. A change is computed within each turn, and its median given, so it need not be that of the medians beside it. \
+         Columns that begin with a step's number are what was published with it, on its machine.",
+        units::counted(report.cpus as u64, "processor"),
+        units::duration(std::time::Duration::from_secs_f64(report.seconds)),
+    )
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

@@ -1,0 +1,65 @@
+use super::*;
+use crate::findings::Row;
+use crate::machine::Facts;
+
+fn found() -> Findings {
+    let turns = |turns: [f64; 3]| Figure::of(turns);
+    let cells = vec![
+        Cell::measured(Unit::Nanoseconds, turns([900.0, 1000.0, 1100.0])),
+        Cell::measured(Unit::Change, turns([-0.01, 0.05, 0.02])),
+        Cell::published(Unit::PerSecond, 554_894.0),
+        Cell::Nothing,
+    ];
+    let columns = ["size", "Exclusive", "change", "step 0: before", "after"].map(str::to_owned).into();
+    Findings {
+        experiment: "munmap-hold",
+        title: "munmap of populated memory",
+        found: vec!["The longest hold of 80 GiB: Exclusive 1 us.".to_owned()],
+        work: "One thread unmaps.".to_owned(),
+        tables: vec![Table {
+            title: "time of the call".to_owned(),
+            columns,
+            rows: vec![Row { name: "80 GiB".to_owned(), cells }],
+        }],
+        plots: Vec::new(),
+        notes: vec!["Machines differ.".to_owned()],
+        seconds: 1.5,
+    }
+}
+
+#[test]
+fn text_has_the_tables_and_what_to_keep_in_mind() {
+    insta::assert_snapshot!("terminal", of(&found()));
+}
+
+#[test]
+fn a_document_says_how_it_was_made() {
+    let report = Report {
+        version: "0.1.0",
+        machine: Facts {
+            processor: "EPYC".to_owned(),
+            cpus: 2,
+            memory: 23 << 30,
+            kernel: "Linux 6.1".to_owned(),
+        },
+        command: "freehold reproduce --markdown docs/results.md".to_owned(),
+        quick: false,
+        at_most: None,
+        cpus: 2,
+        failed: Vec::new(),
+        interrupted: None,
+        experiments: vec![found()],
+        seconds: 61.0,
+    };
+    insta::assert_snapshot!("document", markdown(&report));
+    let page = crate::page::html(&report).expect("a page");
+    for words in [
+        "<code>munmap-hold</code>",
+        "<small>±10 %</small>",
+        "class=\"published\">554,894",
+        "Machines differ.",
+    ] {
+        assert!(page.contains(words), "{words} is missing in {page}");
+    }
+    assert!(!page.contains("http"), "a page that needs no other");
+}
