@@ -1,8 +1,8 @@
 //! What was published with Linux's steps, measured here, every design of a step side by side in one run.
 //!
 //! A [`Plan`] has some of the [`experiments()`]; running it gives a [`Report`]. An experiment does its work
-//! in turns (`measure`): each turn every side once, so that whatever mood the machine is in meets all of them.
-//! What it has found is data ([`Findings`]), which `text` writes for terminals and documents, `page` for
+//! in turns (`measure`): each turn every side once, so that whatever mood the machine is in meets all of
+//! them. What it has found is data ([`Findings`]), which `text` writes for terminals and documents, `page` for
 //! browsers.
 #![deny(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! Which addresses are mapped, and as what: as much of an address space as a picture needs.
+//! What is drawn of an address space: ranges of one kind of memory, each since a time.
 
 use super::kind::Memory;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A range that was one kind of memory for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Block {
     pub memory: Memory,
 }
 
-/// The ranges mapped now.
+/// The ranges there are now.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     /// By start; disjoint.
@@ -29,35 +30,18 @@ struct Piece {
 }
 
 impl Coverage {
-    /// What lies at `address`.
-    pub fn at(&self, address: u64) -> Option<Memory> {
-        let (_, piece) = self.pieces.range(..=address).next_back()?;
-        (address < piece.end).then_some(piece.memory)
-    }
-
-    /// Start and memory of the next piece above `address`.
-    pub fn above(&self, address: u64) -> Option<(u64, Memory)> {
-        let (start, piece) = self.pieces.range(address..).next()?;
-        Some((*start, piece.memory))
-    }
-
-    /// The piece that begins at `start`.
-    pub fn beginning_at(&self, start: u64) -> Option<(u64, Memory)> {
-        self.pieces.get(&start).map(|piece| (piece.end, piece.memory))
-    }
-
     /// The same ranges, begun `now`: what fork gives to a child.
     pub fn forked(&self, now: u64) -> Coverage {
         let pieces = self.pieces.iter().map(|(start, piece)| (*start, Piece { since: now, ..*piece }));
         Coverage { pieces: pieces.collect() }
     }
 
-    /// Gives each part of the range what `becomes` makes of it; what ends is told to `over`.
-    pub fn change(
+    /// In all of the range is `memory` from now on; what ends is told to `over`.
+    pub fn set(
         &mut self,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
+        memory: Option<Memory>,
         now: u64,
-        becomes: impl Fn(Option<Memory>) -> Option<Memory>,
         over: &mut dyn FnMut(Block),
     ) {
         if start >= end {
@@ -71,8 +55,7 @@ impl Coverage {
         }
         let mut at = start;
         for (from, piece) in old {
-            self.fill(at, from, now, becomes(None));
-            let memory = becomes(Some(piece.memory));
+            self.fill(at, from, now, memory);
             if memory == Some(piece.memory) {
                 self.put(from, piece);
             } else {
@@ -81,7 +64,7 @@ impl Coverage {
             }
             at = piece.end;
         }
-        self.fill(at, end, now, becomes(None));
+        self.fill(at, end, now, memory);
         self.join(end);
     }
 

@@ -1,6 +1,6 @@
 //! Kinds of memory and how each is shown.
 
-use freehold_trace::Area;
+use freehold_trace::plan::{Purpose, Vma};
 
 /// What memory is, as far as the picture tells kinds apart; also the order of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,35 +89,16 @@ impl Memory {
         if self.reserved { Kind::Reserved } else { self.kind }
     }
 
-    /// What a snapshot's VMA is.
-    pub fn of(area: &Area) -> Memory {
-        let kind = match area.name.as_str() {
-            "[heap]" => Kind::Heap,
-            "[stack]" => Kind::Stack,
-            _ if area.shared => Kind::SharedFile,
-            name if name == "/dev/zero" || name.starts_with("[anon") => Kind::Anonymous,
-            name if name.starts_with('[') => Kind::Special,
-            "" => Kind::Anonymous,
-            _ => Kind::PrivateFile,
+    /// What a VMA is.
+    pub fn of(vma: &Vma) -> Memory {
+        let kind = match vma.purpose {
+            Purpose::Heap => Kind::Heap,
+            Purpose::Stack => Kind::Stack,
+            _ if vma.shared => Kind::SharedFile,
+            Purpose::Special => Kind::Special,
+            Purpose::Any if vma.file => Kind::PrivateFile,
+            Purpose::Any => Kind::Anonymous,
         };
-        Memory { kind, reserved: area.prot == 0 }
-    }
-
-    /// What mmap makes.
-    pub fn mapped(prot: u64, flags: u64) -> Memory {
-        const SHARED: u64 = 1;
-        const ANONYMOUS: u64 = 0x20;
-        const GROWS_DOWN: u64 = 0x100;
-        const STACK: u64 = 0x2_0000;
-        let kind = if flags & SHARED != 0 {
-            Kind::SharedFile
-        } else if flags & ANONYMOUS == 0 {
-            Kind::PrivateFile
-        } else if flags & (GROWS_DOWN | STACK) != 0 {
-            Kind::Stack
-        } else {
-            Kind::Anonymous
-        };
-        Memory { kind, reserved: prot & 7 == 0 }
+        Memory { kind, reserved: vma.prot == 0 }
     }
 }

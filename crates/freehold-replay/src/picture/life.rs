@@ -1,17 +1,17 @@
 //! A recording's life: address spaces, what was mapped in each, and the faults.
 
 use super::coverage::{Block, Coverage};
-use super::kind::{Kind, Memory};
+use super::kind::Memory;
+use freehold_trace::plan::Vmas;
 use freehold_trace::{Call, CallName, Event, Kind as Happened, Returned, Snapshot, Why};
 use std::collections::HashMap;
+use std::ops::Range;
 
 const PAGE: u64 = 4096;
 /// `CLONE_VM`.
 const SHARES_SPACE: u64 = 0x100;
 /// Index of no address space.
 const NONE: usize = usize::MAX;
-/// How far below a stack a fault makes it grow.
-const STACK_REACH: u64 = 8 << 20;
 /// Above this lies what the kernel shows of itself.
 const USER_END: u64 = 1 << 47;
 
@@ -41,10 +41,11 @@ pub(super) struct Space {
     pub blocks: Vec<Block>,
     /// Time and page.
     pub faults: Vec<(u64, u64)>,
+    vmas: Vmas,
+    /// What of these is drawn now, and since when.
     coverage: Coverage,
     /// Processes that live in it.
     users: u32,
-    brk: Option<u64>,
 }
 
 /// A process.
@@ -81,7 +82,7 @@ impl Life {
             }
             Happened::Exec { .. } => {
                 let process = self.process_of(event.task, now);
-                self.begin(process, Coverage::default(), now);
+                self.begin(process, Default::default(), now);
                 self.listed(process, snapshot, now);
             }
             Happened::Exit { last } => {
@@ -122,7 +123,7 @@ impl Life {
     fn space_of(&mut self, task: u32, now: u64) -> Option<&mut Space> {
         let process = self.process_of(task, now);
         if self.processes[process].space == NONE && !self.processes[process].ended {
-            self.begin(process, Coverage::default(), now);
+            self.begin(process, Default::default(), now);
         }
         self.spaces.get_mut(self.processes[process].space)
     }
@@ -137,13 +138,14 @@ impl Life {
     }
 
     /// The process gets an address space of its own and leaves the one it has.
-    fn begin(&mut self, process: usize, coverage: Coverage, now: u64) {
+    fn begin(&mut self, process: usize, (vmas, coverage): (Vmas, Coverage), now: u64) {
         self.leave(process, now);
-        let space = self.spaces.len();
-        let (blocks, faults, brk) = (Vec::new(), Vec::new(), None);
-        self.spaces.push(Space { from: now, to: now, blocks, faults, coverage, users: 1, brk });
-        self.processes[process].space = space;
-        self.processes[process].own.push(space);
+        let (blocks, faults) = (Vec::new(), Vec::new());
+        let mut space = Space { from: now, to: now, blocks, faults, vmas, coverage, users: 1 };
+        space.keep_mapped(now);
+        self.processes[process].space = self.spaces.len();
+        self.processes[process].own.push(self.spaces.len());
+        self.spaces.push(space);
     }
 
     fn leave(&mut self, process: usize, now: u64) {
@@ -179,12 +181,10 @@ impl Life {
                 self.processes[index].space = space;
             }
             Some(copied) => {
-                let (coverage, brk) = (copied.coverage.forked(now), copied.brk);
-                self.begin(index, coverage, now);
-                let own = self.processes[index].space;
-                self.spaces[own].brk = brk;
+                let copy = (copied.vmas.fork(), copied.coverage.forked(now));
+                self.begin(index, copy, now);
             }
-            None => self.begin(index, Coverage::default(), now),
+            None => self.begin(index, Default::default(), now),
         }
     }
 
@@ -195,13 +195,8 @@ impl Life {
             return;
         }
         space.faults.push((now, address / PAGE));
-        if space.coverage.at(address).is_none()
-            && let Some((start, memory)) = space.coverage.above(address)
-            && memory.kind == Kind::Stack
-            && start - address <= STACK_REACH
-        {
-            space.set((address / PAGE * PAGE, start), Some(memory), now);
-        }
+        let grown = space.vmas.touch(address);
+        space.follow(grown, now);
     }
 
     /// The kernel's own list replaces what was followed so far.
@@ -213,102 +208,55 @@ impl Life {
         if snapshot.why == Why::Exec || name.is_empty() {
             name.clone_from(&snapshot.comm);
         }
-        let mut at = 0;
-        for area in snapshot.areas.iter().filter(|area| area.end <= USER_END) {
-            space.set((at, area.start), None, now);
-            let memory = Memory::of(area);
-            // A thread's stack has no name there.
-            let becomes = |old: Option<Memory>| match old {
-                Some(Memory { kind: Kind::Stack, .. }) if memory.kind == Kind::Anonymous => {
-                    Some(Memory { kind: Kind::Stack, ..memory })
-                }
-                _ => Some(memory),
-            };
-            space.change((area.start, area.end), becomes, now);
-            at = area.end;
-        }
-        space.set((at, USER_END), None, now);
+        space.vmas.show(snapshot);
+        space.follow(0..USER_END, now);
     }
 
     fn call(&mut self, task: u32, call: &Call, now: u64) {
-        let Returned::Value(value) = call.returned else { return };
-        if call.name == CallName::Shmget {
+        if let (CallName::Shmget, Returned::Value(value)) = (call.name, call.returned) {
             let known = self.segments.entry(value).or_default();
             *known = call.args[1].max(*known);
         }
         let segment = self.segments.get(&call.args[0]).copied().unwrap_or(PAGE);
         if let Some(space) = self.space_of(task, now) {
-            space.call(call, value, segment, now);
+            let changed = space.vmas.call(call, segment);
+            changed.into_iter().for_each(|range| space.follow(range, now));
         }
     }
 }
 
 impl Space {
-    /// A call that returned `value`; an attached System V segment has `segment` bytes.
-    fn call(&mut self, call: &Call, value: u64, segment: u64, now: u64) {
-        let [first, second, third, fourth, ..] = call.args;
-        match call.name {
-            CallName::Mmap => self.set(pages(value, second), Some(Memory::mapped(third, fourth)), now),
-            CallName::Munmap => self.set(pages(first, second), None, now),
-            CallName::Mremap => self.mremap(first, second, third, fourth, value, now),
-            CallName::Mprotect | CallName::PkeyMprotect => {
-                let reserved = third & 7 == 0;
-                let becomes = |old: Option<Memory>| old.map(|old| Memory { reserved, ..old });
-                self.change(pages(first, second), becomes, now);
-            }
-            CallName::Brk => self.brk(value, now),
-            CallName::Shmat => {
-                let memory = Memory { kind: Kind::SharedFile, reserved: false };
-                self.set(pages(value, segment), Some(memory), now);
-            }
-            CallName::Shmdt => {
-                if let Some((end, _)) = self.coverage.beginning_at(first) {
-                    self.set((first, end), None, now);
-                }
-            }
-            _ => {}
+    /// The VMAs may be others in `range`.
+    fn follow(&mut self, range: Range<u64>, now: u64) {
+        let range = range.start.min(USER_END)..range.end.min(USER_END);
+        let mut at = range.start;
+        let vmas: Vec<_> = self.vmas.within(&range).collect();
+        for vma in vmas {
+            let (start, end) = (vma.range.start.max(at), vma.range.end.min(range.end));
+            self.set(at..start, None, now);
+            self.set(start..end, Some(Memory::of(&vma)), now);
+            at = end.max(at);
         }
+        self.set(at..range.end, None, now);
     }
 
-    fn change(&mut self, range: (u64, u64), becomes: impl Fn(Option<Memory>) -> Option<Memory>, now: u64) {
+    /// What is drawn and not mapped goes: a child need not have all that its parent has.
+    fn keep_mapped(&mut self, now: u64) {
+        let mut at = 0;
+        let mapped: Vec<_> = self.vmas.within(&(0..USER_END)).map(|vma| vma.range).collect();
+        for range in mapped {
+            self.set(at..range.start, None, now);
+            at = range.end;
+        }
+        self.set(at..USER_END, None, now);
+    }
+
+    fn set(&mut self, range: Range<u64>, memory: Option<Memory>, now: u64) {
         let blocks = &mut self.blocks;
-        self.coverage.change(range, now, becomes, &mut |block| {
+        self.coverage.set(range, memory, now, &mut |block| {
             if block.to > block.from {
                 blocks.push(block);
             }
         });
     }
-
-    fn set(&mut self, range: (u64, u64), memory: Option<Memory>, now: u64) {
-        self.change(range, |_| memory, now);
-    }
-
-    fn brk(&mut self, to: u64, now: u64) {
-        let to = to.min(USER_END).next_multiple_of(PAGE);
-        let from = *self.brk.get_or_insert(to);
-        if to > from {
-            self.set((from, to), Some(Memory { kind: Kind::Heap, reserved: false }), now);
-        } else {
-            self.set((to, from), None, now);
-        }
-        self.brk = Some(to);
-    }
-
-    fn mremap(&mut self, from: u64, len: u64, new_len: u64, flags: u64, to: u64, now: u64) {
-        const DONT_UNMAP: u64 = 4;
-        let memory = self.coverage.at(from);
-        let (old, new) = (pages(from, len), pages(to, new_len));
-        if flags & DONT_UNMAP == 0 && from != to {
-            self.set(old, None, now);
-        } else if new_len < len {
-            self.set((new.1, old.1), None, now);
-        }
-        self.set(new, memory, now);
-    }
-}
-
-/// The range of whole pages; an end beyond all addresses is the last of them.
-fn pages(start: u64, bytes: u64) -> (u64, u64) {
-    let end = start.saturating_add(bytes).min(USER_END).next_multiple_of(PAGE);
-    (start / PAGE * PAGE, end)
 }

@@ -1,7 +1,7 @@
 //! A recording's life as a picture: addresses over time, one lane per process.
 //!
-//! It is drawn from the recording alone, not from the replay, with a simple map of what is mapped; VMAs that
-//! touch and are of one kind look like one.
+//! It is drawn from the recording alone, not from the replay. What calls do to VMAs the plan's model says
+//! ([`freehold_trace::plan::Vmas`]); those that touch and are of one kind look like one.
 
 mod coverage;
 mod draw;

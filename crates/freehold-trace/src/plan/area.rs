@@ -59,12 +59,28 @@ pub(crate) mod flag {
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
 
+/// What a VMA is for, as far as the call that made it or the kernel's list says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// Anything.
+    #[default]
+    Any,
+    /// The heap of brk.
+    Heap,
+    /// A stack: it grows downwards, or was mapped to be one.
+    Stack,
+    /// Something of the kernel's own.
+    Special,
+}
+
 /// One VMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
     pub(crate) end: u64,
     pub(crate) prot: u8,
     pub(crate) shared: bool,
+    /// It decides nothing, not even what merges.
+    pub(crate) purpose: Purpose,
     /// What is mapped, by its name's number.
     pub(crate) file: Option<u32>,
     /// How that was opened, and by which open, where known.
@@ -87,6 +103,46 @@ pub(crate) struct Area {
 }
 
 impl Area {
+    /// Private anonymous memory that nobody has written yet.
+    pub(crate) fn anonymous(range: Range<u64>, prot: u8, flags: u32, last: Stamp) -> Area {
+        Area {
+            end: range.end,
+            prot,
+            shared: false,
+            purpose: Purpose::Any,
+            file: None,
+            access: None,
+            offset: range.start,
+            flags,
+            tag: 0,
+            userfaultfd: None,
+            family: 0,
+            alone: true,
+            family_by: Stamp::START,
+            last,
+        }
+    }
+
+    /// What the kernel's list shows, which maps `file`.
+    pub(crate) fn shown(shown: &crate::Area, file: Option<u32>) -> Area {
+        let purpose = match shown.name.as_str() {
+            "[heap]" => Purpose::Heap,
+            "[stack]" => Purpose::Stack,
+            name if name.starts_with('[') && !name.starts_with("[anon") => Purpose::Special,
+            _ => Purpose::Any,
+        };
+        let flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
+        // Where smaps was not read, or does not say.
+        let told = match shown.name.starts_with("/SYSV") {
+            true => flag::SEGMENT,
+            false if purpose == Purpose::Stack => flag::GROWSDOWN,
+            false => 0,
+        };
+        let anonymous = Area::anonymous(shown.start..shown.end, shown.prot, flags | told, Stamp::START);
+        let offset = if file.is_some() { shown.offset } else { shown.start };
+        Area { shared: shown.shared, purpose, file, offset, ..anonymous }
+    }
+
     /// The part from `at` on, of an area that starts at `start`.
     fn from(&self, start: u64, at: u64) -> Area {
         Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }

@@ -1,6 +1,6 @@
 //! What a system call does to the plan's model of an address space, and how far it reaches.
 
-use super::area::{Area, Areas, PAGE, flag, page_of, whole_pages};
+use super::area::{Area, Areas, PAGE, Purpose, flag, page_of, whole_pages};
 use super::descriptors::Access;
 use super::order::{Order, Stamp};
 use super::told::Told;
@@ -239,10 +239,10 @@ impl Space {
         set(&mut bits, flags & MAP_STACK != 0, flag::NOHUGEPAGE);
         set(&mut bits, flags & MAP_SYNC != 0, flag::SYNC);
         set(&mut bits, doing.zeroes && flags & MAP_ANONYMOUS == 0 && !shared, flag::ZEROES);
+        let stack = !shared && flags & MAP_ANONYMOUS != 0 && flags & (MAP_GROWSDOWN | MAP_STACK) != 0;
         let area = Area {
-            end: range.end,
-            prot: prot as u8 & 7,
             shared,
+            purpose: if stack { Purpose::Stack } else { Purpose::Any },
             file: if anonymous { None } else { doing.file },
             access: if anonymous { None } else { doing.access },
             offset: match (anonymous, flags & MAP_ANONYMOUS != 0) {
@@ -250,13 +250,7 @@ impl Space {
                 (false, true) => 0,
                 (false, false) => offset,
             },
-            flags: bits,
-            tag: 0,
-            userfaultfd: None,
-            family: 0,
-            alone: true,
-            family_by: Stamp::START,
-            last: doing.stamp,
+            ..Area::anonymous(range.clone(), prot as u8 & 7, bits, doing.stamp)
         };
         self.areas.insert(at, area);
         let populates = flags & MAP_POPULATE != 0 && flags & MAP_NONBLOCK == 0;
@@ -278,7 +272,8 @@ impl Space {
             CallName::PkeyMprotect if args[3] as i64 >= 0 => Some(args[3]),
             _ => None,
         };
-        self.areas.change(&range, false, doing.stamp, |area| {
+        // Where Linux met no hole, one here is memory of which nothing is known.
+        self.areas.change(&range, !failed(doing.call), doing.stamp, |area| {
             area.prot = prot as u8 & 7;
             if prot & PROT_WRITE != 0 {
                 if !area.shared && area.flags & flag::NORESERVE == 0 {
@@ -308,21 +303,8 @@ impl Space {
         if !grows {
             return self.areas.unmap(&range);
         }
-        let area = Area {
-            end: range.end,
-            prot: 3,
-            shared: false,
-            file: None,
-            access: None,
-            offset: range.start,
-            flags: flag::ACCOUNT | self.future,
-            tag: 0,
-            userfaultfd: None,
-            family: 0,
-            alone: true,
-            family_by: Stamp::START,
-            last: doing.stamp,
-        };
+        let flags = flag::ACCOUNT | self.future;
+        let area = Area { purpose: Purpose::Heap, ..Area::anonymous(range.clone(), 3, flags, doing.stamp) };
         self.areas.insert(range.start, area);
     }
 
@@ -420,21 +402,9 @@ impl Space {
         if range.is_empty() {
             return;
         }
-        let area = Area {
-            end: range.end,
-            prot: if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 },
-            shared: true,
-            file: doing.file,
-            access: None,
-            offset: 0,
-            flags: flag::SEGMENT,
-            tag: 0,
-            userfaultfd: None,
-            family: 0,
-            alone: true,
-            family_by: Stamp::START,
-            last: doing.stamp,
-        };
+        let prot = if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 };
+        let attached = Area::anonymous(range.clone(), prot, flag::SEGMENT, doing.stamp);
+        let area = Area { shared: true, file: doing.file, offset: 0, ..attached };
         self.areas.insert(range.start, area);
     }
 

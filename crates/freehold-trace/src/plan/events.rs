@@ -136,29 +136,14 @@ impl Planner {
     fn show(&mut self, space: &mut Space, snapshot: &Snapshot) {
         for shown in &snapshot.areas {
             let file = self.file_of(&shown.name);
-            let mut flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
+            let mut area = Area::shown(shown, file);
             if !shown.shared && self.is_zeroes(file) {
-                flags |= flag::ZEROES;
+                area.flags |= flag::ZEROES;
             }
-            let written = shown.sizes.is_some_and(|sizes| sizes[6] > 0) && !shown.shared;
-            if written {
+            if shown.sizes.is_some_and(|sizes| sizes[6] > 0) && !shown.shared {
                 self.families = self.families.wrapping_add(1).max(1);
+                area.family = self.families;
             }
-            let area = Area {
-                end: shown.end,
-                prot: shown.prot,
-                shared: shown.shared,
-                file,
-                access: None,
-                offset: if file.is_some() { shown.offset } else { shown.start },
-                flags,
-                tag: 0,
-                userfaultfd: None,
-                family: if written { self.families } else { 0 },
-                alone: true,
-                family_by: Stamp::START,
-                last: Stamp::START,
-            };
             // Who is like this from the start has inherited it.
             space.future |= area.flags & flag::MERGEABLE;
             space.areas.put(shown.start, area);

@@ -43,13 +43,16 @@ mod syscall;
 mod told;
 mod touch;
 mod unknown;
+mod vmas;
 
 #[cfg(test)]
 mod tests;
 
+pub use area::Purpose;
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
+pub use vmas::{Vma, Vmas};
 
 use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;

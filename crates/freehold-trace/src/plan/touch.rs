@@ -6,7 +6,7 @@ use super::order::{CHUNK, Stamp};
 use std::ops::Range;
 
 /// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
-const STACK_LIMIT: u64 = 8 << 20;
+pub(super) const STACK_LIMIT: u64 = 8 << 20;
 /// Bytes before a fault's page, and behind it, in which pages of a file may come with it.
 const AROUND: u64 = 15 * PAGE;
 /// Free bytes that stay below a stack.
@@ -136,7 +136,7 @@ impl Space {
         (grows && clear).then_some(page..start)
     }
 
-    fn grow_stack(&mut self, grown: &Range<u64>, stamp: Stamp) {
+    pub(super) fn grow_stack(&mut self, grown: &Range<u64>, stamp: Stamp) {
         let Some((start, mut stack)) = self.areas.take(grown.end) else { return };
         stack.offset = stack.offset.wrapping_sub(start - grown.start);
         stack.last = stamp;
