@@ -4,6 +4,7 @@ use freehold::{
     rmap::FileRmap,
     space::{FaultLock, HugetlbLock, Locking, Unmap},
 };
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
@@ -23,6 +24,17 @@ pub struct Design {
 impl From<Locking> for Design {
     fn from(space: Locking) -> Self {
         Design { space, ..Design::default() }
+    }
+}
+
+/// By the names of its parts, but that of huge pages.
+impl Serialize for Design {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut parts = to.serialize_struct("Design", 3)?;
+        parts.serialize_field("unmap", &unmap_name(self.space.unmap))?;
+        parts.serialize_field("fault", fault_name(self.space.fault))?;
+        parts.serialize_field("file_rmap", file_rmap_name(self.file_rmap))?;
+        parts.end()
     }
 }
 

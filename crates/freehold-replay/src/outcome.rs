@@ -1,6 +1,8 @@
-//! What a replay found: the numbers and differences that a report shows.
+//! What a replay found: the numbers and differences that a report shows. Serialised, as the report for
+//! programs has them: times in nanoseconds, a key that is a time ends in its unit.
 
 use crate::locking::Design;
+use serde::{Serialize, Serializer};
 use std::time::Duration;
 
 /// The outcome of replaying one recording once.
@@ -90,7 +92,7 @@ pub struct Tally {
 }
 
 /// One answer that was not Linux's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Difference {
     /// Line of the recording.
     pub line: u32,
@@ -107,7 +109,7 @@ pub struct Difference {
 }
 
 /// Which lock served the faults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rungs {
     /// The VMA's lock alone.
     pub vma_lock: u64,
@@ -127,7 +129,7 @@ pub struct Beside {
 }
 
 /// A distribution of nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spread {
     /// How many.
     pub count: u64,
@@ -140,15 +142,17 @@ pub struct Spread {
 }
 
 /// The time that one kind of call took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KindTime {
     /// The call, or `fault`, `fork`, `exec`, `exit`.
     pub name: String,
     /// How many.
     pub count: u64,
     /// All of them together, here.
+    #[serde(rename = "ns", serialize_with = "nanoseconds")]
     pub freehold: Duration,
     /// On the recorded machine, where the recording says so.
+    #[serde(flatten, serialize_with = "of_linux")]
     pub linux: Option<LinuxTime>,
 }
 
@@ -162,12 +166,31 @@ pub struct LinuxTime {
 }
 
 /// Flushes of translations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlushCount {
     /// Flushes the engine asked for.
+    #[serde(rename = "all")]
     pub freehold: u64,
     /// Of these, such that had to reach another CPU.
     pub remote: u64,
-    /// Interrupts on the recorded machine, where the recording counts them.
+    /// Interrupts on the recorded machine, where the recording counts them. Serialised with what else is
+    /// known of that machine.
+    #[serde(skip)]
     pub linux: Option<u64>,
+}
+
+/// A time in nanoseconds.
+pub(crate) fn nanoseconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Both keys, null where the recording does not say.
+fn of_linux<S: Serializer>(time: &Option<LinuxTime>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Keys {
+        linux_ns: Option<u64>,
+        linux_count: Option<u64>,
+    }
+    let linux_ns = time.map(|time| u64::try_from(time.all.as_nanos()).unwrap_or(u64::MAX));
+    Keys { linux_ns, linux_count: time.map(|time| time.count) }.serialize(to)
 }

@@ -1,7 +1,7 @@
 //! The same for programs. Times are in nanoseconds; a key ends in its unit.
 
-use crate::locking;
-use crate::outcome::{Beside, Difference, KindTime, Outcome, Spread, Tally};
+use crate::locking::Design;
+use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ struct Document<'a> {
     unusable: &'a [Unusable],
 }
 
+/// An outcome under the keys of this document, with what it has in parts where a key is not made of one.
 #[derive(Serialize)]
 struct Recording<'a> {
     name: &'a str,
@@ -51,21 +52,24 @@ struct Recording<'a> {
     not_checked: u64,
     placements: u64,
     placements_as_linux: u64,
-    exclusive_hold_ns: Times,
-    mmap_lock_wait_ns: Times,
-    wall_ns: u64,
-    differences: Vec<Different<'a>>,
+    exclusive_hold_ns: Spread,
+    mmap_lock_wait_ns: Spread,
+    #[serde(serialize_with = "nanoseconds")]
+    wall_ns: Duration,
+    differences: &'a [Difference],
     difference_count: u64,
     locking: Design,
     cpus: usize,
     backed: bool,
     seed: u64,
-    recorded_ns: u64,
-    checking_ns: u64,
+    #[serde(serialize_with = "nanoseconds")]
+    recorded_ns: Duration,
+    #[serde(serialize_with = "nanoseconds")]
+    checking_ns: Duration,
     planned: Planned,
     rungs: Rungs,
-    tlb_flushes: Flushes,
-    kinds: Vec<KindOfCall<'a>>,
+    tlb_flushes: FlushCount,
+    kinds: &'a [KindTime],
     set_aside: Vec<SetAside<'a>>,
     unread_lines: u64,
     unread: &'a [String],
@@ -84,58 +88,11 @@ struct BeyondCalls {
     file_vmas_as_linux: Option<u64>,
 }
 
-/// A distribution of nanoseconds.
-#[derive(Serialize)]
-struct Times {
-    count: u64,
-    p50: u64,
-    p99: u64,
-    max: u64,
-}
-
-#[derive(Serialize)]
-struct Different<'a> {
-    line: u32,
-    task: u32,
-    what: &'a str,
-    linux: &'a str,
-    freehold: &'a str,
-    maps: &'a [String],
-}
-
-#[derive(Serialize)]
-struct Design {
-    unmap: String,
-    fault: &'static str,
-    file_rmap: &'static str,
-}
-
 #[derive(Serialize)]
 struct Planned {
     events: u64,
-    ns: u64,
-}
-
-#[derive(Serialize)]
-struct Rungs {
-    vma_lock: u64,
-    mmap_lock: u64,
-    already_there: u64,
-}
-
-#[derive(Serialize)]
-struct Flushes {
-    all: u64,
-    remote: u64,
-}
-
-#[derive(Serialize)]
-struct KindOfCall<'a> {
-    name: &'a str,
-    count: u64,
-    ns: u64,
-    linux_ns: Option<u64>,
-    linux_count: Option<u64>,
+    #[serde(serialize_with = "nanoseconds")]
+    ns: Duration,
 }
 
 #[derive(Serialize)]
@@ -147,59 +104,76 @@ struct SetAside<'a> {
 /// What the recording says of the machine it was made on; null where it says nothing.
 #[derive(Serialize)]
 struct Linux {
-    exclusive_hold_ns: Option<Times>,
-    mmap_lock_wait_ns: Option<Times>,
+    exclusive_hold_ns: Option<Spread>,
+    mmap_lock_wait_ns: Option<Spread>,
     tlb_flush_interrupts: Option<u64>,
 }
 
 impl<'a> Recording<'a> {
     fn of(outcome: &'a Outcome) -> Self {
-        let Tally { all: calls, as_linux: calls_as_linux } = outcome.calls;
-        let Beside { freehold: held, linux: linux_held } = outcome.exclusive_hold;
-        let Beside { freehold: waited, linux: linux_waited } = outcome.mmap_lock_wait;
-        Recording {
-            name: &outcome.name,
+        // Every field has to have its key here.
+        let Outcome {
+            name,
+            calls_only: _,
+            design,
+            cpus,
+            backed,
+            seed,
             calls,
-            calls_as_linux,
+            faults: _,
+            snapshots: _,
+            file_vmas: _,
+            placed,
+            differences,
+            difference_count,
+            unread,
+            unread_lines,
+            cut_off,
+            set_aside,
+            rungs,
+            exclusive_hold,
+            mmap_lock_wait,
+            kinds,
+            flushes,
+            wall,
+            checking,
+            recorded,
+            planned: (events, planning),
+        } = outcome;
+        Recording {
+            name,
+            calls: calls.all,
+            calls_as_linux: calls.as_linux,
             beyond_calls: BeyondCalls::of(outcome),
             not_checked: outcome.not_checked(),
-            placements: outcome.placed.all,
-            placements_as_linux: outcome.placed.as_linux,
-            exclusive_hold_ns: Times::of(held),
-            mmap_lock_wait_ns: Times::of(waited),
-            wall_ns: nanoseconds(outcome.wall),
-            differences: outcome.differences.iter().map(Different::of).collect(),
-            difference_count: outcome.difference_count,
-            locking: Design {
-                unmap: locking::unmap_name(outcome.design.space.unmap),
-                fault: locking::fault_name(outcome.design.space.fault),
-                file_rmap: locking::file_rmap_name(outcome.design.file_rmap),
-            },
-            cpus: outcome.cpus,
-            backed: outcome.backed,
-            seed: outcome.seed,
-            recorded_ns: nanoseconds(outcome.recorded),
-            checking_ns: nanoseconds(outcome.checking),
-            planned: Planned { events: outcome.planned.0, ns: nanoseconds(outcome.planned.1) },
-            rungs: Rungs {
-                vma_lock: outcome.rungs.vma_lock,
-                mmap_lock: outcome.rungs.mmap_lock,
-                already_there: outcome.rungs.already_there,
-            },
-            tlb_flushes: Flushes { all: outcome.flushes.freehold, remote: outcome.flushes.remote },
-            kinds: outcome.kinds.iter().map(KindOfCall::of).collect(),
-            set_aside: outcome
-                .set_aside
+            placements: placed.all,
+            placements_as_linux: placed.as_linux,
+            exclusive_hold_ns: exclusive_hold.freehold,
+            mmap_lock_wait_ns: mmap_lock_wait.freehold,
+            wall_ns: *wall,
+            differences,
+            difference_count: *difference_count,
+            locking: *design,
+            cpus: *cpus,
+            backed: *backed,
+            seed: *seed,
+            recorded_ns: *recorded,
+            checking_ns: *checking,
+            planned: Planned { events: *events, ns: *planning },
+            rungs: *rungs,
+            tlb_flushes: *flushes,
+            kinds,
+            set_aside: set_aside
                 .iter()
                 .map(|(reason, events)| SetAside { reason, events: *events })
                 .collect(),
-            unread_lines: outcome.unread,
-            unread: &outcome.unread_lines,
-            cut_off: outcome.cut_off.as_deref(),
+            unread_lines: *unread,
+            unread: unread_lines,
+            cut_off: cut_off.as_deref(),
             linux: Linux {
-                exclusive_hold_ns: linux_held.map(Times::of),
-                mmap_lock_wait_ns: linux_waited.map(Times::of),
-                tlb_flush_interrupts: outcome.flushes.linux,
+                exclusive_hold_ns: exclusive_hold.linux,
+                mmap_lock_wait_ns: mmap_lock_wait.linux,
+                tlb_flush_interrupts: flushes.linux,
             },
         }
     }
@@ -220,35 +194,4 @@ impl BeyondCalls {
             file_vmas_as_linux: Some(file_vmas.as_linux),
         }
     }
-}
-
-impl Times {
-    fn of(spread: Spread) -> Self {
-        let Spread { count, p50, p99, max } = spread;
-        Times { count, p50, p99, max }
-    }
-}
-
-impl<'a> Different<'a> {
-    fn of(difference: &'a Difference) -> Self {
-        let Difference { line, task, what, linux, freehold, maps } = difference;
-        Different { line: *line, task: *task, what, linux, freehold, maps }
-    }
-}
-
-impl<'a> KindOfCall<'a> {
-    fn of(kind: &'a KindTime) -> Self {
-        let KindTime { name, count, freehold, linux } = kind;
-        KindOfCall {
-            name,
-            count: *count,
-            ns: nanoseconds(*freehold),
-            linux_ns: linux.map(|linux| nanoseconds(linux.all)),
-            linux_count: linux.map(|linux| linux.count),
-        }
-    }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
