@@ -1,6 +1,7 @@
 //! `freehold record`, as far as this machine allows it: with the kernel's tracing, else with strace, else a
 //! clear word.
 
+mod mounts;
 mod structures;
 
 use assert_cmd::Command;

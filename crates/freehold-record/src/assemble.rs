@@ -1,5 +1,6 @@
 //! Puts events together from what the kernel reported of their beginnings and ends.
 
+use super::mounts::Device;
 use super::op::Op;
 use super::raw::{Mapped, Raw, What};
 use freehold_trace::operation::{fcntl, prctl, uffdio};
@@ -16,6 +17,8 @@ const CLONE_THREAD: u64 = 0x1_0000;
 pub struct File {
     /// Its path when it was mapped.
     pub path: String,
+    /// What it lies on.
+    pub device: Device,
     /// When it was first mapped; 0 until that is known.
     pub first: u64,
 }
@@ -270,7 +273,8 @@ impl<'a> Assembler<'a> {
         let next = self.files.len() as u32 + 1;
         let number = *self.files.entry((*inode, path.clone())).or_insert(next);
         if number == next {
-            self.made.files.push(File { path: path.clone(), first: u64::MAX });
+            let device = (inode.0, inode.1);
+            self.made.files.push(File { path: path.clone(), device, first: u64::MAX });
         }
         Some(number)
     }

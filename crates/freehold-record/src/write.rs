@@ -178,9 +178,9 @@ impl Written {
         settings.iter().try_for_each(|(name, value)| out.machine(name, value))?;
         for op in ops {
             while let Some(index) = order.next_if(|index| files[*index].first <= op.time) {
-                let path = &files[index].path;
+                let Mapped { path, device, .. } = &files[index];
                 let size = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len());
-                let (huge, tmpfs) = (huge_pages(path), mounts.tmpfs(path));
+                let (huge, tmpfs) = (huge_pages(path), mounts.of_file(*device, path));
                 let path = renamed(path, rename);
                 out.file(&FileInfo { id: index as u32 + 1, size, huge, tmpfs, path })?;
             }

@@ -1,0 +1,60 @@
+//! What is mounted where a recorded program maps files.
+
+use super::{is_by_the_kernel, record, replay, text_of};
+use rustix::fs::ftruncate;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+/// How the program hears of the folder.
+const FOLDER: &str = "FREEHOLD_MOUNT";
+const BYTES: usize = 4 << 20;
+
+#[test]
+#[ignore = "a program that others record"]
+fn a_file_of_a_mount() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let path = Path::new(&folder).join("mapped");
+    let file = File::options().read(true).write(true).create_new(true).open(path).expect("made");
+    ftruncate(&file, BYTES as u64).expect("longer");
+    #[expect(unsafe_code, reason = "memory of its own")]
+    // SAFETY: the kernel chooses the place, and the file is as long as the mapping.
+    unsafe {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let at = mmap(std::ptr::null_mut(), BYTES, both, MapFlags::SHARED, &file, 0).expect("mapped");
+        at.cast::<u8>().add(BYTES / 8).write_volatile(1);
+    }
+}
+
+/// Only the program's own mount namespace has the mount. Its files have huge pages, on Linux and in the
+/// replay.
+#[test]
+fn a_tmpfs_with_huge_pages() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("mounted");
+    std::fs::create_dir(&place).expect("made");
+    let (place, own) = (place.display(), std::env::current_exe().expect("there"));
+    for (option, huge) in
+        [("huge=always", "always"), ("huge=within_size", "within_size"), ("size=8m", "never")]
+    {
+        let mount = format!("mount -t tmpfs -o {option} t {place}");
+        let tried = Command::new("unshare").args(["-m", "sh", "-c", &mount]).output();
+        if !tried.is_ok_and(|tried| tried.status.success()) {
+            return;
+        }
+        let program = "--exact mounts::a_file_of_a_mount --ignored --test-threads=1";
+        let script = format!("{mount} && {FOLDER}={place} exec {} {program}", own.display());
+        let command = ["unshare", "-m", "sh", "-c", &script];
+        let (output, Some(made)) = record(&folder, &["--force"], &command) else { return };
+        if !is_by_the_kernel(&made) {
+            return;
+        }
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = text_of(&made);
+        let file = text.lines().find(|line| line.starts_with("# file ") && line.ends_with("mounted/mapped"));
+        let id = file.and_then(|line| line.split(' ').nth(2)).expect("the file");
+        assert!(text.contains(&format!("\n# tmpfs {id} {huge}\n")), "{huge}: {file:?}");
+        replay(&folder, &made);
+    }
+}
