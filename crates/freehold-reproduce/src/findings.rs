@@ -9,21 +9,21 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
     /// As it is named on the command line.
-    pub experiment: &'static str,
+    pub(crate) experiment: &'static str,
     /// What it is about, in a line.
-    pub title: &'static str,
+    pub(crate) title: &'static str,
     /// What was found, in a sentence each; the figures are medians.
-    pub found: Vec<String>,
+    pub(crate) found: Vec<String>,
     /// What was done, and at which size.
-    pub work: String,
+    pub(crate) work: String,
     /// Figures, in the shape of what was published.
-    pub tables: Vec<Table>,
+    pub(crate) tables: Vec<Table>,
     /// The same, drawn.
-    pub plots: Vec<Plot>,
+    pub(crate) plots: Vec<Plot>,
     /// What to keep in mind: where it differs from what was published, and from the host.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// How long it took, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 /// Rows of cells under a heading each.

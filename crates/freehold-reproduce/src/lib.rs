@@ -37,25 +37,25 @@ use work::{End, Work};
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Of the program.
-    pub version: &'static str,
+    pub(crate) version: &'static str,
     /// Where it ran.
-    pub machine: Facts,
+    pub(crate) machine: Facts,
     /// How it was called, for who wants to do the same.
-    pub command: String,
+    pub(crate) command: String,
     /// At the small sizes.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// No mapping was larger, in bytes; as large as those published without.
-    pub at_most: Option<u64>,
+    pub(crate) at_most: Option<u64>,
     /// Processors that were used, if there were as many.
-    pub cpus: usize,
+    pub(crate) cpus: usize,
     /// What each experiment has found.
-    pub experiments: Vec<Findings>,
+    pub(crate) experiments: Vec<Findings>,
     /// What could not be done, and why.
     pub failed: Vec<String>,
     /// What ended it before all was done; none where nothing did.
     pub interrupted: Option<Interrupted>,
     /// How long it took, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 /// An end before all was done.
@@ -64,7 +64,7 @@ pub struct Interrupted {
     /// By this signal.
     pub signal: i32,
     /// Experiments that were begun and not finished, or not begun.
-    pub unfinished: Vec<&'static str>,
+    pub(crate) unfinished: Vec<&'static str>,
 }
 
 impl Report {

@@ -16,11 +16,10 @@ mod strips;
 mod style;
 mod svg;
 
-pub use draw::draw;
-pub use life::Life;
-
 use crate::source::Source;
+use draw::draw;
 use freehold_trace::{Kind, ReadError};
+use life::Life;
 
 /// The picture of a recording.
 ///
