@@ -2,8 +2,8 @@
 //!
 //! A [`Plan`] has some of the [`experiments()`]; running it gives a [`Report`]. An experiment does its work
 //! in turns (`measure`): each turn every side once, so that whatever mood the machine is in meets all of
-//! them. What it has found is data ([`Findings`]), which `text` writes for terminals and documents, `page` for
-//! browsers.
+//! them. What it has found is data ([`Findings`]), which `text` writes for terminals and documents, `page`
+//! for browsers.
 #![deny(unsafe_code)]
 
 mod draw;
