@@ -50,12 +50,13 @@ macro_rules! const_unless_loom {
 }
 pub use const_unless_loom;
 
-/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that what is
-/// freed is free at once, and who still uses it is found out.
+/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that memory is
+/// free at once when it is released, and a later use of it is found.
 pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
-/// How often who finds the lock taken looks again before it queues: about as long as going to sleep and being
-/// woken takes, and several times as long as most writers hold the lock. The checkers queue at once.
+/// How often a task that finds the lock taken looks again before it queues. That takes about as long as going
+/// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
+/// once.
 pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
 /// How often a waiter looks again before it goes to sleep.
 pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 64 };
@@ -64,8 +65,7 @@ pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Wake-ups in vain after which a waiting writer keeps new writers out.
 pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
 /// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
-/// of what there is room for, because readers from the slots, of whom there are as many as CPUs, are added
-/// regardless.
+/// of what there is room for, because readers from the slots, at most one for each CPU, are added regardless.
 pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
 
 /// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads

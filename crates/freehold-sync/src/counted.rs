@@ -1,8 +1,8 @@
 //! A shared pointer whose allocation may fail, which the standard `Arc` on stable Rust may not.
 //!
-//! Both counts have the size of an address, so there are more numbers than references that lie in memory:
-//! whoever gets near the end has forgotten references, which can never be given back. From half of the range
-//! on a count stays up, and the object is never freed. References that are counted from zero up
+//! Both counts have the size of an address, so there are more numbers than references that lie in memory. A
+//! count near the end has references that were forgotten, which can never be given back. From half of the
+//! range on a count stays up, and the object is never freed. References that are counted from zero up
 //! ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
@@ -146,7 +146,7 @@ impl<T: Shared> Counted<T> {
 
 impl<T: Shared> Clone for Counted<T> {
     fn clone(&self) -> Self {
-        // Whoever clones already holds a reference, so the count cannot reach zero beside it.
+        // The caller already holds a reference, so the count cannot reach zero meanwhile.
         add(&self.inner().refs);
         Counted { inner: self.inner }
     }

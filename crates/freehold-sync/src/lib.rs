@@ -1,6 +1,6 @@
 #![no_std]
 #![deny(unsafe_code)]
-//! Who may touch what, and who waits: the lock words of an address space.
+//! The lock words of an address space: which task may touch what, and which one waits.
 //!
 //! The crate knows nothing of memory. It gives the layers above it words to lock with, an order to lock in,
 //! and the one door through which they see atomics and the embedding kernel.
@@ -18,9 +18,9 @@
 //! | [`Host`] | what the embedding kernel supplies: waiting, CPU numbers, time, grace periods | |
 //! | [`atomic`] | the atomics; everything that is shared goes through them | |
 //!
-//! Each module begins with its protocol: what is promised, the states of every word and who may leave them,
-//! and which release pairs with which acquire. They are checked by loom (`tests/loom_*.rs`) under the orders
-//! that the memory model allows, not only those of the processor at hand.
+//! Each module begins with its protocol: what is promised, the states of every word and the tasks that may
+//! leave them, and which release pairs with which acquire. They are checked by loom (`tests/loom_*.rs`) under
+//! the orders that the memory model allows, not only those of the processor at hand.
 //!
 //! # Three locks on a fault's way
 //!

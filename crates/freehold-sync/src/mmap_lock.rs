@@ -8,19 +8,19 @@
 //! | odd | one writer holds it | +1 by that writer, before it releases or downgrades |
 //!
 //! Only the writer writes it. It has two uses. A VMA is write-locked while its own number equals this one, so
-//! the writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And who read it even, and
-//! reads the same value again afterwards, knows that nothing guarded by the lock changed in between
+//! the writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And a reader that finds it
+//! even, and the same again afterwards, knows that nothing guarded by the lock changed in between
 //! ([`MmapLock::speculate`]).
 //!
-//! # Who pairs with whom
+//! # Which access pairs with which
 //!
 //! - Leaving: the writer stores the even number with release, after all its changes and before the step on
-//!   the lock; `seq` and `speculate` load with acquire. Who sees the even number sees the changes. So does
-//!   who sees the odd number of the next writer, a reader of a VMA that was not locked again: that store is a
-//!   release too.
+//!   the lock; `seq` and `speculate` load with acquire. A load that sees the even number sees the changes. So
+//!   does a load that sees the odd number of the next writer (by a reader of a VMA that was not locked
+//!   again): that store is a release too.
 //! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores
-//!   at least; who speculates reads those, then an acquire fence, then the number ([`Speculation::valid`]).
-//!   Who saw a change sees the odd number or a later one.
+//!   at least. A speculating reader loads those, then has an acquire fence, then loads the number
+//!   ([`Speculation::valid`]). If it saw a change, it sees the odd number or a later one.
 //!
 //! The number has 32 bits and wraps. A speculation over 2^31 write sections could be taken for valid; a VMA
 //! that was not write-locked for as long can look locked, which costs a reader the slow path and nothing
@@ -109,8 +109,8 @@ impl<'a> WriteSection<'a> {
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
-        // Release: pairs with the acquire in `seq`; who sees this number sees the changes of all sections
-        // before, too.
+        // Release: pairs with the acquire in `seq`. A load that sees this number also sees the changes of all
+        // sections before.
         seq.store(even.wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `Speculation::valid`: see "entering".
         fence(Ordering::Release);

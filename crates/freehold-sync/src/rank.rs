@@ -1,11 +1,11 @@
 //! The order of the locks, and the checker that holds everyone to it.
 //!
 //! A task may *wait* for a lock only if every lock it holds comes earlier in [`Rank`]. Trying needs no order,
-//! since whoever does not wait cannot close a circle of waiters; what was got by trying counts as held from
-//! then on. So a task with a VMA read lock may try the mmap lock but not wait for it, and one that may not be
-//! blocked anyway (a VMA read lock under the mmap lock held for reading) is not checked either. A lock for
-//! which tasks sleep is not released under a spin lock, since its next holder may have to be woken;
-//! [`released_quietly`] is for who does that later.
+//! since a task that does not wait cannot close a circle of waiters. A lock that was got by trying counts as
+//! held from then on. So a task with a VMA read lock may try the mmap lock but not wait for it, and one that
+//! may not be blocked anyway (a VMA read lock under the mmap lock held for reading) is not checked either. A
+//! lock for which tasks sleep is not released under a spin lock, since its next holder may have to be woken.
+//! [`released_quietly`] is for a holder that wakes it later.
 //!
 //! The checker works with debug assertions only; without them its calls are empty. The record of what a task
 //! holds is the host's ([`Host::lock_context`]).
@@ -126,7 +126,7 @@ impl LockContext {
         held.set(held.get() + 1);
     }
 
-    /// Who releases a lock for which tasks sleep may have to wake one: not under a spin lock.
+    /// Releasing a lock for which tasks sleep may have to wake one: that is not allowed under a spin lock.
     fn check_release(&self, rank: Rank) {
         let spin = self.innermost().filter(|innermost| innermost.spins() && !rank.spins());
         if let Some(spin) = spin {
@@ -182,7 +182,7 @@ pub fn released<H: Host>(rank: Rank) {
     }
 }
 
-/// As [`released`], by who wakes nobody before it has let go of its spin locks.
+/// As [`released`], by a holder that wakes nobody before it has released its spin locks.
 ///
 /// # Panics
 /// With debug assertions, when it holds none.

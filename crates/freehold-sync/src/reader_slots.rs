@@ -3,10 +3,10 @@
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to a VMA, by a reader of it on this CPU |
-//! | address of a VMA's count | one reader of that VMA, no matter which | exchange to 0, by any reader of it that leaves (on any CPU), or by its writer, who counts the reader first |
+//! | address of a VMA's count | one reader of that VMA, no matter which | exchange to 0, by any reader of it that leaves (on any CPU), or by its writer, which counts the reader first |
 //!
-//! Every change is a read-modify-write, and whoever finds a word free acquires: what readers did who stood
-//! there before happens before what is done by who finds them gone. The protocol is
+//! Every change is a read-modify-write, and an access that finds a word free acquires. So what earlier
+//! readers in this slot did happens before what follows in a task that finds them gone. The protocol is
 //! [`vma_lock`](crate::vma_lock)'s.
 
 use crate::atomic::{AtomicUsize, Ordering};
@@ -57,11 +57,11 @@ impl<H: Host> ReaderSlots<H> {
 impl<H: Host> Shared for ReaderSlots<H> {}
 
 impl Slot {
-    /// Takes a reader of `vma` out. False: none stands here, so whoever did was counted, or has gone.
+    /// Takes a reader of `vma` out. False: none stands here, because it was counted or has left.
     #[inline]
     pub(crate) fn leave(&self, vma: usize) -> bool {
-        // Release: a reader's accesses end before it leaves. Acquire on failure: so do those of who has left
-        // in its name.
+        // Release: a reader's accesses end before it leaves. Acquire on failure: so do those of a reader that
+        // has left in its name.
         self.0.compare_exchange(vma, FREE, Ordering::Release, Ordering::Acquire).is_ok()
     }
 }

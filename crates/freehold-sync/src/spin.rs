@@ -2,7 +2,7 @@
 //!
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
-//! | 0 | free | exchange to 1, by whoever becomes the holder |
+//! | 0 | free | exchange to 1, by the task that becomes the holder |
 //! | 1 | held, by the one [`RawSpinGuard`] there is | store of 0, by the holder |
 //!
 //! The release store of 0 pairs with the acquire of the exchange that finds 0: what a holder did happens
@@ -57,7 +57,7 @@ impl RawSpin {
     #[inline]
     pub fn lock<H: Host>(&self, rank: Rank) -> RawSpinGuard<'_, H> {
         rank::will_wait::<H>(rank);
-        // First: who waits here must not be put off by somebody who waits for it.
+        // First: a task with the lock must not be preempted by one that spins for it.
         H::spin_enter(rank);
         if !self.take() {
             self.lock_slow::<H>();

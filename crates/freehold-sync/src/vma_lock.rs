@@ -31,14 +31,14 @@
 //! reader needs neither the space nor a reference to it (hazard C-19 cannot occur). After its decrement a
 //! reader does not read the VMA any more. A read section (RCU) that began before the decrement keeps the word
 //! a word until the reader has woken by its address: the writer may be awake already, have ended the VMA, and
-//! have given its memory away. A reader for whom nobody waits wakes nobody, and needs no section.
+//! have given its memory away. A reader that nobody waits for wakes nobody, and needs no section.
 //!
 //! **Per-CPU readers**: readers of one VMA on many CPUs would pass the line of its count around, twice for
 //! each of them. So where they contend often the VMA goes per-CPU: each CPU has a word
 //! ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand instead of being counted
 //! (distributed reader indicators with a way back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
-//! are those counted and those standing. Which of them is which does not matter: who leaves takes *a* reader
-//! out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
+//! are those counted and those standing. Which of them is which does not matter: a leaving reader takes *a*
+//! reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
 //!
 //! # The count
 //!
@@ -47,7 +47,7 @@
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
 //! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
 //! | 2 to 2^30 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
-//! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | who waits for readers |
+//! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | the writer that waits for readers |
 //! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
 //! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers.
@@ -85,19 +85,19 @@
 //!
 //! Only holders of the mmap lock for writing write it, or owners of the detached VMA. A new one is all ones.
 //!
-//! # Who pairs with whom
+//! # Which access pairs with which
 //!
 //! | release | acquire | so that |
 //! | --- | --- | --- |
 //! | `attach` stores 1 | the reader's raise, or second look from a slot | owner and bounds are those of this life or a later one |
 //! | the writer's exchange, or its taking bit 30 off | the same | the reader sees the VMA's number, and the mmap lock's number of that section or later |
-//! | the end of the write section | the reader's load of the mmap lock's number | who finds the numbers different sees the writer's changes |
-//! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for whom the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
+//! | the end of the write section | the reader's load of the mmap lock's number | a reader that finds the numbers different sees the writer's changes |
+//! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for which the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
-//! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, who lowers the count for both | the same |
+//! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, which lowers the count for both | the same |
 //!
-//! All changes of the count but the store in `attach` are read-modify-writes, and so are all of a slot: who
-//! sees a later value of it has acquired the earlier releases too.
+//! All changes of the count but the store in `attach` are read-modify-writes, and so are all changes of a
+//! slot: an access that sees a later value has acquired the earlier releases too.
 
 use crate::atomic::{AtomicU32, CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise, const_unless_loom};
 use crate::host::{Host, Killed};
@@ -383,8 +383,8 @@ impl VmaLock<'_> {
             if word & DRAINING != 0 {
                 return self.leave_who_waits::<H>();
             }
-            // Release: pairs with the acquire of who waits for the readers to leave. Relaxed: nothing was
-            // done.
+            // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed:
+            // nothing was done.
             let left =
                 self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
             match left {
@@ -464,18 +464,18 @@ impl VmaLock<'_> {
         let before = self.seq.0.load(Ordering::Relaxed);
         if before != guard.seq() {
             // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the
-            // count would see it anyhow; this is for those before, who may find it too. (The
-            // fence that begins the section would do as well; this does not rely on it.)
+            // count would see it anyhow; this is for those before, which may find it too. (The fence that
+            // begins the section would do as well; this does not rely on it.)
             self.seq.0.store(guard.seq(), Ordering::Release);
         }
         before
     }
 
-    /// Whether there may be readers who came before the VMA was marked.
+    /// Whether there may be readers that came before the VMA was marked.
     #[inline]
     fn has_readers(self) -> bool {
-        // An exchange of like for like: a place in the order of all changes of the count. Release: whoever
-        // raises it later sees the mark. Acquire: pairs with the decrements of the readers that have
+        // An exchange of like for like: a place in the order of all changes of the count. Release: a reader
+        // that raises it later sees the mark. Acquire: pairs with the decrements of the readers that have
         // left.
         match self.count.word.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => false,
@@ -517,7 +517,7 @@ impl VmaLock<'_> {
     fn collect<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
         // Relaxed: an estimate.
         self.count.contention.store(0, Ordering::Relaxed);
-        // Release, here and below: as in `has_readers`, for who sees this value first.
+        // Release, here and below: as in `has_readers`, for the first reader that sees this value.
         self.count.word.fetch_sub(PER_CPU, Ordering::Release);
         between_crosswise();
         for slot in guard.lock().slots().into_iter().flat_map(|slots| slots.of(self.name())) {
@@ -525,7 +525,7 @@ impl VmaLock<'_> {
             // acquired when it has left, from the slot or from the count.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
             if !slot.leave(self.name()) {
-                // It has left by itself. Nobody need be woken: who waits is us.
+                // It has left by itself. Nobody need be woken: the waiter is this task.
                 self.count.word.fetch_sub(READER, Ordering::Relaxed);
             }
         }
@@ -544,7 +544,7 @@ impl VmaLock<'_> {
         self.count.contention.store(0, Ordering::Relaxed);
     }
 
-    /// Opens a detached, write-locked VMA to readers, who will find it locked until the write section ends.
+    /// Opens a detached, write-locked VMA to readers. They find it locked until the write section ends.
     ///
     /// All its fields are set before; after it may be found in the tree.
     ///
@@ -558,8 +558,8 @@ impl VmaLock<'_> {
         self.count.word.store(ATTACHED, Ordering::Release);
     }
 
-    /// Bars readers for good, and waits for those in passing, who do not wait themselves. Afterwards the VMA
-    /// belongs to the caller alone.
+    /// Bars readers for good, and waits for readers in passing, which do not wait themselves. Afterwards the
+    /// VMA belongs to the caller alone.
     ///
     /// # Panics
     /// With debug assertions, when it is detached or not write-locked.

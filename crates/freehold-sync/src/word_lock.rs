@@ -2,14 +2,14 @@
 //!
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
-//! | 0 | free | exchange to 1 or 2, by whoever becomes the holder |
-//! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by who is about to sleep |
-//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, who then wakes all, perhaps when others have held it since |
+//! | 0 | free | exchange to 1 or 2, by the task that becomes the holder |
+//! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by a task that is about to sleep |
+//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, which then wakes all, perhaps when others have held it since |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. Who sleeps does so
-//! while the word is 2, and the holder wakes whenever it finds 2: a sleep is never forgotten
-//! ([`Host::wait`]). Who was woken takes the word as 2, since others may still sleep. No order among waiters
-//! is promised: the lock is rarely wanted by two.
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A waiter sleeps
+//! while the word is 2, and the holder wakes whenever it finds 2: no sleeper is forgotten ([`Host::wait`]). A
+//! woken waiter takes the lock as 2, since others may still sleep. No order among waiters is promised: the
+//! lock is rarely wanted by two.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};
@@ -70,7 +70,7 @@ impl WordLock {
         Some(WordGuard { lock: self, rank, host: PhantomData, task: PhantomData })
     }
 
-    /// Waits until the one who holds the lock now, if anybody does, has let it go; others may hold it by
+    /// Waits until the present holder of the lock, if there is one, has released it; others may hold it by
     /// then.
     ///
     /// # Panics
@@ -121,7 +121,7 @@ impl WordLock {
         Ok(())
     }
 
-    /// The holder's last step; whether somebody may sleep, whom it has to wake.
+    /// The holder's last step. Returns whether tasks may sleep that it has to wake.
     fn free(&self) -> bool {
         self.word.swap(FREE, Ordering::Release) == WANTED
     }
@@ -146,7 +146,7 @@ impl fmt::Debug for WordLock {
 }
 
 impl<'a, H: Host> WordGuard<'a, H> {
-    /// Releases the lock where nobody may be woken, under a spin lock. Whoever sleeps is woken when what this
+    /// Releases the lock where nobody may be woken, under a spin lock. Sleepers are woken when what this
     /// returns is dropped; until then others may take the lock and release it.
     pub fn release_quietly(self) -> Option<Sleepers<'a, H>> {
         let WordGuard { lock, rank, .. } = self;

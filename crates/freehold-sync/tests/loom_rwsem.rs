@@ -240,7 +240,7 @@ fn c72_a_reader_is_killed_in_its_sleep() {
     });
 }
 
-/// A reader waits because a writer waits; the writer is killed. Nobody is left whom the reader could wait
+/// A reader waits because a writer waits; the writer is killed. No writer is left that the reader could wait
 /// for.
 #[test]
 fn c72_a_writer_is_killed_with_a_reader_behind_it() {
@@ -287,8 +287,8 @@ fn c72_a_killed_writer_lets_readers_pass_at_once() {
     });
 }
 
-/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed,
-/// and lets in whoever came behind it. The first reader must not take that for nothing having happened.
+/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed
+/// and lets in the readers behind it. The first reader must not take that for nothing having happened.
 #[test]
 fn c72_a_writer_is_killed_between_two_batches_of_readers() {
     model_bounded(2, || {

@@ -113,7 +113,7 @@ fn sleepers_by_one_word_are_woken() {
     });
 }
 
-/// Who waits without wanting the lock sees what its holder did.
+/// A task that waits without wanting the lock sees what its holder did.
 #[test]
 fn a_wait_ends_with_the_hold_it_met() {
     model(|| {
@@ -177,8 +177,8 @@ fn a_speculation_never_spans_a_write() {
     });
 }
 
-/// Whoever holds the lock for reading, beside a downgraded holder too, finds no VMA locked by a writer that
-/// is none any more.
+/// A holder for reading, also beside a downgraded one, finds no VMA locked by a writer that is a writer no
+/// more.
 #[test]
 fn the_number_is_even_for_readers() {
     model(|| {

@@ -36,7 +36,7 @@ fn the_right_order_passes_and_is_forgotten() {
     let f = second.lock::<StdHost>(Rank::PageTableNested);
     let g = slab.lock::<StdHost>();
     assert_eq!(innermost(), Some(Rank::Slab));
-    // Releasing needs no order but that whoever may wake somebody holds no spin lock.
+    // Releasing needs no order, but a task that may wake another one holds no spin lock.
     drop((d, f, g, e, a, b));
     assert_eq!(innermost(), Some(Rank::IMmap));
     let c = c.downgrade();
@@ -69,7 +69,7 @@ fn two_tables_without_nesting() {
     let _b = b.lock::<StdHost>(Rank::PageTable);
 }
 
-/// Whoever waits for the mmap lock with a VMA's read lock held waits for a writer who waits for that reader.
+/// A reader of a VMA that waits for the mmap lock waits for a writer that waits for that reader.
 #[test]
 #[should_panic(expected = "waiting for Mmap while holding Vma")]
 fn the_mmap_lock_under_a_vma_lock() {

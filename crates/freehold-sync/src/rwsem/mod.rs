@@ -10,7 +10,8 @@
 //! - Uncontended, taking and releasing cost one atomic read-modify-write each.
 //! - A writer can become a reader without letting go ([`RwSemWriteGuard::downgrade`]). A reader cannot become
 //!   a writer.
-//! - A killable wait that fails leaves no trace; but who was granted the lock in the same moment gets it.
+//! - A killable wait that fails leaves no trace; but a waiter that was granted the lock in the same moment
+//!   gets it.
 //!
 //! # The state word
 //!
@@ -26,13 +27,13 @@
 //! promised above. A doubt lasts for a few instructions, so half a million tasks in doubt would each have to
 //! lose its processor there.
 //!
-//! | state | who may go on | leaves it by |
+//! | state | may go on | leaves it by |
 //! | --- | --- | --- |
 //! | all zero but the phase and read waiters | nobody holds it; a queued reader admits itself | a reader's addition, a writer's exchange |
 //! | readers > 0, no writer, no write waiters | the readers; a queued reader admits itself | the last reader's subtraction; a writer queues |
 //! | readers > 0, no writer, write waiters > 0 | the readers; new ones queue | the last reader: grants the lock to the writers |
 //! | writer | one writer | release: read waiters become readers, else a write waiter becomes the writer, else zero; downgrade |
-//! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | whoever brought it about grants the lock |
+//! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | the task that brought it about grants the lock |
 //!
 //! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is
 //! *in doubt*, and in its next step either goes into the queue or finds that the writers have gone and that
@@ -47,17 +48,17 @@
 //!
 //! # The words slept on
 //!
-//! | word | values | who sleeps | who wakes |
+//! | word | values | sleepers | waker |
 //! | --- | --- | --- | --- |
-//! | `read_event` | a count of reasons to look | queued readers | who flipped the phase, or left them without a writer to wait for; all of them, after adding 1 |
-//! | `write_token` | 0; 1: granted, not yet taken | queued writers | who granted, one of them, after storing 1 |
+//! | `read_event` | a count of reasons to look | queued readers | the task that flipped the phase, or left them without a writer to wait for; all of them, after adding 1 |
+//! | `write_token` | 0; 1: granted, not yet taken | queued writers | the task that granted the lock; one of them, after storing 1 |
 //! | `starved` | waiting writers without patience | writers before the queue | the last of those writers, all of them |
 //!
 //! For every queued writer there is one in `write waiters` or one token, made or about to be. So a writer
 //! that gives up takes one off the count, and if there is none takes the token, which is its own. It may have
 //! swallowed the wake-up of a token that it leaves, and then wakes another.
 //!
-//! # Who pairs with whom
+//! # Which access pairs with which
 //!
 //! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is
 //!   read-modify-writes, so an acquire of any later value pairs with it: in the reader's addition (fast

@@ -17,10 +17,10 @@ pub(crate) struct RawRwSem<H> {
     state: AtomicU64,
     /// Counts what waiting readers are woken for; they sleep on it. Written after `state`.
     read_event: AtomicU32,
-    /// 1: the lock was granted to the waiting writers, and whoever makes this 0 is the holder. They sleep on
-    /// it.
+    /// 1: the lock was granted to the waiting writers, and the one that makes this 0 is the holder. They
+    /// sleep on it.
     write_token: AtomicU32,
-    /// Waiting writers who lost patience. While it is not 0, new writers sleep on it before they queue.
+    /// Waiting writers that lost patience. While it is not 0, new writers sleep on it before they queue.
     starved: AtomicU32,
     host: PhantomData<fn() -> H>,
 }
@@ -171,8 +171,8 @@ impl<H: Host> RawRwSem<H> {
             H::relax();
         }
         loop {
-            // Acquire: pairs with the release in `wake_readers`. Who sees that event sees the reason too, and
-            // who does not is not put to sleep by the stale number.
+            // Acquire: pairs with the release in `wake_readers`. A reader that sees that event sees the
+            // reason too; one that does not is not put to sleep by the stale number.
             let event = self.read_event.load(Ordering::Acquire);
             if self.is_admitted(queued) {
                 return Ok(());
@@ -183,8 +183,8 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// Whether a queued reader holds the lock by now: it was admitted, or nobody is left whom it waits for,
-    /// and it admits itself.
+    /// Whether a queued reader holds the lock by now: it was admitted, or no writer is left that it waits
+    /// for, and it admits itself.
     fn is_admitted(&self, queued: Word) -> bool {
         // Acquire, here and below: pairs with the release of the writer that let go last (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
@@ -389,8 +389,8 @@ impl<H: Host> RawRwSem<H> {
             // Relaxed: the writer has done nothing that anyone would wait for.
             match self.exchange(word, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(()) => {
-                    // The last one to leave: who waited for it admits itself. Not by the phase: see the
-                    // module.
+                    // The last one to leave: readers that waited for it admit themselves. Not by the phase:
+                    // see the module.
                     if !left.bars_readers() && left.read_waiters() > 0 {
                         self.wake_readers();
                     }

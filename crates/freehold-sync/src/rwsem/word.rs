@@ -91,7 +91,7 @@ impl Word {
         self.0 & !PHASE == WRITER
     }
 
-    /// Waiting writers, and nobody who holds the lock: it has to be granted.
+    /// Writers wait and nobody holds the lock: it has to be granted.
     #[inline]
     pub fn wants_grant(self) -> bool {
         self.write_waiters() > 0 && self.readers() == 0 && !self.has_writer()

@@ -4,7 +4,7 @@
 //! branch that always goes the same way. Every CPU counts in cells of its own, without read-modify-writes,
 //! after the lock was released; [`LockStats::snapshot`] adds them up.
 //!
-//! | recorded | of whom |
+//! | recorded | of which users |
 //! | --- | --- |
 //! | acquisitions | every reader and writer |
 //! | contended acquisitions, and the time waited | those that did not get the lock at once |
@@ -44,7 +44,7 @@ pub struct LockStats<H: Host> {
 struct Cell {
     /// Acquisitions for reading, and for writing.
     acquired: [AtomicU64; 2],
-    /// Time waited, likewise.
+    /// Time waited, in the same order.
     waited: [LiveHistogram; 2],
     /// Time held, by mode.
     held: [LiveHistogram; 3],
@@ -189,7 +189,7 @@ impl Hold {
         Hold { since_ns: now(stats), mode: Mode::Read }
     }
 
-    /// He has got it. Inlined, here and below, for the lock that keeps no statistics.
+    /// The lock has been acquired. Inlined, here and below, for the lock that keeps no statistics.
     #[inline(always)]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
         let Some(stats) = stats else { return self };
@@ -198,7 +198,7 @@ impl Hold {
         Hold { since_ns, mode }
     }
 
-    /// He is about to release or downgrade it.
+    /// The lock is about to be released or downgraded.
     #[inline]
     pub fn end<H: Host>(self, stats: Option<&LockStats<H>>) -> Ended {
         Ended { hold: self, at_ns: now(stats) }
@@ -206,7 +206,8 @@ impl Hold {
 }
 
 impl Ended {
-    /// He has released or downgraded it. Returns the hold that follows, if it is held in another mode now.
+    /// The lock has been released or downgraded. Returns the hold that follows, if it is held in another mode
+    /// now.
     #[inline(always)]
     pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, next: Option<Mode>) -> Hold {
         if let Some(stats) = stats {

@@ -53,7 +53,7 @@ struct Tasks {
 
 struct Deferred(NonNull<RcuHead>);
 
-// SAFETY: who defers allows the function to run on any thread.
+// SAFETY: the caller that defers a function allows it to run on any thread.
 unsafe impl Send for Deferred {}
 
 /// Runs `f` under every schedule.
@@ -73,7 +73,7 @@ pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
 fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
     builder.max_branches = builder.max_branches.max(20_000);
     builder.check(move || {
-        // Made before there is a second thread, so that who touches it first orders nothing.
+        // Made before there is a second thread, so that its first use orders nothing.
         let _ = &*WORLD;
         f();
     });

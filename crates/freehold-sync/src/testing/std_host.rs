@@ -135,7 +135,7 @@ struct Batches {
 
 struct Deferred(NonNull<RcuHead>);
 
-// SAFETY: who defers allows the function to run on any thread.
+// SAFETY: the caller that defers a function allows it to run on any thread.
 unsafe impl Send for Deferred {}
 
 impl Rcu {

@@ -1,8 +1,8 @@
 //! The lock of a VMA under all schedules and all orders that the memory model allows.
 //!
-//! What the lock guards lies in cells that loom watches: whoever is let in too early is reported as a race,
-//! and a lost wake-up as a deadlock. The limit of readers is two here. Tests of three threads are bounded, as
-//! they say.
+//! What the lock guards lies in cells that loom watches: a task that is let in too early is reported as a
+//! race, and a lost wake-up as a deadlock. The limit of readers is two here. Tests of three threads are
+//! bounded, as they say.
 #![cfg(loom)]
 
 mod per_cpu;

@@ -175,9 +175,8 @@ fn c19_a_late_standing_reader_beside_a_rightful_one() {
     });
 }
 
-/// Hazard C-22 (h): a killed writer has counted a reader who came by a slot. When that reader leaves, another
-/// of the same VMA stands there: they change places, and the writer waits for both, whoever of them is the
-/// last.
+/// Hazard C-22 (h): a killed writer has counted a reader that came by a slot. When that reader leaves,
+/// another of the same VMA stands there. They change places, and the writer waits for both, in either order.
 #[test]
 fn c22_readers_change_places_after_a_killed_writer() {
     model_bounded(2, || {

@@ -38,14 +38,14 @@ impl World {
         Self::with_locks([Lock::new(), Lock::new()])
     }
 
-    /// The same with slots for its readers, who are expected to stand there from the first.
+    /// The same with slots for its readers, which are expected to stand there from the first.
     pub fn per_cpu() -> Arc<Self> {
         let world = Self::with_slots();
         world.vma().make_per_cpu();
         world
     }
 
-    /// The same with slots, for readers who meet.
+    /// The same with slots, for readers that meet.
     pub fn with_slots() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
@@ -73,7 +73,8 @@ impl World {
         self.vma().init_detached();
         let guard = self.spaces[space].write();
         self.vma().write(&guard);
-        // As late as is allowed: only the release of `attach` makes it known to who finds the VMA attached.
+        // As late as is allowed: only the release of `attach` makes it known to a reader that finds the VMA
+        // attached.
         self.owner.store(space as u64, Relaxed);
         self.start.store(start, Relaxed);
         self.set(data);

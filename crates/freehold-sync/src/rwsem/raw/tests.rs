@@ -91,7 +91,7 @@ fn a_full_queue_takes_no_more_writers() {
         assert!(task.join().unwrap());
     });
     assert_eq!(word(&lock), full);
-    // The lock passes to one of the queue, of whom only this one is really there.
+    // The lock passes to a waiter of the queue; only this one is really there.
     assert!(waits_for(|| assert_eq!(lock.write(), Path::Slow), || lock.unlock_write()));
     assert_eq!(word(&lock), full);
 }
