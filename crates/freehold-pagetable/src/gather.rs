@@ -1,7 +1,7 @@
 //! The gather: what a change of the tables owes before it is finished.
 //!
-//! Who removes translations or rights has three debts, to be paid in this order: flush the TLBs; give up
-//! the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
+//! The removal of translations or rights leaves three debts, to be paid in this order: flush the TLBs; give
+//! up the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
 //! pays them in batches of fixed size, without allocating.
 //!
 //! # Two gathers at once (hazard C-4)
@@ -70,8 +70,8 @@ impl UnmappedFrame {
         Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
     }
 
-    /// The same, of an entry that was dirty: whoever keeps the contents has to know, but not before the
-    /// flush, since until then processors may store through what they remember.
+    /// The same, of an entry that was dirty. The file that keeps the contents hears it after the flush, since
+    /// until then processors may store through what they remember.
     #[inline]
     #[must_use]
     pub const fn dirty(self) -> Self {
@@ -142,7 +142,8 @@ impl GatherState {
     }
 
     fn leave(&self) {
-        // Release, pairs with the acquire in `others`: who no longer sees this gather sees its flush done.
+        // Release, pairs with the acquire in `others`: a gather that no longer sees this one sees its flush
+        // done.
         let before = self.pending.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "a gather left that never entered");
     }

@@ -151,8 +151,8 @@ fn step<F: Format>(
     rights: &mut Rights,
 ) -> Result<u64, WalkFault> {
     let above = *rights;
-    // Acquire, pairs with the release store or swap that installed the entry: the table or page behind
-    // it is initialised for who sees the entry.
+    // Acquire, pairs with the release store or swap that installed the entry: the table or page behind the
+    // entry is seen initialised.
     let mut raw = entry.load(Ordering::Acquire);
     loop {
         *rights = above;

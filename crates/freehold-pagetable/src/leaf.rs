@@ -1,4 +1,4 @@
-//! One entry of whatever level, with its table's lock held: for who does the same to small pages and large
+//! One entry of any level, with its table's lock held: for callers that do the same to small pages and large
 //! ones.
 
 use crate::addr::{Level, VaRange, VirtAddr};

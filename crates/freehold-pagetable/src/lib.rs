@@ -3,8 +3,8 @@
 //! The tables the hardware reads: formats, table locks, one walker, the TLB gather.
 //!
 //! The crate knows nothing of processes or files. It keeps the tables well-formed while faults, unmapping,
-//! protection changes and the hardware itself work on them at the same time; which addresses may be
-//! mapped, and who is kept away by which lock, its caller knows.
+//! protection changes and the hardware itself work on them at the same time; which addresses may be mapped,
+//! and which lock keeps which task away, its caller knows.
 //!
 //! ```
 //! use freehold_pagetable::{Kind, Level, MarkerKind, Pfn, Pte, PteFlags, X86_4};
@@ -33,21 +33,21 @@
 //! through the entry, and writes nothing but accessed and dirty bits, by a compare-and-swap of the whole
 //! entry that fails when anything in it changed.
 //!
-//! ## Who may write an entry
+//! ## Writers of an entry
 //!
-//! | entry | from | to | by whom |
+//! | entry | from | to | how, and by which writer |
 //! | --- | --- | --- | --- |
 //! | any, upper level | empty | table | compare-and-swap, no lock; the loser frees its table and uses the winner's |
 //! | upper level | empty | leaf, marker | compare-and-swap, under its table's lock |
 //! | upper level | leaf, marker | anything | exchange or compare-and-swap, under its table's lock |
-//! | upper level | table | empty | plain store, by the one who unlinks, or who unshares, under the lock of the table |
+//! | upper level | table | empty | plain store, by the task that unlinks, or that unshares, under the lock of the table |
 //! | lowest level | not cached by hardware | anything | plain store, under its table's lock |
 //! | lowest level | leaf | another leaf, marker | compare-and-swap in place, under its table's lock: never empty in between |
 //! | lowest level | leaf | empty | under its table's lock: exchange, where accessed and dirty bits are wanted; otherwise a plain store, see [`PteGuard::take_plain`] |
 //! | any leaf | | accessed, dirty set | the hardware |
 //!
-//! Every store that makes something reachable is a release, every load that is followed is an acquire: who
-//! finds a table finds it filled, who finds a page finds its contents.
+//! Every store that makes something reachable is a release, every load that is followed is an acquire: a walk
+//! that finds a table finds it filled, one that finds a page finds its contents.
 //!
 //! ## Zapping, step by step
 //!

@@ -18,12 +18,12 @@ impl fmt::Display for OutOfTables {
 impl core::error::Error for OutOfTables {}
 
 /// One table, as the hardware reads it: a page of entries, aligned to itself. All bytes zero is an empty
-/// table, so a platform may make tables of any zeroed frame by a cast, as long as all others who touch that
-/// frame do it by atomic accesses, too.
+/// table, so a platform may make tables of any zeroed frame by a cast, as long as all other accesses to that
+/// frame are atomic, too.
 #[repr(C, align(4096))]
 pub struct Table {
-    /// Guarded by the rules of the [crate's protocol](crate#who-may-write-an-entry); the hardware also
-    /// writes here, setting accessed and dirty bits.
+    /// Guarded by the rules of the [crate's protocol](crate#writers-of-an-entry); the hardware also writes
+    /// here, setting accessed and dirty bits.
     entries: [AtomicU64; ENTRIES],
 }
 
@@ -57,7 +57,7 @@ impl Default for Table {
 /// memory to records; as for the rest, its fields are this crate's.
 #[repr(C, align(64))]
 pub struct TableMeta {
-    /// The table's lock; see [`crate#who-may-write-an-entry`].
+    /// The table's lock; see [`crate#writers-of-an-entry`].
     pub(crate) lock: RawSpin,
     /// Written under `lock`. Bit `i` clear: the entries of group `i` (see `crate::groups`) are empty. Kept
     /// for tables of [`Level::Pte`](crate::Level::Pte) only.

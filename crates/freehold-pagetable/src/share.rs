@@ -1,8 +1,8 @@
 //! Tables that several address spaces use together: one table of 2 MiB entries, hung into a slot of each.
 //!
-//! The entries of a shared table are everybody's: who changes one changes it for all, and the table's lock is
-//! the same lock for all. What hangs there must therefore be mapped alike by all of them, which is for the
-//! callers to know.
+//! The entries of a shared table belong to all sharers: a change of one is a change for all, and the table's
+//! lock is the same lock for all. What hangs there must therefore be mapped alike by all of them, which is
+//! for the callers to know.
 //!
 //! | shares | meaning | leaves it by |
 //! | --- | --- | --- |
@@ -14,7 +14,7 @@
 //!
 //! A space that leaves owes the flush of all that the table translates, not of the part that its caller is
 //! about (hazard C-17), and its processors' walk caches, and walkers without locks, must have let go of the
-//! table before whoever is left may free it (hazard C-13). Both are one flush of the gather, however many
+//! table before the last sharer may free it (hazard C-13). Both are one flush of the gather, however many
 //! tables were left (hazard C-14): so the caller [flushes](crate::Gather::flush) before it lets go of the
 //! lock that keeps the others from seeing themselves alone.
 
@@ -26,7 +26,7 @@ use crate::table::{PmdTable, Stale};
 use crate::tree::{PageTable, TableError};
 use freehold_sync::atomic::Ordering;
 
-/// No table is shared by more. As many again are left for those who ask at the same time.
+/// No table is shared by more. As many again are left for callers that ask at the same time.
 const MOST: u32 = 1 << 31;
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
@@ -50,8 +50,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         let slot = slots.entry(address);
         let Some((_, pfn)) = table.parent else { unreachable!("a table below the root has a parent") };
         let entry = F::table(pfn);
-        // Relaxed: the lock that the caller holds orders counting against `unshare`. First, for who finds the
-        // table linked may not find it exclusive.
+        // Relaxed: the lock that the caller holds orders counting against `unshare`. First, because a walk
+        // that finds the table linked may not find it exclusive.
         let before = table.meta.shares.fetch_add(1, Ordering::Relaxed);
         if before >= MOST {
             table.meta.shares.fetch_sub(1, Ordering::Relaxed);
@@ -85,14 +85,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         gather: &mut Gather<'_, T, FRAMES>,
     ) -> bool {
         let Some(table) = self.pmd_table(memory, address) else { return false };
-        // Who has found the table and wants its lock sees by `is_linked` that it has gone from here.
+        // A task that has found the table and wants its lock sees by `is_linked` that it has gone from here.
         let _entries_stay = table.lock();
         if !table.is_shared() {
             return false;
         }
         let Some((slot, _)) = table.parent else { unreachable!("a table below the root has a parent") };
         gather.before();
-        // Release, pairs with the acquire of walks: who sees the empty slot sees this gather counted.
+        // Release, pairs with the acquire of walks: one that sees the empty slot sees this gather counted.
         slot.store(0, Ordering::Release);
         gather.changed(VaRange::entry(address, Level::Pud), true);
         // Relaxed: see `share`. The flush comes between this and the end of the caller's lock.

@@ -79,7 +79,7 @@ impl<'m, M: TableMemory> SpareTable<'m, M> {
         SpareTable { memory, table }
     }
 
-    /// Whoever takes the number keeps the invariants, or links the table.
+    /// The caller keeps the invariants for the number it gets, or links the table.
     pub(crate) fn into_pfn(self) -> Pfn {
         let table = self.table;
         core::mem::forget(self);

@@ -1,4 +1,4 @@
-//! One table and its lock: what may be done to an entry, and by whom.
+//! One table and its lock: what may be done to an entry, and by which task.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
@@ -10,9 +10,9 @@ use freehold_sync::RawSpinGuard;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 use freehold_sync::rank::Rank;
 
-/// Who has to hear of a translation that a TLB may still hold. Every operation that removes rights takes
-/// one, so that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller
-/// who knows better.
+/// The receiver of translations that a TLB may still hold. Every operation that removes rights takes one, so
+/// that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller that knows
+/// better.
 pub trait Stale {
     /// Something is about to be changed, before its first store.
     fn before(&mut self);
@@ -88,8 +88,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard.is_linked().then_some(guard)
     }
 
-    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, whom a flush may
-    /// wait for while the table is locked. `None`: somebody has it, or it is not linked any more.
+    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, for which a flush
+    /// may wait while the table is locked. `None`: the lock is taken, or the table is not linked any more.
     pub fn try_lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
         let lock = self.meta.lock.try_lock::<M>(Self::RANK)?;
         let guard = EntryGuard { table: self, _lock: lock };
@@ -164,9 +164,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
 
     /// Whether the table is still the one that its parent points to.
     pub fn is_linked(&self) -> bool {
-        // Relaxed: who takes a table's last entry, or changes one after the table has moved, does so under
-        // the lock that is ours now. So what is found here is at least as new as the entries that are
-        // read next.
+        // Relaxed: a table's last entry is taken, and an entry changed after the table has moved, under the
+        // lock that is ours now. So what is found here is at least as new as the entries that are read next.
         self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Relaxed) == F::table(pfn))
     }
 
@@ -174,8 +173,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     /// above [`Level::Pte`] an empty slot may become a pointer to a table.
     #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<F> {
-        // Relaxed: entries of the lowest level are written under the lock that we hold. Upper levels are
-        // also filled by compare-and-swap: who follows such a pointer uses `peek` or the walk.
+        // Relaxed: entries of the lowest level are written under the lock that we hold. Upper levels are also
+        // filled by compare-and-swap: a caller that follows such a pointer uses `peek` or the walk.
         Pte::from_raw(self.table.entry(address).load(Ordering::Relaxed))
     }
 
@@ -330,7 +329,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         true
     }
 
-    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. Whoever removes a leaf that
+    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. The removal of a leaf that
     /// came with one [takes it back](Self::withdraw).
     ///
     /// # Panics
@@ -410,8 +409,8 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
     pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
         stale.before();
         let entry = self.table.entry(address);
-        // Relaxed: see `get`. The store needs no order either: who reads the empty slot without the lock
-        // is the hardware, which the flush waits for.
+        // Relaxed: see `get`. The store needs no order either: only the hardware reads the empty slot without
+        // the lock, and the flush waits for it.
         let old = Pte::from_raw(entry.load(Ordering::Relaxed));
         entry.store(0, Ordering::Relaxed);
         if old.is_cached() {

@@ -221,7 +221,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     pub(crate) fn fill(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
         // Release on success, pairs with the acquire of every walk: the table is seen zeroed.
-        // Acquire on failure, pairs with the release of who was faster: we go on into its table.
+        // Acquire on failure, pairs with the release of the faster task: we go on into its table.
         match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(found) => {

@@ -87,9 +87,9 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
             let span = VaRange::entry(part.start(), level);
             if self.bounds.covers(span) {
                 self.gather.before();
-                // Release, pairs with the acquire of walks: who sees the empty slot also sees this gather
-                // counted (hazard C-4). No lock: nobody else may write here, as our caller promises, and
-                // a compare-and-swap would guard against nothing.
+                // Release, pairs with the acquire of walks: one that sees the empty slot also sees this
+                // gather counted (hazard C-4). No lock: nobody else may write here, as our caller promises,
+                // and a compare-and-swap would guard against nothing.
                 entry.store(0, Ordering::Release);
                 debug_assert_eq!(memory.table_meta(pfn).shares.load(Ordering::Relaxed), 0, "a shared table");
                 debug_assert!(memory.table(pfn).is_zero(), "the table of {span:?} is not empty");

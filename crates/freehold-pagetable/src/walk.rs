@@ -34,7 +34,7 @@ pub enum Large {
     Skip,
 }
 
-/// Who is shown the tables of a range.
+/// The receiver of a walk: it is shown the tables of a range.
 pub trait Visitor<F: Format, M: TableMemory> {
     /// What to do about a span without a table.
     const ABSENT: Absent = Absent::Skip;

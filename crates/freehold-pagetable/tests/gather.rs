@@ -118,8 +118,8 @@ fn c4_overlapping_gathers_flush_everything() {
     assert_eq!(two.take(), kept, "tables were freed, and nobody made it forget");
 }
 
-/// Hazard C-53: who write-protects what already is write-protected must wait for a flush that somebody
-/// else still owes.
+/// Hazard C-53: a call that write-protects an entry which is write-protected already must wait for a flush
+/// that another one still owes.
 #[test]
 fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
     let memory = Memory::new(8);

@@ -1,8 +1,8 @@
 //! Tables that are kept for splitting leaves.
 //!
-//! That two who split, or one who splits and one who removes a leaf, do not take the same one is a matter of
-//! the table's lock alone: nothing of it is read or written without, so the checkers of interleavings have
-//! nothing to look for here.
+//! Two splits, or a split and the removal of a leaf, never take the same one. The table's lock alone sees to
+//! that: nothing of it is read or written without the lock, so the checkers of interleavings have nothing to
+//! look for here.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

@@ -5,8 +5,8 @@
 //! loom orders a store and a compare-and-swap that nothing else orders either way round, even where the
 //! compare-and-swap succeeded and so must have come first.
 //!
-//! Who stores is the first thread, who looks is a spawned one: the other way round loom 0.7 does not try the
-//! schedules in which the spawned thread's store comes before the first thread's load.
+//! The first thread stores, a spawned one looks: the other way round loom 0.7 does not try the schedules in
+//! which the spawned thread's store comes before the first thread's load.
 #![cfg(loom)]
 
 mod common;
@@ -83,8 +83,8 @@ fn two_installers_meet_in_one_table() {
     });
 }
 
-/// Whoever the hardware finds a page for finds its contents; and whoever it finds a table for finds that
-/// empty, although it was used for something else before.
+/// A walk by the hardware that finds a page finds its contents; one that finds a table finds it empty,
+/// although it was used for something else before.
 fn who_finds_a_page_finds_its_contents(table_made_before: bool) {
     loom::model(move || {
         let world = World::new();
@@ -272,7 +272,7 @@ fn discard(world: &World) {
     assert!(!world.tlb.stale().0, "discarded, and still to be seen through the TLB");
 }
 
-/// Hazard C-4, second half: whoever finds the entry already cleared still sees the TLB flushed.
+/// Hazard C-4, second half: a discard that finds the entry already cleared still sees the TLB flushed.
 #[test]
 fn c4_two_discards_of_one_page() {
     loom::model(|| {
@@ -286,7 +286,7 @@ fn c4_two_discards_of_one_page() {
 }
 
 /// Hazard C-4, first half: the span of a table is unlinked beside a gather that finds the table's slot
-/// empty. Who has seen that and finished has seen both caches emptied.
+/// empty. When that gather has finished, both caches have been emptied.
 #[test]
 fn c4_a_gather_beside_an_unlink() {
     loom::model(|| {

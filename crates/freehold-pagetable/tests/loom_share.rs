@@ -72,7 +72,7 @@ impl Tlb for SpaceTlb<'_> {
     }
 }
 
-/// Two faults of one space share one table: it is counted once, whoever is faster.
+/// Two faults of one space share one table: it is counted once, whichever is faster.
 #[test]
 fn two_who_share_count_once() {
     loom::model(|| {

@@ -82,7 +82,7 @@ impl PteFlags {
 pub enum MarkerKind {
     /// A guard page (`MADV_GUARD_INSTALL`): access is a segmentation fault.
     Guard = 1,
-    /// The frame in the payload is being moved; who needs the page waits.
+    /// The frame in the payload is being moved; a fault that needs the page waits.
     Migration = 2,
     /// The contents are at the place in the payload.
     Swap = 3,

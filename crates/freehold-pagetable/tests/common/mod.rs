@@ -38,7 +38,7 @@ impl Memory {
     /// Far from every frame that the tests map.
     pub const BASE: u64 = 1 << 30;
 
-    /// What the entries of a free table hold: to whoever still reads it, a page that nobody mapped.
+    /// What the entries of a free table hold: to a walk that still reads it, a page that nobody mapped.
     const POISON: u64 = u64::MAX;
 
     pub fn new(tables: usize) -> Self {
