@@ -8,7 +8,7 @@
 //!   and write nothing shared; one writer at a time replaces a range of addresses as one step; gaps are
 //!   searched from the top or from the bottom. The map of an address space's VMAs.
 //! * [`IntervalTree`]: overlapping intervals `first..=last`, linked through the objects themselves, so that
-//!   it never allocates. The reverse map of a file: who maps this page?
+//!   it never allocates. The reverse map of a file: which VMAs map this page?
 //!
 //! Start at [`RangeMap`] for the calls and at the module [`map`] for the protocol between the writer and the
 //! readers.

@@ -1,5 +1,5 @@
 //! Readers beside a churning writer, on real threads and with every freed node poisoned and kept from reuse
-//! for long. C-1: whoever reaches a freed node fails.
+//! for long. C-1: a reader that reaches a freed node fails.
 #![cfg(not(loom))]
 
 mod support;

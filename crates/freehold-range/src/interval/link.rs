@@ -113,6 +113,6 @@ impl IntervalLink {
 #[inline(always)]
 pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
     // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were
-    // passed in by callers who promised the same. The reference is not kept beyond the call.
+    // passed in by callers that promised the same. The reference is not kept beyond the call.
     unsafe { link.as_ref() }
 }

@@ -11,7 +11,7 @@
 //! Equal firsts stay in the order of their insertion, unless [`IntervalTree::insert_after`] says otherwise:
 //! fork puts the child behind its parent, so that a walk meets the parent before the child.
 //!
-//! # Who guards what
+//! # What guards what
 //!
 //! All fields of a link belong to the lock that guards its tree: `&mut` methods need it exclusively, `&`
 //! methods shared. An unlinked link belongs to the owner of its object. Keys change only by removal and

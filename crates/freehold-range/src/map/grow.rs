@@ -117,8 +117,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
 /// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.
 ///
 /// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
-/// new ones: the right half is not touched again by such a run, and is left as full as possible. Likewise, at
-/// the very end, in front of them.
+/// new ones: the right half is not touched again by such a run, and is left as full as possible. At the very
+/// end it is made in front of them, for the same reason.
 fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     let total = count + len;
     let quarter = SLOTS / 4;

@@ -18,7 +18,7 @@
 //!
 //! # The control word
 //!
-//! | state | BUSY | DEAD | who may read | who may write | leaves it by |
+//! | state | BUSY | DEAD | may read | may write | leaves it by |
 //! | --- | --- | --- | --- | --- | --- |
 //! | stable | 0 | 0 | readers, writer | nobody (the gap words: the writer) | the writer's `hold` |
 //! | busy | 1 | 0 | writer | writer | `release`, with the next version |
@@ -28,7 +28,7 @@
 //! that a single load tells a reader all it needs about a node, and a single comparison tells it that nothing
 //! has changed.
 //!
-//! # Who pairs with whom
+//! # Which access pairs with which
 //!
 //! * A: `hold` stores BUSY (relaxed), then a release fence, then edits with relaxed stores. A reader loads
 //!   slots (relaxed), then an acquire fence, then the word (relaxed) in `unchanged`. A reader that saw any
@@ -134,9 +134,8 @@ pub enum Lookup {
 
 /// Disjoint ranges of addresses with a value each: lock-free lookups beside a single writer.
 ///
-/// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is whoever has
-/// the right to call [`RangeMap::writer`], which in an address space is the holder of the mmap lock for
-/// writing.
+/// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
+/// with the right to call [`RangeMap::writer`]: in an address space, the holder of the mmap lock for writing.
 ///
 /// `SLOTS` is the fan-out of the tree. The default is the one that measures best; tests choose a small one,
 /// so that a handful of entries already splits and merges nodes.
@@ -153,7 +152,7 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     spares: Spares<SLOTS>,
     /// Where the writer was last; touched by the writer alone.
     finger: Finger<SLOTS>,
-    /// Number of entries; written by the writer, read by whoever excludes a writer.
+    /// Number of entries; written by the writer, read by tasks that exclude a writer.
     len: AtomicUsize,
     host: PhantomData<fn() -> H>,
 }
@@ -263,8 +262,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// # Safety
     ///
-    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and whoever
-    /// creates the next one must synchronise with the end of this one (as a lock does).
+    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and the
+    /// creation of the next one must synchronise with the end of this one (as a lock does).
     #[inline]
     pub unsafe fn writer(&self) -> Writer<'_, H, SLOTS> {
         Writer::new(self)
@@ -283,7 +282,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     fn len(&self) -> usize {
-        // Relaxed: whoever reads it excludes the writer by a lock, which orders the two.
+        // Relaxed: the reader excludes the writer by a lock, which orders the two.
         self.len.load(Ordering::Relaxed)
     }
 

@@ -189,7 +189,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         Slot { end: self.end(at), link: self.child(at), datum: self.datum(at) }
     }
 
-    // ---- the writer, or whoever excludes it ----
+    // ---- the writer, or a reader that excludes it ----
 
     /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that
     /// keeps the writer out.
