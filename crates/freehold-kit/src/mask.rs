@@ -11,8 +11,8 @@ pub const MAX_CPUS: usize = 4 * WORD;
 /// Processors of one word.
 const WORD: usize = u64::BITS as usize;
 
-/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that whoever acquires
-/// a word is behind all who have released a bit of it.
+/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that an acquire of a
+/// word is behind all releases of its bits.
 #[derive(Debug)]
 pub struct CpuMask([AtomicU64; 4]);
 
@@ -28,15 +28,15 @@ impl CpuMask {
         (&self.0[cpu / WORD], 1 << (cpu % WORD))
     }
 
-    /// Adds a processor; returns whether its word was empty. What came before is seen by whoever
-    /// [takes](Self::take) it.
+    /// Adds a processor; returns whether its word was empty. A caller that [takes](Self::take) it sees what
+    /// came before.
     pub(crate) fn add(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
         // Release pairs with the acquires of `take` and `numbers`.
         word.fetch_or(bit, Release) == 0
     }
 
-    /// Takes a processor out. What it did before is seen by whoever finds it absent.
+    /// Takes a processor out. A caller that finds it absent sees what it did before.
     pub(crate) fn remove(&self, cpu: usize) {
         let (word, bit) = self.word(cpu);
         // Release pairs with the acquire of `numbers`.

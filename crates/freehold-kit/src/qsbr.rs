@@ -6,7 +6,7 @@
 //! nobody waits for it.
 //!
 //! Requests are pushed to a list of the processor they are made on, without a lock, from interrupts too. One
-//! *driver* at a time, whoever calls [`advance`](Qsbr::advance) first, takes the lists whole, begins a grace
+//! *driver* at a time, the first caller of [`advance`](Qsbr::advance), takes the lists whole, begins a grace
 //! period for them, and, when every processor has passed it, runs them.
 //!
 //! # States
@@ -16,9 +16,9 @@
 //! | `period` | n | the grace period n is under way, or the last | the driver: n to n + 1 when it has taken requests |
 //! | `seen` of a processor | 0 | offline: reads nothing | itself: from n by `offline`, to n by `online` |
 //! | | n | was quiescent since grace period n began | itself, to a higher n by `quiescent` |
-//! | `next` of a processor | list | requests of which no grace period is under way | pushed by who asks, taken whole by the driver |
+//! | `next` of a processor | list | requests of which no grace period is under way | pushed by the requester, taken whole by the driver |
 //! | `waiting` of a processor | list | requests that wait for `period` | the driver |
-//! | `pushed`, `done` of a processor | counts | requests asked for on it, and run | who asks; the driver |
+//! | `pushed`, `done` of a processor | counts | requests asked for on it, and run | the requester; the driver |
 //! | `driver` | 0, 1 | nobody drives, somebody does | exchanged from 0 to 1 by a driver, stored to 0 by the same |
 //!
 //! # Why a request waits for every reader
@@ -153,7 +153,7 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     /// As for `rcu_defer`.
     pub unsafe fn defer(&self, cpu: usize, head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
         let own = &self.cpus[cpu];
-        // Relaxed: whoever waits for this request knows that this call has returned. Before the push: see
+        // Relaxed: a task that waits for this request knows that this call has returned. Before the push: see
         // `barrier`.
         own.pushed.fetch_add(1, Relaxed);
         // Relaxed: the list is only put behind the head.
@@ -260,8 +260,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
             }
         }
         if any {
-            // Release pairs with the acquires of `quiescent` and `online`: who knows of the grace period
-            // knows what was done before the requests. Relaxed load: the driver's own.
+            // Release pairs with the acquires of `quiescent` and `online`: a processor that sees the grace
+            // period sees what was done before the requests. Relaxed load: the driver's own.
             self.period.store(self.period.load(Relaxed) + 1, Release);
             // Pairs with the fence of `online`.
             fence(SeqCst);

@@ -20,11 +20,11 @@
 //! | `current` of a processor | 0 | its register has no space's root | itself alone, interrupts off |
 //! | | root + 1, perhaps with `LAZY` | its register has that root; with `LAZY` no program runs | |
 //! | inbox of a processor | bit of a sender | that one's slot has a request it has not answered | set by the sender, taken by the receiver |
-//! | `pending` of a processor | n | its request has to be answered by so many; 0: the slot is its own | set by itself, counted down by who answers |
+//! | `pending` of a processor | n | its request has to be answered by so many; 0: the slot is its own | set by itself, counted down by processors that answer |
 //!
 //! # Why no translation survives
 //!
-//! Whoever flushes has changed the tables before. `enter` sets the bit, the flush has changed an entry, each
+//! A flush comes after a change of the tables. `enter` sets the bit, the flush has changed an entry, each
 //! then looks at what the other wrote, with a fence in between: either the flush finds the bit and waits for
 //! an answer, or the walks of the processor find the change. A cleared bit was released after the last use of
 //! a translation, and the flush acquires the set. A request found in the inbox was posted by a release after

@@ -115,7 +115,7 @@ fn a_request_is_run_elsewhere() {
     });
 }
 
-/// What ran elsewhere is over for whoever waited at the barrier, without another word.
+/// After the barrier, what ran elsewhere is over for its caller, without another word.
 #[test]
 fn a_barrier_sees_what_ran_elsewhere() {
     model(|| {

@@ -1,4 +1,4 @@
-//! Processors that use translations, and whoever takes them away.
+//! Processors that use translations, beside flushes that take them away.
 
 use super::Memory;
 use freehold_kit::{Processors, ShootCpu, Shootdown, SpaceCpus};
