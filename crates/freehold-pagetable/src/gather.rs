@@ -70,8 +70,8 @@ impl UnmappedFrame {
         Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
     }
 
-    /// The same, of an entry that was dirty. The file that keeps the contents hears it after the flush, since
-    /// until then processors may store through what they remember.
+    /// The same, of an entry that was dirty. The owner of the contents is told after the flush, since until
+    /// then processors may store through what they remember.
     #[inline]
     #[must_use]
     pub const fn dirty(self) -> Self {
