@@ -1,7 +1,7 @@
 //! Which of N numbers are taken: one bit a number and a tree of summaries above it.
 //!
-//! Taking always gives the lowest free numbers, so whoever takes a batch gets ascending numbers, and
-//! runs that were given back become runs again. Sixty-four numbers cost about as much as one.
+//! Taking always gives the lowest free numbers, so a batch has ascending numbers, and runs that were given
+//! back become runs again. Sixty-four numbers cost about as much as one.
 
 const BITS: usize = 64;
 /// Levels of words: 64^5 numbers are more than any machine here has.

@@ -50,7 +50,7 @@ impl CpuShared {
     }
 }
 
-/// One virtual CPU, claimed: whoever has it runs it, from one thread at a time.
+/// One virtual CPU, claimed: its owner runs it, from one thread at a time.
 ///
 /// The handler of an access settles a fault (the engine's fault entry point) or gives the signal that
 /// ends the access. It runs as this CPU.
@@ -394,7 +394,7 @@ impl Step {
 /// changed meanwhile, when it is looked at again.
 fn hardware_read<F: Format>(entry: &AtomicU64, at: &mut Step, access: Access) -> Result<u64, WalkFault> {
     let above = at.rights;
-    // Acquire here and below: pairs with the release of whoever installed the entry.
+    // Acquire here and below: pairs with the release of the store that installed the entry.
     let mut raw = entry.load(Acquire);
     loop {
         at.rights = above;

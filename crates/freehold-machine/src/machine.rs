@@ -282,7 +282,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
         context::check("read_frame", context::READS);
-        // Between the one who found the frame and what it reads there.
+        // Time passes between finding the frame and reading it.
         host::take_time();
         match self.inner.page(pfn) {
             Some(page) => page.read(offset, out),

@@ -17,7 +17,7 @@ use crate::pool::Stale;
 use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
 
 /// What freed tables are filled with: reads as a present entry that leads to a table or frame which no
-/// machine has, so that a walker who follows it is found out at its next step.
+/// machine has, so that a walker that follows it is caught at its next step.
 pub(crate) const TABLE_POISON: u64 = 0x00de_adde_adde_a067;
 
 /// A CPU is about to use a leaf.

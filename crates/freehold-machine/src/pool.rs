@@ -28,7 +28,8 @@ pub(crate) struct Pool {
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
-    /// Records by number less `base`; `None` without oracles. Written by the one who takes or gives back.
+    /// Records by number less `base`; `None` without oracles. Written by the task that takes a frame or gives
+    /// it back.
     records: Option<LazyArray<AtomicU64>>,
     clock: AtomicU64,
 }

@@ -181,7 +181,7 @@ impl Walk {
 }
 
 /// The caches of one CPU. Guarded by the CPU's lock, which an access holds from the look-up to the end of
-/// its use of the translation; so whoever holds it knows that no access is under way.
+/// its use of the translation; so its holder knows that no access is under way.
 #[derive(Debug)]
 pub(crate) struct Tlb {
     leaves: [[Leaf; WAYS]; SETS],

@@ -317,7 +317,8 @@ fn no_access_is_under_way_when_a_flush_returns() {
     });
 }
 
-/// Who walks the tables as the hardware does is gone when a flush returns; only who runs the space may.
+/// A walk of the tables, as the hardware does it, is over when a flush returns; only a CPU that runs the
+/// space may walk them.
 #[test]
 fn a_flush_waits_for_walks_without_a_lock() {
     run(|| {

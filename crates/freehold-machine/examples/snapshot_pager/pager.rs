@@ -43,7 +43,8 @@ impl Snapshot {
 /// The pagers of a snapshot, and how much there was to do.
 #[derive(Default)]
 pub struct Work {
-    /// Contexts of forked children. Nobody says that a child has ended: whoever knows closes its context.
+    /// Contexts of forked children. No message says that a child has ended: the program that knows closes its
+    /// context.
     pub children: Mutex<Vec<Arc<Uffd>>>,
     /// Pages that were decompressed and copied.
     pub copied: AtomicU64,
@@ -53,7 +54,7 @@ pub struct Work {
     pub events: AtomicU64,
 }
 
-/// Who serves one process.
+/// The pager of one process.
 #[derive(Clone)]
 pub struct Pager<'s> {
     snapshot: &'s Snapshot,
@@ -127,7 +128,7 @@ impl<'s> Pager<'s> {
             Ok(_) if page.is_some() => drop(self.work.copied.fetch_add(1, Relaxed)),
             Ok(_) => drop(self.work.zeroes.fetch_add(1, Relaxed)),
             Err(UffdError::Changing) => self.later.push(addr),
-            // Somebody was faster, or it is not mapped any more: whoever waits looks again.
+            // Another pager was faster, or it is not mapped any more: the faults that wait look again.
             Err(_) => uffd.wake(addr, PAGE_SIZE).expect("a page"),
         }
     }

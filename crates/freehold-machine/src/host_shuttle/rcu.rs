@@ -39,7 +39,7 @@ struct Deferred {
     f: unsafe fn(NonNull<RcuHead>),
 }
 
-// SAFETY: the objects were handed over to whoever runs the functions, on any thread.
+// SAFETY: the objects were handed over to the thread that runs the functions, whichever it is.
 unsafe impl Send for State {}
 
 /// A read section: objects reachable in it stay until it ends.
@@ -81,8 +81,8 @@ pub(crate) fn rcu_barrier() {
     let last = state().next;
     run_ripe(state());
     while !state().has_run_before(last) {
-        // Only who has to wait gives way: a checker that takes this for a sign to let others run first would
-        // never try what happens while they stand still.
+        // A thread yields only if it has to wait: the checker takes a yield for a sign to let others run
+        // first, and would never try what happens while they stand still.
         shuttle::thread::yield_now();
         run_ripe(state());
     }

@@ -1,8 +1,8 @@
 //! Sleeping and waking by address, and fatal signals, decided by the schedule. The guarantees are those of
 //! `host_std::wait`.
 //!
-//! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for
-//! whoever wakes.
+//! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for the
+//! waker.
 
 use crate::inject::exempt;
 use freehold_sync::Killed;
@@ -30,11 +30,11 @@ struct Record {
     countdown: AtomicU64,
 }
 
-/// In the list while its thread sleeps; who wakes it takes it out.
+/// In the list while its thread sleeps; the waker takes it out.
 struct Sleeper {
     address: usize,
     bell: Arc<Condvar>,
-    /// Whom a fatal signal wakes; `None` for a wait that is not killable.
+    /// The task that a fatal signal wakes; `None` for a wait that is not killable.
     task: Option<Task>,
 }
 

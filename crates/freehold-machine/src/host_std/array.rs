@@ -43,8 +43,8 @@ impl<T: Blank> LazyArray<T> {
         if index >= self.len {
             return None;
         }
-        // SAFETY: inside the mapping; all-zero bytes are a `T` (`Blank`), and only shared references
-        // to it are ever given out, so whoever writes does it through `T`'s own interior mutability.
+        // SAFETY: inside the mapping; all-zero bytes are a `T` (`Blank`), and only shared references to it
+        // are ever given out, so writes go through `T`'s own interior mutability.
         Some(unsafe { self.base.add(index).as_ref() })
     }
 }

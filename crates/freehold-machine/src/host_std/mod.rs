@@ -36,7 +36,7 @@ thread_local! {
 
 /// The numbers that no thread has.
 static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::new() });
-/// Held by whoever is inside `with_cpu` with the number `SHARED`.
+/// Held by the thread that is inside `with_cpu` with the number `SHARED`.
 static SHARED_TURN: Mutex<()> = Mutex::new(());
 
 struct Numbers {
@@ -67,7 +67,8 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     f(number)
 }
 
-/// The number of a thread that has none yet, or shares one: that only with whoever has the turn.
+/// The number of a thread that has none yet or shares one. The shared number is used by one thread at a time,
+/// the one that has the turn.
 #[cold]
 fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
     let number = if number == UNSET { choose_number() } else { number };

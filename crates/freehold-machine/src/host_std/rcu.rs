@@ -47,7 +47,7 @@ struct List {
     generation: usize,
 }
 
-// SAFETY: the objects were handed over to whoever runs the functions, on any thread.
+// SAFETY: the objects were handed over to the thread that runs the functions, whichever it is.
 unsafe impl Send for List {}
 
 static PENDING: [Batch; BATCHES] =

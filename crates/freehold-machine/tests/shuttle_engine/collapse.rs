@@ -63,11 +63,11 @@ fn stores_beside_it() {
 fn moves_beside_it() {
     explore("a page that moves beside its becoming part of a huge one", 20, |locking| {
         let scene = small(locking);
-        // By number, known before: who asks the process waits until the collapse is over.
+        // By number, known before: a question to the process waits until the collapse is over.
         let frames = [511, 300].map(|number| scene.process.frame_at(page(number)).unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Who moves it has a reference, or a marker in its place.
+                // The migration has a reference to the page, or a marker in its place.
                 let said = scene.machine.cpu(0).call(|| collapse(&scene.process));
                 let allowed = [Ok(()), Err(MadviseError::InUse), Err(MadviseError::Invalid)];
                 assert!(allowed.contains(&said), "{said:?}");

@@ -1,5 +1,5 @@
 //! Files whose pages are the storage itself (DAX): write-back beside stores, and frames that go back beside
-//! everybody who may still have one.
+//! every task that may still have one.
 
 use crate::{
     explore::{explore, thread},

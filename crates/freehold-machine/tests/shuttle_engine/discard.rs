@@ -1,5 +1,5 @@
 //! DONTNEED beside itself, munmap and faults (C-4, C-61): after it has returned nobody reads the old page,
-//! whoever cleared the entry.
+//! even if another call cleared the entry.
 
 use crate::{
     explore::{explore, thread},

@@ -1,4 +1,4 @@
-//! Pages that nobody uses are taken out of a file's cache beside those who come to use them: no store is
+//! Pages that nobody uses are taken out of a file's cache beside tasks that begin to use them: no store is
 //! lost, nobody keeps a page that is the file's no more (C-26, C-37).
 
 use crate::{

@@ -73,7 +73,7 @@ fn opened(scene: &Scene, store: &Store) -> Opened {
     file
 }
 
-/// The same, and another process that maps it likewise.
+/// The same, and another process with the same mapping.
 fn opened_twice(scene: &Scene, store: &Store) -> (Opened, Process) {
     let (file, other) = (opened(scene, store), scene.another());
     map_file(&other, &file);
@@ -135,8 +135,8 @@ fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
             (failure.join().unwrap(), fork.join().unwrap(), store.join().unwrap())
         });
         let mut cpu = scene.machine.cpu(2);
-        // A copy made in time is another page; what has the old one, the one who stored to it when he was its
-        // last user too, has lost it.
+        // A copy made in time is another page. A process that has the old one has lost it, and so has one
+        // that stored to it as its last user.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);

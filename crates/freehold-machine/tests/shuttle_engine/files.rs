@@ -77,7 +77,7 @@ fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
     });
 }
 
-/// A truncation beside who takes the range away, by munmap or by another mapping: when it is over nobody
+/// A truncation beside a call that takes the range away, a munmap or another mmap: when it is over nobody
 /// reaches the page, whatever of it is still to be zapped or flushed.
 #[test]
 fn c26_truncation_beside_whoever_takes_the_range() {

@@ -1,4 +1,4 @@
-//! One file in four address spaces, and who splits or merges while pages are taken away.
+//! One file in four address spaces, whose VMAs are split and merged while pages are taken away.
 
 use crate::{
     direct::Storage,

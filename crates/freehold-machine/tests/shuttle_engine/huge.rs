@@ -1,5 +1,5 @@
-//! Huge pages beside whatever splits, shares and takes them: no store is lost, nobody reads what is not his,
-//! and the tables that were kept for splits come back.
+//! Huge pages beside whatever splits, shares and takes them: no store is lost, nobody reads what belongs to
+//! others, and the tables that were kept for splits come back.
 //!
 //! Few schedules, for each frame of a huge page is counted by itself, and so makes steps.
 

@@ -1,4 +1,4 @@
-//! Huge pages of pools, in two and three processes: who faults, shares tables, leaves them, and takes pages
+//! Huge pages of pools, in two and three processes, which fault, share tables, leave them, and take pages
 //! away.
 //!
 //! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page
@@ -87,7 +87,7 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
-/// The only one who has a table unmaps, while two others look for a table to share, and find it, or each
+/// The only process that has a table unmaps, while two others look for a table to share, and find it, or each
 /// other's, or make one.
 #[test]
 fn share_beside_munmap() {
@@ -181,7 +181,7 @@ fn split_beside_faults() {
     });
 }
 
-/// All who have a table leave it at once, while one more comes: who is last frees it, and nobody walks it
+/// All sharers of a table leave it at once, while one more comes: the last one frees it, and nobody walks it
 /// then (C-13, C-15).
 #[test]
 fn all_leave() {
@@ -378,7 +378,7 @@ fn reservations_beside_dontneed() {
     });
 }
 
-/// The last page serves all who want it at once: nobody asks for a second one (fault mutex).
+/// The last page serves all faults that want it at once: none asks for a second one (fault mutex).
 #[test]
 fn the_last_page() {
     explore_both("huge pages: two processes want the last page", 8, 1, |scene| {

@@ -87,8 +87,7 @@ fn c03_a_mapping_where_a_munmap_is_not_over() {
                 assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(8u64));
             });
             scope.spawn(move || {
-                // Nobody who wants another range has to wait; who faults in this one must not bring anything
-                // back.
+                // An mmap of another range need not wait; a fault in this one must not bring anything back.
                 let mut cpu = scene.machine.cpu(1);
                 map(&scene.process, 5..6, ANON);
                 scene.process.store(&mut cpu, page(5), 5u64).unwrap();

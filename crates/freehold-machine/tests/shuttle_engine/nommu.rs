@@ -1,5 +1,5 @@
-//! Without an MMU: a file's pages mapped in place beside a truncation, text that one maps while the last who
-//! had it lets go of it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody
+//! Without an MMU: a file's pages mapped in place beside a truncation, text that one task maps while its last
+//! user lets go of it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody
 //! else's. The designs of an address space's locks make no difference here: each is a turn.
 
 use crate::{
@@ -123,7 +123,7 @@ fn a_part_is_cut_off_that_a_smaller_mapping_has_not() {
         let file = flat.file(Zeroes, 3, true);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Whoever comes first brings the file in; a page that comes back lies elsewhere.
+                // The first mapping brings the file in; a page that comes back lies elsewhere.
                 file.mapping().truncate(2 * PAGE).unwrap();
                 file.mapping().truncate(3 * PAGE).unwrap();
             });

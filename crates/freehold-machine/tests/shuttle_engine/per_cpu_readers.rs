@@ -1,5 +1,5 @@
-//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside whoever wants the
-//! VMA without readers.
+//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside writers that want
+//! the VMA without readers.
 //!
 //! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine
 //! around the lock (C-19, C-22); a lock that overlooks a reader in a slot is found by loom

@@ -29,7 +29,8 @@ fn c56_a_transfer_sees_its_own_side() {
                     let seen = transferred(read, 0);
                     assert!([value(0), 2].contains(&seen), "{seen} is not of this side");
                 });
-                // The second is the last who maps the page, and the transfer may still have it.
+                // The second store is by the last process that maps the page, and the transfer may still have
+                // it.
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(0);
                     read.store(&mut cpu, page(0), 2u64).unwrap();

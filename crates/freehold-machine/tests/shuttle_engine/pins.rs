@@ -1,6 +1,6 @@
 //! Pages pinned without a lock, beside everything that takes pages away, shares them or moves them (C-56,
-//! C-57). A program and who has pinned its page see one memory, as long as the page is mapped; and a pin
-//! keeps its frame, whatever becomes of the mapping.
+//! C-57). A program and the holder of a pin see one memory, as long as the page is mapped; and a pin keeps
+//! its frame, whatever becomes of the mapping.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -128,7 +128,7 @@ fn c56_a_pin_of_a_shared_page() {
     });
 }
 
-/// Two who pin one page to read, beside a store: all have one page in the end.
+/// Two pins of one page to read, beside a store: all have one page in the end.
 #[test]
 fn two_pins_and_a_store() {
     explore("two pins of a page that is shared, and a store", 60, |locking| {

@@ -71,7 +71,7 @@ fn a_probe_comes_beside_faults_fork_and_munmap() {
         let child = thread::scope(|scope| {
             scope.spawn(|| {
                 add(&file);
-                // From now on everybody has it, whatever his TLB remembers.
+                // From now on every CPU meets it, whatever its TLB remembers.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
             scope.spawn(|| {

@@ -34,7 +34,7 @@ fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
             });
         });
         assert!(!CHECKED || climbed() > before, "the limit was not reached");
-        // Those who wait for a place get one, and who waits for all to leave sees them leave.
+        // Readers that wait for a place get one, and a writer that waits for all to leave sees them leave.
         thread::scope(|scope| {
             scope.spawn(|| drop(find()));
             scope.spawn(|| process.mprotect(page(0), PAGE, R).unwrap());

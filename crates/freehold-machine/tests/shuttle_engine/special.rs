@@ -1,5 +1,5 @@
-//! Mappings by an embedder's hooks: frames that are taken back beside who asks for them, hooks that fail
-//! beside siblings, and VMAs that are closed once however they end.
+//! Mappings by an embedder's hooks: frames that are taken back beside faults that ask for them, hooks that
+//! fail beside siblings, and VMAs that are closed once however they end.
 
 use crate::{
     explore::{explore, thread},

@@ -1,5 +1,5 @@
-//! Looks at VMAs without a lock, or with one VMA's: each sees what was there at one moment (C-70), and who
-//! finds nothing finds what never was.
+//! Looks at VMAs without a lock, or with one VMA's: each sees what was there at one moment (C-70), and none
+//! finds a gap that never was.
 
 use crate::{
     explore::{explore, thread},
@@ -85,7 +85,7 @@ fn a_probe_of_a_file_that_goes() {
     });
 }
 
-/// One VMA is cut and joined all the time: it is found, in whole or part, by everybody who asks for it.
+/// One VMA is cut and joined all the time: every query finds it, in whole or part.
 #[test]
 fn c70_a_query_finds_what_is_there_all_the_time() {
     explore("queries beside a VMA that is cut and joined", 100, |locking| {

@@ -114,8 +114,8 @@ fn c01_growth_beside_the_end_of_the_stack() {
     });
 }
 
-/// exec moves a stack, over a part of itself, beside who moves its pages to other frames: each page is found
-/// by both, wherever it is.
+/// exec moves a stack, over a part of itself, beside a migration of its pages to other frames: each page is
+/// found by both, wherever it is.
 #[test]
 fn c40_a_stack_that_moves_beside_its_pages() {
     explore("a stack moves beside moves of its pages", 120, |locking| {

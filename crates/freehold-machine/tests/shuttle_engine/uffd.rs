@@ -59,7 +59,7 @@ fn end(scene: Scene, uffd: Uffd) {
     scene.end();
 }
 
-/// Who is queued before it looks is woken; who looks first finds the page.
+/// A fault that is queued before it looks is woken; one that looks first finds the page.
 #[test]
 fn c54_a_fill_beside_the_fault() {
     explore("a fault beside the fill that is for it", 100, |locking| {
@@ -101,7 +101,7 @@ fn c25_register_beside_a_fault_and_munmap() {
             });
             let unmapping = scope.spawn(|| {
                 unmap(&scene.process, 1..2);
-                // Who waits for a page that is gone is not told by the engine.
+                // The engine does not wake a fault that waits for a page that is gone.
                 uffd.wake(page(1), PAGE).unwrap();
             });
             for thread in [registering, unmapping, program] {
@@ -169,7 +169,8 @@ fn a_fill_beside_dontneed() {
     });
 }
 
-/// C-54, C-72: faults that sleep on one word of the queue, two pagers, and one who is killed while he waits.
+/// C-54, C-72: faults that sleep on one word of the queue, two pagers, and a fault that is killed while it
+/// waits.
 #[test]
 fn c54_sleepers_on_one_turn() {
     explore("faults that share a word to sleep on, two pagers, a fatal signal", 60, |locking| {
@@ -200,7 +201,7 @@ fn c54_sleepers_on_one_turn() {
     });
 }
 
-/// C-54: every kind of sleeper, and who is about to sleep.
+/// C-54: every kind of sleeper, asleep or about to sleep.
 #[test]
 fn c54_close_beside_sleepers() {
     explore("close beside everybody who may sleep", 60, |locking| {
@@ -221,7 +222,8 @@ fn c54_close_beside_sleepers() {
     });
 }
 
-/// C-48, C-50: a page that moves is in one place, whoever holds it, shares it, or moves it to another frame.
+/// C-48, C-50: a page that moves is in one place, while others hold it, share it, or move it to another
+/// frame.
 #[test]
 fn c48_move_beside_a_holder_a_fork_and_migration() {
     explore("MOVE beside a transfer, fork and migration", 80, |locking| {
@@ -331,7 +333,7 @@ fn c53_protection_beside_stores_and_fork() {
     });
 }
 
-/// C-53: likewise, of a page that nobody else has any more, whose next store finds that out.
+/// C-53: the same of a page that no other process has any more, which the next store finds out.
 #[test]
 fn c53_protection_beside_a_store_that_is_granted() {
     explore("write protection beside a store to a page that was shared", 150, |locking| {

@@ -131,8 +131,8 @@ fn the_mapping_goes_meanwhile() {
     });
 }
 
-/// C-72: who waits for a truncation, which waits for a page that is being read, can be killed; the others go
-/// on.
+/// C-72: a fault that waits for a truncation, which waits for a page that is being read, can be killed; the
+/// others go on.
 #[test]
 fn c72_killed_while_the_store_hangs() {
     // Not the checker's: it goes on from schedule to schedule.
