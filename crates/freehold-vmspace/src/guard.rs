@@ -31,9 +31,8 @@ impl<P: Platform> VmSpace<P> {
             Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
         let walked = self.walk(VaRange::of(range.start, range.end), &mut installer);
         self.count_rss(&installer.rss);
-        // Also where nothing was mapped: a slot that was found empty may have been emptied by somebody who
-        // has not flushed yet (hazard C-4), and an access through what a TLB still holds would pass the
-        // guard.
+        // Also where nothing was mapped: a slot that was found empty may have been emptied by a call that has
+        // not flushed yet (hazard C-4), and an access through what a TLB still holds would pass the guard.
         gather.finish();
         let walked = walked?;
         debug_assert_eq!(walked, Walked::All, "large leaves are split");

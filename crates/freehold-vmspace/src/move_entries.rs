@@ -234,8 +234,8 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// What an entry becomes at its new address: a page counts as written there, for those who watch by
-/// soft-dirty bits; a marker stays what it is.
+/// What an entry becomes at its new address: a page counts as written there, for tools that watch soft-dirty
+/// bits; a marker stays what it is.
 fn moved<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
     match pte.kind(Level::Pte) {
         Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags | PteFlags::SOFT_DIRTY),

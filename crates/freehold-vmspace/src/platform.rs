@@ -66,29 +66,29 @@
 //! | `wake_one`, `wake_all` | L, R | no | no | takes the scheduler's locks |
 //! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
 //! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
-//! | `relax` | L, T, S, R | no; may give the processor to others in L and R | no | what this processor owes to others who wait for it, flushes say |
+//! | `relax` | L, T, S, R | no; may give the processor to others in L and R | no | what this processor owes to others that wait for it, for instance flushes |
 //! | `now_ns` | everywhere | no | no | |
 //! | `lock_context` | everywhere | no | no | only with debug assertions |
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
 //! | `rcu_defer` | L, R, D | no | no | |
 //! | `rcu_barrier` | L | it is meant to | yes | |
-//! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, for nobody who waits for L | yes | |
+//! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, for no task that waits for L | yes | |
 //! | `space_created`, `space_ending` | nothing, not L | yes | yes | |
-//! | `free_table`, `free_frames` | L | yes, likewise | yes | |
+//! | `free_table`, `free_frames` | L | yes, for no task that waits for L | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
 //! | `runs_elsewhere`, `set_pkey_rights`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | nothing, not L | no | no | its function tries for T, and looks |
 //!
-//! "May sleep" and "may allocate" say what an implementation may do. What it waits for must not be held by
-//! who waits for a lock of the engine; in particular it does not call the engine. The global allocator is
-//! called like `alloc_frames`, and its freeing also in D.
+//! "May sleep" and "may allocate" say what an implementation may do. What it waits for must not be held by a
+//! task that waits for a lock of the engine; in particular it does not call the engine. The global allocator
+//! is called like `alloc_frames`, and its freeing also in D.
 //!
 //! Spin locks are held for the entries of one page table, at most 512, and a flush; for the length of a
-//! pool's list or of a file's set of reservations where pages of pools are concerned; for those who wait for
-//! one userfaultfd. The machine of `freehold-machine` checks all of this at every call, in every build with
-//! debug assertions.
+//! pool's list or of a file's set of reservations where pages of pools are concerned; for the faults and
+//! readers that wait for one userfaultfd. The machine of `freehold-machine` checks all of this at every call,
+//! in every build with debug assertions.
 //!
 //! Of stack the engine needs, from its caller to the deepest call of the platform, at most 15 KiB in a build
 //! without optimisation (munmap 10.2 KB, fork 6.3 KB, most faults below 6 KB; the most is msync's 14.1 KB),

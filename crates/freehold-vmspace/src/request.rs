@@ -16,9 +16,9 @@ pub struct FrameRequest<'s, Mmu> {
     /// What they become.
     pub purpose: FramePurpose,
     /// On whose behalf: the space that has the fault or makes the call. `None`: the engine, a pool, or a
-    /// file. Single frames come in batches, of which the first is for this space, and the others for
-    /// whoever next needs one on the same processor. So a platform sees here who makes it work, and is not
-    /// told exactly who owns what.
+    /// file. Single frames come in batches, of which the first is for this space, and the others for the next
+    /// spaces that need one on the same processor. So a platform sees here which space makes it work, and is
+    /// not told exactly which space owns what.
     pub space: Option<&'s Mmu>,
     /// How hard to try.
     pub effort: AllocEffort,

@@ -1,4 +1,4 @@
-//! The record of a space: its tables, who uses them, and what is resident.
+//! The record of a space: its tables, the processors that use them, and what is resident.
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
 use crate::{Memory, NoMemory, Pfn, Rss, RssKind, VirtAddr, platform::Platform, rss::RssCounters};

@@ -14,7 +14,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame):
-    /// whoever finds the page there before the move is over waits for its end.
+    /// a task that finds the page there before the move is over waits for its end.
     pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
@@ -24,7 +24,7 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.try_lock(Rank::Folio)
     }
 
-    /// Waits until whoever has the frame locked is done with it. The caller holds no lock; the frame may be
+    /// Waits until the holder of the frame's lock has released it. The caller holds no lock. The frame may be
     /// another page's by now, and the wait in vain.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Who comes by the record of a frame finds a home that is there, whatever the frame was before.
+//! A walk that comes by the record of a frame finds a home that is there, whatever the frame was before.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::Frame;

@@ -10,7 +10,7 @@
 //! `refs`. The other half is for references that a task has for the length of one step, as the reverse map's
 //! and a gather's.
 //!
-//! A reference is raised only by someone who knows of another one that stays meanwhile: the entry under its
+//! A reference is raised only by a task that knows of another one that stays meanwhile: the entry under its
 //! table's lock, or the page cache. So a task that holds the only reference, to a frame that is in no page
 //! cache or table any more, holds it alone: a count of one may then be dropped without a locked instruction.
 
@@ -244,11 +244,11 @@ impl Frame {
     #[inline]
     fn put_word(&self, count: u32) -> Option<u32> {
         // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over.
-        // UnsharedTables, no locked instruction is needed (module docs).
+        // If this is the only reference, no locked instruction is needed (module docs).
         let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
-            // Who set the bit had a reference then; its end was seen above.
+            // The task that set the bit had a reference then; its end was seen above.
             let word = self.word.load(Relaxed);
             self.refs.store(0, Relaxed);
             self.word.store(word & FAILED, Relaxed);
@@ -425,8 +425,8 @@ impl Frame {
         (word & HUGETLB != 0).then(|| level_of(word))
     }
 
-    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return). By
-    /// who has a reference; the last to let go may be somebody else.
+    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return).
+    /// Called by a holder of a reference; the last to let go may be another one.
     #[inline]
     pub fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);

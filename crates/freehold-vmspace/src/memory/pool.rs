@@ -33,8 +33,8 @@
 //! | [`give_returning`](HugePool::give_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
 //! | `take` with a reservation, `unreserve`; none is there | | | + 1 |
 //!
-//! With a reservation and no free page, `take` says that one is returning, and to whom it may be given: the
-//! taker sleeps until something changes, killably, with no lock held.
+//! With a reservation and no free page, `take` says that a page is returning, which the taker may get: it
+//! sleeps until something changes, killably, with no lock held.
 //!
 //! Free pages are listed through the records of their first frames, so nothing here allocates but the list of
 //! nodes, once.
