@@ -3,7 +3,7 @@
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
 //!
 //! Options:
-//! - `--subjects model,linux`: who is compared, in any pair of `model`, `engine`, `linux`, or all three: then
+//! - `--subjects model,linux`: what is compared, any pair of `model`, `engine`, `linux`, or all three: then
 //!   the model with the engine first, and the engine with the kernel
 //! - `--locking N`: the design of the engine's locks, an index of `Locking::ALL`; without it, all in turn,
 //!   each with `--calls` calls and seeds of its own

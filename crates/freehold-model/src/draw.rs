@@ -1,7 +1,7 @@
 //! Small numbers and choices out of random words: the same for all generators of calls, because seeds are
 //! part of tests.
 
-/// Somebody who has random words, and draws from them; each draw takes one word.
+/// Draws from a source of random words; each draw takes one word.
 ///
 /// ```
 /// use freehold_model::draw::Draw;

@@ -1,7 +1,7 @@
 //! Oracles for the engine: a naive sequential model of Linux's address-space semantics, the running kernel
 //! itself, and the machinery that compares any two executors of the same calls.
 //!
-//! - [`op`]: the calls ([`Op`]), their results ([`Outcome`]) and who can execute them ([`Subject`]).
+//! - [`op`]: the calls ([`Op`]), their results ([`Outcome`]) and what can execute them ([`Subject`]).
 //! - [`model`]: the model, written for clarity.
 //! - [`linux`]: the running kernel as a subject, inside child processes.
 //! - [`engine`]: the engine as a subject, with any design of its locks, on a machine in this process.

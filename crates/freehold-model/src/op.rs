@@ -1,4 +1,4 @@
-//! The calls, what comes back, and who can execute them.
+//! The calls, what comes back, and what can execute them.
 
 use crate::world::World;
 

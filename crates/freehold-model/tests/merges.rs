@@ -15,7 +15,7 @@
 //! Many copies of a layout lie side by side in one arena, each with its own change. What the change did to
 //! families, which no map shows, comes out when everything is made writable in the end: what may merge does.
 //!
-//! With `FREEHOLD_EFFORT=long` all designs run it: who holds which lock does not decide what merges.
+//! With `FREEHOLD_EFFORT=long` all designs run it: which locks a task holds does not decide what merges.
 
 use freehold::space::Locking;
 use freehold_model::compare::{self, Report};

@@ -321,9 +321,9 @@ impl Drop for Linux {
     }
 }
 
-/// The option of prctl.
+/// An option of prctl.
 const PR_SET_MDWE: u64 = 65;
-/// Likewise.
+/// Another option of prctl.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 
 /// A call as a command; `None` for those the parent has a hand in.

@@ -51,9 +51,9 @@ pub(super) fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, spec) };
 }
 
-/// Stores and wakes. Pairs with the acquire loads of [`wait_change`] and the parent's poll: what was written
-/// to the channel before is visible to who sees the new value. All sleepers are woken: one may be a process
-/// that was killed and is not gone yet.
+/// Stores and wakes. Pairs with the acquire loads of [`wait_change`] and the parent's poll: a process that
+/// sees the new value sees what was written to the channel before. All sleepers are woken: one may be a
+/// process that was killed and is not gone yet.
 pub(super) fn post(word: &AtomicU32, value: u32) {
     word.store(value, Ordering::Release);
     // SAFETY: the word outlives the call.

@@ -8,8 +8,8 @@ pub(super) fn may_merge(flags: u32) -> bool {
 }
 
 impl Model {
-    /// Marks everything, and what will be mapped; or takes every mark away, whoever made it. To say what
-    /// holds already does nothing.
+    /// Marks everything, and what will be mapped; or takes every mark away, also those of madvise. To ask for
+    /// what holds already does nothing.
     pub(super) fn set_merge(&mut self, p: usize, on: bool) -> Res {
         let pr = self.proc(p);
         let wanted = if on { vmflag::MERGEABLE } else { 0 };

@@ -27,7 +27,7 @@ pub fn calls(usual: u64) -> u64 {
     Effort::of(usual / 4, usual, 1_000_000)
 }
 
-/// The kernel, or a word to whoever reads the test's output that it cannot be driven here.
+/// The kernel, or a line in the test's output that it cannot be driven here.
 pub fn linux(options: Options) -> Option<Linux> {
     match Linux::new(options) {
         Ok(linux) => Some(linux),
