@@ -22,12 +22,12 @@ const CPUS: usize = 64;
 
 static RCU: Qsbr<CPUS> = Qsbr::new([const { QsbrCpu::new() }; CPUS]);
 static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS]);
-/// Held by whoever has a processor: its thread while a program's instruction runs, and who interrupts it in
-/// between.
+/// Held by the thread that acts as the processor: its own while a program's instruction runs, or one that
+/// interrupts it in between.
 static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
 /// Bit per processor: some thread is it.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Whoever waits, whatever for, and whoever wakes.
+/// All waiters, whatever they wait for, and their wakers.
 static SLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -166,8 +166,8 @@ unsafe impl Host for Board {
 
     fn wait(word: &AtomicU32, expected: u32) {
         let awake = lock(&SLEEP.0);
-        // SeqCst: whoever changes the word wakes afterwards, and cannot before this sleeps: it needs the
-        // mutex.
+        // SeqCst: a task that changes the word wakes afterwards. It cannot do so before this one sleeps,
+        // because it needs the mutex.
         if word.load(Ordering::SeqCst) == expected {
             drop(SLEEP.1.wait(awake));
         }
@@ -251,7 +251,7 @@ unsafe impl TableMemory for Board {
 // SAFETY: as above; `freehold-kit` says why a flush is over only when no processor uses what it covers.
 unsafe impl Platform for Board {
     type Format = X86_4;
-    /// All that this kernel keeps for an address space: its root table, and who runs it.
+    /// All that this kernel keeps for an address space: its root table, and the processors that run it.
     type Mmu = SpaceCpus;
 
     // Single frames alone: without larger blocks there are no huge pages.
