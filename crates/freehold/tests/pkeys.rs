@@ -1,4 +1,4 @@
-//! Protection keys: which there are, what they deny to whom, and where they stay.
+//! Protection keys: which there are, what they deny to which access, and where they stay.
 
 use crate::support::*;
 use freehold::{
@@ -235,7 +235,7 @@ fn huge_pages_keep_their_key() {
     });
 }
 
-/// Who reads on behalf of somebody else has no register that says anything.
+/// An access on behalf of another process has no register that says anything.
 #[test]
 fn access_from_outside_asks_no_key() {
     keyed(|_, process, cpu| {

@@ -1,5 +1,5 @@
-//! Secret memory (memfd_secret): how it is mapped, who comes to it, and what it refuses. As Linux 6.18
-//! answers; `recordings/causes/secret-memory` has the same from there.
+//! Secret memory (memfd_secret): how it is mapped, which accesses reach it, and what it refuses. As Linux
+//! 6.18 answers; `recordings/causes/secret-memory` has the same from there.
 
 use crate::support::{
     Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,
@@ -126,7 +126,7 @@ fn it_stays_locked() {
         assert_eq!(MlockError::NotAccessible.errno(), Errno::ENOMEM);
         process.mlockall(LockAllFlags::CURRENT).unwrap();
         assert_eq!(process.rss().file, 0);
-        // Within the limit of who may not lock more.
+        // Within the limit of a process that may not lock more.
         let limits = Limits { memlock: LEN + PAGE, may_lock: false, ..process.limits().get() };
         process.limits().set(&limits);
         let map = |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::SHARED, Some(file), 0);

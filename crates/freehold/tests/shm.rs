@@ -146,7 +146,7 @@ fn c71_removed_when_the_last_one_detaches() {
         segment.remove();
         assert!(segment.is_removed() && !segment.is_destroyed());
         segment.remove();
-        // Who knows it can attach it as long as somebody has it.
+        // A process that knows it can attach it as long as some process has it.
         let again = process.shmat(segment, 0, NONE).unwrap();
         process.shmdt(again).unwrap();
         let child = process.fork().unwrap();
@@ -216,8 +216,8 @@ fn limits_and_locks_are_those_of_mmap() {
     });
 }
 
-/// C-71 on threads: attaches, detaches and forks beside the removal. Whoever is last ends it, once; who comes
-/// later is refused.
+/// C-71 on threads: attaches, detaches and forks beside the removal. The last one to leave ends it, once; an
+/// attach that comes later is refused.
 #[test]
 fn c71_attach_detach_and_fork_beside_removal() {
     for locking in Locking::ALL {
@@ -325,7 +325,7 @@ fn c71_a_removed_segment_stays_where_it_is_sealed() {
     });
 }
 
-/// On threads: whoever else attaches it either keeps it, or is refused with it.
+/// On threads: an attach by another process either keeps it for the remap, or both are refused.
 #[test]
 fn c71_attached_beside_its_end() {
     for locking in Locking::ALL {

@@ -79,7 +79,7 @@ fn forbidden(place: impl Fn(&dyn Fn())) -> String {
     wrong.map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
 }
 
-/// Likewise where what frames hold may be used.
+/// What is forbidden where the contents of frames may still be used.
 const CLOSED: &str = "wait wait_killable wake_one wake_all rcu_read rcu_barrier alloc_table alloc_frames alloc_run free_frames";
 const SHORT: &str = "wait wait_killable wake_one wake_all rcu_read rcu_barrier alloc_table alloc_frames alloc_run free_frames \
                      zero_frame copy_frame read_frame write_frame";
@@ -169,7 +169,7 @@ fn a_flush_under_spin_locks() {
     assert!(flush(Rank::Frames).starts_with("flush inside of SpinLock"));
 }
 
-/// Whoever sleeps for a lock would be woken under the spin lock.
+/// A task that sleeps for a lock would be woken under the spin lock.
 #[test]
 fn the_end_of_a_sleeping_lock_under_a_spin_lock() {
     let (spin, sleeping, word) = (RawSpin::new(), RwSem::<Machine>::new(Rank::IMmap), WordLock::new());

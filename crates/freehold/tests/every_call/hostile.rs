@@ -168,8 +168,8 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
     });
 }
 
-/// A file with three pages in its cache, mapped over more addresses than could be gone through: whoever
-/// writes it back takes the lock of all that map it a few times.
+/// A file with three pages in its cache, mapped over more addresses than could be gone through. Write-back
+/// takes the lock over its VMAs a few times only.
 #[test]
 fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
     let config = Config { lock_stats: true, ..Config::default() };

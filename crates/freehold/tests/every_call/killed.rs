@@ -126,7 +126,7 @@ fn while_a_fault_waits_for_a_writer() {
     });
 }
 
-/// fork waits for those who read a VMA, in the middle of its work: what it shared before is written as ever
+/// fork waits for readers of a VMA, in the middle of its work: what it shared before is written as ever
 /// afterwards.
 #[test]
 fn while_fork_waits_for_readers_of_a_vma() {
@@ -162,7 +162,7 @@ fn while_fork_waits_for_readers_of_a_vma() {
 
 type Space = Counted<AddressSpace<Gated>>;
 
-/// What happens to someone who needs addresses that are still closing.
+/// A call that needs addresses which are still closing.
 type Needing = (&'static str, fn(&Space) -> Result<(), Errno>);
 
 const RANGE: u64 = 8 * PAGE;
@@ -240,7 +240,7 @@ fn while_it_waits_for_a_munmap_to_end() {
     }
 }
 
-/// Whoever does not need that range waits for nothing.
+/// A call that does not need that range waits for nothing.
 #[test]
 fn and_nobody_else_waits() {
     for locking in released() {
@@ -282,7 +282,7 @@ fn while_it_sleeps() {
     }
 }
 
-/// Who needs a page that is not there, of a space in which `BASE` is mapped.
+/// Calls that need a page which is not there, of a space in which `BASE` is mapped.
 const LOOKING: &[Needing] = &[
     ("a load", |s| match s.handle_fault(BASE, Access::READ) {
         Err(FaultError::Killed) => Err(Errno::EINTR),
@@ -300,7 +300,7 @@ const LOOKING: &[Needing] = &[
     ("a pin", |s| s.pin_user_pages(BASE, 1, PinFlags::empty()).map(drop).map_err(|error| error.errno())),
 ];
 
-/// A page that is being moved is waited for; who moves it may take its time.
+/// A page that is being moved is waited for; the migration may take its time.
 #[test]
 fn while_it_waits_for_a_page_that_moves() {
     for locking in Locking::ALL {
@@ -343,8 +343,8 @@ impl Pager<Gated> for Hangs {
     }
 }
 
-/// Somebody waits for the disk, a truncation waits for that, and everybody else who needs a page of the file
-/// for the truncation.
+/// A fault waits for the disk, a truncation waits for the fault, and all other calls that need a page of the
+/// file wait for the truncation.
 #[test]
 fn while_it_waits_for_a_file_whose_disk_hangs() {
     const PAGES: u64 = 4096;

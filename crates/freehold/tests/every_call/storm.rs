@@ -2,9 +2,9 @@
 //! (C-4, C-21, C-22, C-56).
 //!
 //! Each thread owns a window, where it knows at every moment what each page must hold: a tag of the address
-//! and of the one who wrote it. Another window belongs to all: anything may be there, but only what somebody
-//! in this process wrote to that very page, or nothing. A page that shows up elsewhere, in the other process,
-//! or after it was given away, is found by its tag; a translation that outlived its page, by the machine.
+//! and of the writer. Another window belongs to all: anything may be there, but only what somebody in this
+//! process wrote to that very page, or nothing. A page that shows up elsewhere, in the other process, or
+//! after it was given away, is found by its tag; a translation that outlived its page, by the machine.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,4 @@
-//! Faults beside each other, and beside who walks the page tables.
+//! Faults beside each other, and beside walks of the page tables.
 
 mod requests;
 mod together;

@@ -1,4 +1,4 @@
-//! What the platform hears when frames are wanted: how large, what for, for whom, how badly.
+//! What the platform hears when frames are wanted: how large, what for, for which space, how badly.
 
 use crate::support::{
     gate::{Asked, Gated},

@@ -4,8 +4,8 @@ use crate::support::*;
 use freehold::fault::Access;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Readers that meet so often that they go to their CPUs' slots, beside a writer who wants the VMA alone
-/// again and again (C-19, C-22). Nobody is lost: each page is filled once, each write lock is got, and the
+/// Readers that meet so often that they go to their CPUs' slots, beside a writer that wants the VMA alone
+/// again and again (C-19, C-22). No waiter is lost: each page is filled once, each write lock is got, and the
 /// VMA goes at the end.
 #[test]
 fn c22_many_faults_in_one_vma_beside_writers() {

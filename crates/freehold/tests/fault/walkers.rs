@@ -56,7 +56,7 @@ fn nothing_survives_dontneed() {
     });
 }
 
-/// C-23: no store is lost to somebody who changes rights, locks, forks or reads what is there.
+/// C-23: no store is lost to a call that changes rights, locks, forks or reads what is there.
 #[test]
 fn no_store_is_lost() {
     everywhere(|world, process, _| {
@@ -83,7 +83,7 @@ fn no_store_is_lost() {
     });
 }
 
-/// C-23: after mlock every page is there, whoever faulted beside it.
+/// C-23: after mlock every page is there, whatever faulted beside it.
 #[test]
 fn mlock_misses_no_page() {
     everywhere(|world, process, cpu| {

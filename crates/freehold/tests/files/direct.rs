@@ -46,7 +46,7 @@ fn programs_use_the_storage_itself() {
         assert_eq!(storage.word(2), 5);
         assert_eq!(storage.state().frames.len(), 1, "nothing is brought in around a page");
         assert_eq!((process.rss().file, process.rss().anon), (1, 0));
-        // read and write go there, too, and so does who writes for somebody else.
+        // read and write go there, too, and so do writes on behalf of a process.
         file.mapping().write_at(3 * PAGE, &6u64.to_le_bytes()).unwrap();
         assert_eq!((storage.word(3), process.load(cpu, at + 3 * PAGE)), (6, Ok(6u64)));
         process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), AccessMode::Plain).unwrap();
@@ -236,7 +236,7 @@ fn discarding_leaves_the_storage() {
     });
 }
 
-/// C-58 and C-26: frames that leave the file beside everybody who could still have one. The storage frees
+/// C-58 and C-26: frames that leave the file beside every task that could still have one. The storage frees
 /// them as soon as it is told to, and asserts that nobody has them; the machine, that no CPU can reach a
 /// frame that is free.
 #[test]

@@ -107,7 +107,7 @@ impl World {
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
     }
 
-    /// Ends the world; whoever still held something of it has leaked it.
+    /// Ends the world; anything of it that is still held has leaked.
     fn end(mut self) {
         self.engine = None;
         self.machine.accounting().assert_clean();

@@ -2,9 +2,10 @@
 //! has just found them.
 //!
 //! An entry is cleared, or loses its right to write, and is flushed afterwards; until then a processor stores
-//! through what it remembers. That the page was written is for its frame to say: at once, because others
-//! write the page back meanwhile and find the entry gone, and again after the flush, because they have taken
-//! the bit by then, and stores came after. Whoever forgets one of the two loses a write to a file.
+//! through what it remembers. That the page was written is for its frame to say. The dirty bit of the frame
+//! is set at once, because a write-back meanwhile finds the entry gone; and again after the flush, because
+//! that write-back may have taken the bit before the last stores. Without either of the two a write to a file
+//! is lost.
 
 use super::{
     gate::{Gate, Gated, tell_of_barriers},
@@ -23,7 +24,7 @@ use std::{
 type Space = Counted<AddressSpace<Gated>>;
 type Mapped = Counted<File<Gated>>;
 
-/// The first words of pages that were written back. Whoever writes page 0 passes a gate.
+/// The first words of pages that were written back. A write of page 0 passes a gate.
 #[derive(Clone, Default)]
 struct Store {
     words: Arc<Mutex<BTreeMap<u64, u64>>>,
@@ -155,7 +156,7 @@ fn a_store_before_the_flush_is_not_lost() {
     });
 }
 
-/// A store before the entry was cleared: whoever writes the page back does so also before the flush.
+/// A store before the entry was cleared: the page is written back before the flush, too.
 #[test]
 fn a_store_before_is_written_back_beside() {
     in_every_way(|what, scene, take| {

@@ -68,7 +68,7 @@ fn a_seal_against_writing_wants_no_writer() {
         assert_eq!(mapping.add_seals(Seals::WRITE | Seals::GROW), Err(SealError::Busy), "a child has it");
         assert_eq!(mapping.seals(), Some(Seals::empty()), "all or nothing");
         drop(child);
-        // Private ones never reach it, nor do those of who opened it for reading.
+        // Stores to private mappings never reach it, nor do mappings of a file that was opened for reading.
         let private = map(process, file, RW, MapFlags::PRIVATE).unwrap();
         process.store(cpu, private, 1u64).unwrap();
         let read_only = File::new(mapping, FileAccess::READ, "again").unwrap();

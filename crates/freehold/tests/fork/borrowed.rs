@@ -1,10 +1,10 @@
-//! A page that somebody else holds on to (C-56).
+//! A page that another task holds on to (C-56).
 //!
-//! After a fork, whoever wrote first got a copy, and the last who mapped the page wrote to it in place; but a
-//! pipe still held it, and so read what was written after it had been given its data: across the fork, in
-//! both directions.
+//! After a fork, the first process to write got a copy, and the last process that mapped the page wrote to it
+//! in place. But a pipe still held it, and so read what was written after it had been given its data: across
+//! the fork, in both directions.
 //!
-//! The one who holds on here is a reader of another's memory, stopped in the middle of its copy.
+//! The task that holds on here is a reader of another's memory, stopped in the middle of its copy.
 
 use super::{gate::Gated, *};
 use freehold::{

@@ -108,7 +108,7 @@ fn a_family_tree() {
 
 #[test]
 fn pages_become_their_owners_again() {
-    // The last one who has a page writes to it without a copy.
+    // The last process that has a page writes to it without a copy.
     everywhere(|world, process, cpu| {
         anon(process, BASE, 64);
         fill(process, cpu, BASE, 64, 1);

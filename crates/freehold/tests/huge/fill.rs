@@ -106,7 +106,7 @@ fn only_where_a_whole_one_fits() {
 
 #[test]
 fn only_where_they_are_wanted() {
-    // By the setting: for whom nothing was asked, who asked for huge pages, who asked for none.
+    // By the setting: a VMA without advice, one advised to have huge pages, one advised to have none.
     let wanted = [
         (HugePages::Never, [false, false, false]),
         (HugePages::Madvise, [false, true, false]),
@@ -160,7 +160,7 @@ fn the_setting_holds_from_now_on() {
 #[test]
 fn a_program_does_without() {
     let (all, advised) = (ThpDisable::Everywhere, ThpDisable::UnlessAdvised);
-    // For whom nothing was asked, and who asked for huge pages.
+    // A VMA without advice, and one advised to have huge pages.
     let wanted = [(ThpDisable::Nowhere, [true, true]), (all, [false, false]), (advised, [false, true])];
     for (disable, expected) in wanted {
         let world = world(HugePages::Always);

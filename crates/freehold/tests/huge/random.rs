@@ -51,7 +51,7 @@ struct Run {
     /// The one whose turn it is comes last.
     processes: Vec<(Process, Known)>,
     dice: Dice,
-    /// What is being done, for who finds it failed.
+    /// What is being done, for the message of a failure.
     doing: String,
     story: String,
 }

@@ -1,5 +1,6 @@
-//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and who inherits it.
-//! As Linux 6.18 answers; `recordings/causes/memory-merge` and a case of the model have the same from there.
+//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and which children
+//! inherit it. As Linux 6.18 answers; `recordings/causes/memory-merge` and a case of the model have the same
+//! from there.
 
 use crate::support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
 use freehold::{
@@ -41,7 +42,7 @@ fn everything_that_can() {
         let heap = process.brk(0).unwrap();
         process.brk(heap + PAGE).unwrap();
         assert!(is_marked(process, heap));
-        // Until it is taken back, from whoever has it by now.
+        // Until it is taken back, from every VMA that has it by now.
         process.set_memory_merge(false).unwrap();
         assert!(!kinds.iter().any(|(at, _)| is_marked(process, *at)) && !is_marked(process, heap));
         process.madvise(heap, PAGE, Advice::Mergeable).unwrap();

@@ -1,5 +1,5 @@
-//! Who may let go of the mmap lock half-way through a munmap: a test for each row of the table of callers in
-//! `docs/munmap.md`.
+//! Which callers may let go of the mmap lock half-way through a munmap: a test for each row of the table of
+//! callers in `docs/munmap.md`.
 //!
 //! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in
 //! a walk of the tables, which a flush waits for, and its thread tries the lock. And the write holds of the
@@ -54,7 +54,7 @@ fn held(process: &Process) -> Held {
     if process.try_read().is_none() {
         return Writing;
     }
-    // Who would have to wait is killed instead.
+    // If this thread would have to wait, it is killed instead.
     match process.space().write_killable() {
         Ok(_) => Not,
         Err(_) => Reading,

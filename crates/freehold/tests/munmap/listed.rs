@@ -1,4 +1,4 @@
-//! VMAs that are going, and those who come by way of the file.
+//! VMAs that are going, and walks that come by way of the file.
 //!
 //! A file's walkers find address spaces through the VMAs that are in the file's tree. munmap takes its VMAs
 //! out of there before it touches an entry: from then on all entries are its own. But it waits for the

@@ -1,4 +1,4 @@
-//! munmap: who holds which lock, what is refused, what is left behind. Numbers such as C-10 are those of
+//! munmap: which locks are held when, what is refused, what is left behind. Numbers such as C-10 are those of
 //! `docs/hazards.md`.
 
 mod balance;

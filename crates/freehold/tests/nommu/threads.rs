@@ -63,7 +63,7 @@ fn shared_mappings_beside_truncations() {
             }
         });
     });
-    // However it went, nobody is left who has a page.
+    // However it went, no task is left that has a page.
     file.mapping().truncate(0).unwrap();
     file.mapping().truncate(8 * PAGE).unwrap();
     let space = flat.space();

@@ -1,4 +1,4 @@
-//! Pins of pages of files: who is told of stores, what is refused for long, what truncation takes.
+//! Pins of pages of files: how stores are reported, what is refused for long, what truncation takes.
 
 use super::*;
 use freehold::{PageIndex, object::Zeroes};

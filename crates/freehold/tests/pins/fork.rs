@@ -1,5 +1,5 @@
-//! Pins, fork and copying on write (hazards C-56, C-57): a program and who has pinned its pages see one
-//! memory; a child sees another.
+//! Pins, fork and copying on write (hazards C-56, C-57): a program and the holder of its pins see one memory;
+//! a child sees another.
 
 use super::*;
 use freehold::engine::HugePages;
@@ -31,8 +31,8 @@ fn c57_fork_copies_what_is_pinned() {
     }
 }
 
-/// C-56: a page that is shared already is copied before it is pinned, for a reader too; who stores on either
-/// side then does not part the pin from its program.
+/// C-56: a page that is shared already is copied before it is pinned, for a reader too. A later store on
+/// either side then does not part the pin from its program.
 #[test]
 fn c56_what_is_shared_is_copied_before_it_is_pinned() {
     everywhere(|_, process, cpu| {

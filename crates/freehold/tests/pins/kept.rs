@@ -68,7 +68,7 @@ fn what_is_pinned_does_not_move() {
     });
 }
 
-/// Failed memory cannot be kept: programs lose it, and who has it pinned keeps it out of everybody's way.
+/// Failed memory cannot be kept: programs lose it, and the pin keeps it out of everybody's way.
 #[test]
 fn what_is_pinned_may_fail() {
     for locking in Locking::ALL {

@@ -95,7 +95,7 @@ fn the_fast_way_meets_no_lock() {
         process.madvise(BASE + 3 * PAGE, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(fast(process, cpu, BASE, 520, READ).len(), 3);
         assert_eq!(cpu.call(|| process.pin_user_pages_fast(BASE, 520, WRITE)).unwrap().len(), 520);
-        // Who does not run the space has no fast way.
+        // A task whose processor does not run the space has no fast way.
         assert_eq!(process.pin_user_pages_fast_only(BASE, 520, WRITE).unwrap().len(), 0);
         assert_eq!(process.pin_user_pages_fast(BASE, 520, WRITE).unwrap().len(), 520);
         cpu.idle();

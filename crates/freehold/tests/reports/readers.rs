@@ -153,7 +153,7 @@ fn arguments_and_environment() {
         assert_eq!(process.arguments(), before);
         process.munmap(BASE, 3 * PAGE).unwrap();
         assert_eq!(cmdline(process), Err(AccessError::BadAddress));
-        // Whoever reports does not wait for a file.
+        // A report does not wait for a file.
         let file = world.file(4);
         process.mmap(BASE, 2 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         process.set_arguments(&arguments).unwrap();

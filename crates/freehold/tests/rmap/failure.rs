@@ -1,4 +1,4 @@
-//! Memory that fails: who loses what, who is told, and what never comes back.
+//! Memory that fails: what each process loses, which are told, and what never comes back.
 
 use crate::support::*;
 use freehold::{
@@ -160,7 +160,7 @@ fn markers_follow_their_addresses() {
         assert_eq!(load(process, cpu, far + PAGE), failed(far + PAGE));
         assert_eq!(load(process, cpu, far + 2 * PAGE), Ok(3));
         process.check();
-        // Who takes it away is rid of it.
+        // A process that takes it away is rid of it.
         process.madvise(far, 4 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(load(process, cpu, far + PAGE), Ok(0));
         child.munmap(at + PAGE, PAGE).unwrap();
@@ -222,7 +222,7 @@ fn a_page_that_was_written_is_reported() {
         for at in [shared, private] {
             assert_eq!(load(process, cpu, at), failed(at));
         }
-        // Others find what the store has; who asks whether all is safe is told, once.
+        // Others find what the store has. The first msync that asks whether all is safe is told, once.
         let elsewhere = map(&other, MapFlags::SHARED);
         assert_eq!(load(&other, cpu, elsewhere), Ok(Disk::number(0)));
         assert_eq!(other.msync(elsewhere + PAGE, PAGE, SyncFlags::SYNC), Err(MsyncError::Io));
@@ -260,8 +260,8 @@ fn shared_memory_has_no_other_copy() {
             (mapping.read_at(0, &mut bytes), FillError::Lost.errno()),
             (Err(FillError::Lost), Errno::EIO)
         );
-        // Cut off, it is a page as any other for who had not mapped it; the others take the marker away
-        // first.
+        // Cut off, it is a page as any other for a mapping that had no entry for it; the others take the
+        // marker away first.
         mapping.punch(0..PAGE).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
         process.madvise(at, PAGE, Advice::DontNeed).unwrap();

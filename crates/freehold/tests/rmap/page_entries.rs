@@ -194,7 +194,7 @@ fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
         let at = map(process, &file, MapFlags::SHARED);
         fill(process, cpu, at, 2, 1);
         let pages = [0, 1].map(|page| process.frame_at(at + page * PAGE).unwrap());
-        // Who maps the frames themselves has references that no reverse map knows.
+        // A space without an MMU maps the frames themselves: its references are known to no reverse map.
         let regions = Regions::new(world.engine()).unwrap();
         let flat = NoMmuSpace::new(&regions).unwrap();
         let borrowed = flat.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();

@@ -282,7 +282,7 @@ fn what_must_not_be_cut_is_not() {
     });
 }
 
-/// Whoever may not write the file may not map it so, and a driver is not asked about it.
+/// A file that may not be written may not be mapped writable, and a driver is not asked about it.
 #[test]
 fn a_descriptor_says_what_may_be_mapped() {
     everywhere(|world, process, _| {

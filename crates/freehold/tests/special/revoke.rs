@@ -135,8 +135,8 @@ fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<M
     });
 }
 
-/// On threads: what a revocation has taken is never seen again, whoever maps, faults, forks, moves and unmaps
-/// meanwhile.
+/// On threads: what a revocation has taken is never seen again, although threads map, fault, fork, move and
+/// unmap meanwhile.
 #[test]
 fn nobody_sees_a_frame_that_is_gone() {
     const ROUNDS: u64 = if cfg!(debug_assertions) { 60 } else { 400 };

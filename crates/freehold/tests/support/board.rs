@@ -107,7 +107,7 @@ impl Board {
         })
     }
 
-    /// An open file of it, and the file that knows who maps it.
+    /// An open file of it, and the file that knows its mappings.
     pub fn open(self: &Arc<Self>, world: &World) -> Counted<File<Machine>> {
         self.open_as(world, FileAccess::READ_WRITE)
     }

@@ -26,7 +26,7 @@ type Visit = Box<dyn FnOnce() + Send>;
 pub struct Gate(Arc<Mutex<Option<Visit>>>);
 
 impl Gate {
-    /// The next one who comes through runs this.
+    /// The next thread that comes through runs this.
     pub fn put(&self, visit: impl FnOnce() + Send + 'static) {
         *self.0.lock().unwrap() = Some(Box::new(visit));
     }
@@ -156,7 +156,7 @@ unsafe impl Host for Gated {
     fn rcu_barrier() {
         TOLD.with_borrow(|told| {
             if let Some(told) = told {
-                // Whoever has heard of one does not listen any more.
+                // A listener that has heard of one does not listen any more.
                 let _ = told.send(());
             }
         });

@@ -97,7 +97,7 @@ impl World {
         self.end();
     }
 
-    /// Ends the world; whoever still held something of it has leaked it.
+    /// Ends the world; anything of it that is still held has leaked.
     pub fn end(mut self) {
         self.engine = None;
         self.machine.accounting().assert_clean();

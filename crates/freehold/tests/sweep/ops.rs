@@ -21,7 +21,7 @@ pub enum Left {
     Pages,
     /// Both.
     Anything,
-    /// Pages of all who share them are lost; no VMA has changed.
+    /// Pages are lost to all spaces that share them; no VMA has changed.
     Losses,
 }
 
