@@ -1,5 +1,5 @@
-//! What /proc/PID/cmdline and /proc/PID/environ say: bytes, read page by page as anybody's who reads this
-//! memory; a writer of the address space waits for a page at most.
+//! What /proc/PID/cmdline and /proc/PID/environ say: bytes, read page by page like any other access on behalf
+//! of others; a writer of the address space waits for a page at most.
 
 use super::AccessMode;
 use crate::{

@@ -1,6 +1,6 @@
 //! Reading and writing the memory of an address space on behalf of somebody else: process_vm_readv and
-//! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for who wants the memory
-//! itself.
+//! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for callers that want the
+//! memory itself.
 //!
 //! Page by page: the page is found, or faulted in, under the VMA's lock; it gets a reference under its
 //! table's lock; and the bytes are copied with the VMA's lock still held, so that no fork can share the page
@@ -20,7 +20,7 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 
-/// What the one who asks may do.
+/// What the caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
     /// What the VMA allows: process_vm_readv and process_vm_writev.

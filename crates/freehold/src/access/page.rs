@@ -170,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
                 f(&found);
                 let frame = self.platform().frame(found.record);
                 if how.write && !frame.is_anon() {
-                    // Only now: who writes the page back meanwhile must not find it clean afterwards.
+                    // Only now: a write-back during the store must not leave the page clean.
                     frame.set_dirty();
                 }
                 if found.counted {
@@ -183,7 +183,7 @@ impl<P: Platform> AddressSpace<P> {
         self.make_up(vma, page, how.write, &missing, held)
     }
 
-    /// Has a fault bring what was missing to who wants to `write` or only to read.
+    /// Has a fault bring what was missing, for a caller that wants to `write` or only to read.
     pub(super) fn make_up(
         &self,
         vma: &Vma<P>,

@@ -1,4 +1,5 @@
-//! get_user_pages: pages held by somebody who is no page table, for a device or for the kernel's own use.
+//! get_user_pages: pages held by a reference that is no page-table entry's, for a device or for the kernel's
+//! own use.
 //!
 //! ```text
 //! fast    no lock of the space or a VMA: the tables are walked as the hardware walks them (Platform::walk_tables), then the lowest
@@ -17,7 +18,7 @@
 //! 2. fork does not share a page that is exclusive and pinned: the child gets a copy, made when no processor
 //!    of the parent can store to the page any more, and before one can again. A pin that comes after fork has
 //!    been at the table finds the page shared, and waits for fork to end.
-//! 3. A store to an exclusive page goes to the page, whoever else has it.
+//! 3. A store to an exclusive page goes to the page, whatever other references it has.
 //!
 //! A pin for long, say for a device that stays registered, is refused where it would stand in somebody's way:
 //! where frames are a file's storage, which truncation has to wait for; and for stores to a file's own page,
@@ -159,8 +160,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Pins the pages from that of `addr` on, at most so many: fewer if not all can be had, but at least one
     /// if any was asked for. Any task may ask, for any address space.
     ///
-    /// Who pins for a transfer lets go soon: a page with a pin cannot move, and truncation of a file that is
-    /// mapped directly waits for it; so nobody waits for a lock of such a file with a pin of it in hand.
+    /// A transfer must let go of its pins soon: a page with a pin cannot move, and truncation of a file that
+    /// is mapped directly waits for it. So nobody waits for a lock of such a file while it holds a pin of it.
     ///
     /// # Errors
     ///
@@ -188,8 +189,8 @@ impl<P: Platform> AddressSpace<P> {
         Pinning::new(self, addr, pages, flags)?.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for who will
-    /// wait with them in hand.
+    /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for callers that
+    /// will wait while they hold the pins.
     pub(super) fn pin_unless_storage(
         &self,
         addr: u64,
@@ -199,8 +200,8 @@ impl<P: Platform> AddressSpace<P> {
         Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), for who runs this space: pages that are there as wanted
-    /// are pinned without a lock of the space or its VMAs.
+    /// As [`pin_user_pages`](Self::pin_user_pages), for a task whose processor runs this space: pages that
+    /// are there as wanted are pinned without a lock of the space or its VMAs.
     ///
     /// # Errors
     ///
@@ -223,8 +224,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`pin_user_pages_fast`](Self::pin_user_pages_fast), for who must not wait: the pages up to the
-    /// first that cannot be pinned without waiting, perhaps none.
+    /// As [`pin_user_pages_fast`](Self::pin_user_pages_fast), for a caller that must not wait: the pages up
+    /// to the first that cannot be pinned without waiting, perhaps none.
     ///
     /// # Errors
     ///

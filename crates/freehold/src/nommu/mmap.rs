@@ -95,7 +95,7 @@ impl<P: Platform> NoMmuSpace<P> {
         // A hint cannot be followed.
         let _ = addr;
         let request = self.decode(len, prot, flags, file, offset)?;
-        // Until the frames have references, which tell who seals the file that somebody has them.
+        // Until the frames have references, which tell a call that seals the file that they are in use.
         let _writing = request.begin_writing()?;
         let (region, start) = self.region(&request)?;
         let range = start..start + (request.pages << PAGE_SHIFT);
@@ -236,7 +236,7 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(Some(region))
     }
 
-    /// A copy that all share who only read these pages.
+    /// A copy that is shared by all mappings that only read these pages.
     fn text(&self, file: &File<P>, pages: PageRange) -> Result<RegionUse<P>, MmapError> {
         let mapping = file.mapping();
         if let Some(region) = Regions::text(&self.regions, mapping, pages)? {

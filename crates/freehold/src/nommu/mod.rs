@@ -8,9 +8,9 @@
 //! | mapped | frames | shared with |
 //! | --- | --- | --- |
 //! | anonymous memory, private or shared | fresh, zeroed | nobody: there is no fork |
-//! | a file, private, not to be written | its own, if they follow each other; else a copy | all who map the same pages so |
+//! | a file, private, not to be written | its own, if they follow each other; else a copy | all that map the same pages so |
 //! | a file, private, to be written | a copy | nobody |
-//! | a file, shared | its own, which must follow each other | all who map the same pages so |
+//! | a file, shared | its own, which must follow each other | all that map the same pages so |
 //!
 //! The frames of a mapping are its *region*. All regions are in one tree ([`Regions`]); those that a file
 //! leads to are in a second one, the file's own, by its pages (`regions.rs`). A copy that several use stays
@@ -32,8 +32,8 @@
 //!
 //! 1. **A region ends under the regions' lock, held for writing**, when its last user has gone, and is found
 //!    under that lock. So a text that is found in the file's tree is alive, and its count cannot reach zero
-//!    meanwhile. The copy itself is made without that lock, since the file may have to be read; whoever comes
-//!    second takes what is there and drops the other copy.
+//!    meanwhile. The copy itself is made without that lock, since the file may have to be read; the second
+//!    task to come takes what is there and drops its own copy.
 //! 2. **Pages in place are looked for and linked in one hold of the invalidate lock for reading.** Truncation
 //!    and punching ask for them with it held for writing, before anything is changed. So a mapping is in the
 //!    tree when they ask, and they are refused, or it finds the pages gone. The walk changes nothing in the
@@ -93,7 +93,7 @@ pub struct NoMmuMapping<P: Platform> {
     pub range: Range<u64>,
     /// The rights that were asked for; nothing enforces them.
     pub prot: Prot,
-    /// Whether what is stored there reaches the file, and others who map it.
+    /// Whether what is stored there reaches the file, and other mappings of it.
     pub shared: bool,
     /// What is mapped; `None` for anonymous memory.
     pub file: Option<Counted<File<P>>>,

@@ -85,7 +85,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// No page; or the reverse map is contended: who looks for memory to take back goes on to another page.
+    /// No page; or the reverse map is contended: a search for memory to take back goes on to another page.
     ///
     /// # Locks
     ///

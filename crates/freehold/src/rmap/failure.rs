@@ -1,10 +1,10 @@
-//! Memory that fails: pages are taken from all who have them, and their frames from use.
+//! Memory that fails: pages are taken from all spaces that have them, and their frames from use.
 //!
 //! ```text
 //! every entry      becomes a marker of the frame that failed, and is flushed
 //! then             is anything lost?
 //!                  a page of a file that its store has, too: no. Markers go, the page is read again where it is wanted
-//!                  all else: yes. Markers stay, those who map the page are told, accesses are bus errors
+//!                  all else: yes. Markers stay, spaces that map the page are told, accesses are bus errors
 //! the frame        is at home nowhere, and is never free again
 //! ```
 //!
@@ -15,7 +15,8 @@
 //!
 //! All of it happens with the frame locked, and of a file with its invalidate lock held for writing. A marker
 //! that fork copies meanwhile is found again, as one of a page that moves: a walk comes to the parent first
-//! (`migrate.rs`). Who takes a marker away (munmap, DONTNEED, truncation) is rid of it; it counts as no page.
+//! (`migrate.rs`). A call that takes a marker away (munmap, DONTNEED, truncation) is rid of it; it counts as
+//! no page.
 
 use super::{
     MigrateError,
@@ -34,7 +35,7 @@ pub enum Damage {
     /// Nothing: it held a page of a file as the store behind the file has it, which is read again where it is
     /// wanted.
     Dropped,
-    /// The contents: whoever maps the page gets SIGBUS there.
+    /// The contents: a program that maps the page gets SIGBUS there.
     Lost,
 }
 
@@ -42,8 +43,8 @@ pub enum Damage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OfflineError {
-    /// It is in use by what cannot be taken from it: the engine itself, who has borrowed it, memory without
-    /// an MMU; or it is free, in a cache of another CPU or of a platform that withdraws none.
+    /// It is in use by what cannot be taken from it: the engine itself, a task that has borrowed it, memory
+    /// without an MMU; or it is free, in a cache of another CPU or of a platform that withdraws none.
     Busy,
     /// It is out of use already.
     Failed,
@@ -86,9 +87,9 @@ pub(crate) fn failed_frame(payload: u64) -> Option<Pfn> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all who
-    /// map it, and the frame is never used again. Those who lose contents are told by
-    /// [`Platform::memory_failed`].
+    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all spaces
+    /// that map it, and the frame is never used again. [`Platform::memory_failed`] tells of each space that
+    /// loses contents.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Says to all who may map the page, of which no marker tells, that it is lost.
+    /// Tells all spaces that may map the page, of which no marker tells, that it is lost.
     pub(crate) fn tell_lost(&self) {
         self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start));
     }

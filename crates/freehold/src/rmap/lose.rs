@@ -10,12 +10,12 @@ use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
-    /// Takes `page`, which is one of this file, out of the cache and away from all who map it. Returns
-    /// whether anything is lost: not if the store behind the file has the same contents, which is where
-    /// the next access finds them.
+    /// Takes `page`, which is one of this file, out of the cache and away from all spaces that map it.
+    /// Returns whether anything is lost: not if the store behind the file has the same contents, which is
+    /// where the next access finds them.
     ///
     /// What is lost of shared memory is missed at each access until the page is cut off. Of another file what
-    /// its store has comes back for those who did not map the page, and [`write_back`](Self::write_back)
+    /// its store has comes back for spaces that did not map the page, and [`write_back`](Self::write_back)
     /// reports the loss, once.
     ///
     /// # Errors
@@ -40,15 +40,15 @@ impl<P: Platform> Mapping<P> {
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
         }
-        // With every entry and its dirty bit gone. The cache and the caller have a reference; whoever else
-        // has one may be about to write, and would not hear that it was in vain.
+        // With every entry and its dirty bit gone. The cache and the caller have a reference. Another holder
+        // may be about to write, and would not hear that it was in vain.
         let frame = page.frame();
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
             // Relaxed: asked for under the lock that we hold.
             self.lost.store(true, Relaxed);
         }
-        // Release: as wherever a word changes; whoever fills the page waits for the lock all the same.
+        // Release: as wherever a word changes; a fill of the page waits for the lock all the same.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
         self.prune(&pages_go, PageRange::one(index));
         match self.huge {

@@ -1,11 +1,11 @@
 //! Moving a page into another frame while programs use it.
 //!
 //! ```text
-//! of a file     hide it from lookups, wait for who had found it; take every entry away; copy; the cache has the new frame
+//! of a file     hide it from lookups, wait for those that had found it; take every entry away; copy; the cache has the new frame
 //! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
 //! ```
 //!
-//! A fault that meets a marker waits for the frame's lock. Whoever takes a marker away (munmap, DONTNEED)
+//! A fault that meets a marker waits for the frame's lock. A call that takes a marker away (munmap, DONTNEED)
 //! takes the page away; a marker that fork copies is found in the child, since a walk comes to the parent
 //! first: what the parent's table gave away as a marker had not been visited yet. mremap keeps walkers out
 //! where they could miss one (C-39, C-40).

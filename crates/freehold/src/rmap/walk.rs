@@ -36,8 +36,8 @@ pub(crate) struct Page<'e, P: Platform> {
 }
 
 impl<P: Platform> AnyRmapRoot<P> {
-    /// Whether its pages are frames of storage: whoever cuts them off waits until nobody has a reference, so
-    /// nobody with one may wait for him.
+    /// Whether its pages are frames of storage. A truncation waits until nobody has a reference to them, so
+    /// no task with one may wait for a truncation.
     pub(super) fn is_storage(&self) -> bool {
         match self {
             AnyRmapRoot::Anon(_) => false,
@@ -102,8 +102,8 @@ impl<P: Platform> Engine<P> {
     /// Takes a reference beside that of the cache.
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
-        // Frames of storage do not move, and whoever cuts them off waits until nobody has a reference: none
-        // is given out by number.
+        // Frames of storage do not move, and a truncation waits until nobody has a reference: none is given
+        // out by number.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.is(mapping.engine());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;

@@ -77,8 +77,8 @@ impl Hit {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The probe that begins at `addr`, for who handles the trap there. None: there is none, or not any more;
-    /// if memory at `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing
+    /// The probe that begins at `addr`, for the handler of the trap there. None: there is none, or not any
+    /// more; if memory at `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing
     /// had happened.
     ///
     /// Many threads may run into one probe at a time: nothing that they share is written.
@@ -107,14 +107,14 @@ fn hit<P: Platform>(home: &RmapRoot<P, IMmap>, offset: u64, rcu: &P::RcuGuard) -
 
 impl<P: Platform> Mapping<P> {
     /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies
-    /// of all who map it as text (see the module). When this returns, no processor executes what was
+    /// of all spaces that map it as text (see the module). When this returns, no processor executes what was
     /// there before, but in a range that is just being unmapped.
     ///
     /// A copy that shows something else than the file at that place is another program's text, and is left
-    /// alone; so is the page of every process once the file itself is overwritten there. There is one
-    /// probe at a place: who has several uses for it counts them. Probes last as long as the `Mapping`,
-    /// of which their owner keeps a reference. Without an MMU nobody has copies of his own, and nothing
-    /// is put anywhere.
+    /// alone; so is the page of every process once the file itself is overwritten there. There is one probe
+    /// at a place: an owner that has several uses for it counts them. Probes last as long as the `Mapping`,
+    /// of which their owner keeps a reference. Without an MMU there are no private copies, and nothing is put
+    /// anywhere.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl<P: Platform> Mapping<P> {
         without: impl FnOnce() -> crate::records::probes::Owned,
     ) -> Result<(), NoMemory> {
         if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
-            // Relaxed: the grace period orders it for all readers but those who look beside it and need not
+            // Relaxed: the grace period orders it for all readers but those that look beside it and need not
             // know.
             probe.leaving.store(true, Relaxed);
         }

@@ -2,9 +2,9 @@
 //!
 //! All happens under the table's lock and within one RCU guard. A page that others execute is never written
 //! while they can: its entry is taken and flushed first. It is written in place only if it is this address
-//! space's alone; whoever has borrowed it meanwhile (process_vm_writev) goes on with the same frame, so that
-//! no store is lost. And a copy is thrown away only if nobody has borrowed it, after the flush, so that no
-//! store can come to it any more.
+//! space's alone; a borrower meanwhile (process_vm_writev) goes on with the same frame, so that no store is
+//! lost. And a copy is thrown away only if nobody has borrowed it, after the flush, so that no store can come
+//! to it any more.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
@@ -70,8 +70,8 @@ pub(super) fn settle_probes<P: Platform>(
     let Some(table) = vm.pte_table(address) else { return Ok(()) };
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
-        // Not exclusive: who has emptied the entry before us may owe its flush (hazard C-4). Ours comes
-        // before the table's lock is let go of; what has left the entry goes back after the guard.
+        // Not exclusive: the task that has emptied the entry before us may owe its flush (hazard C-4). Ours
+        // comes before the table's lock is let go of; what has left the entry goes back after the guard.
         let mut gather = vm.gather();
         let outcome = {
             let rcu = P::rcu_read();
