@@ -59,7 +59,7 @@
 //!
 //! # Where is what
 //!
-//! Reading order: [`space`] (the address space and who guards each field), `space/unmap.rs` (the model of a
+//! Reading order: [`space`] (the address space and what guards each field), `space/unmap.rs` (the model of a
 //! change), [`fault`] (the model of a fault), then whatever you came for.
 //!
 //! | module | what it has |
@@ -83,7 +83,7 @@
 //! [`platform`] is its seam.
 //!
 //! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so.
-//! Which locks there are and who may change what under which: `docs/locking.md`, and the documents that it
+//! Which locks there are and what may be changed under which: `docs/locking.md`, and the documents that it
 //! names.
 #![no_std]
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Errors of who uses the memory of a process on its behalf, or asks about it.
+//! Errors of calls that use the memory of a process on its behalf, or ask about it.
 
 use super::{Errno, NoMemory};
 use core::fmt;

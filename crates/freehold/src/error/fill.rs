@@ -24,7 +24,7 @@ pub enum FillError {
     Invalid,
     /// Secret memory has no holes, and no pages before somebody touches them.
     Unsupported,
-    /// A fatal signal arrived while waiting for others who work on the file's pages.
+    /// A fatal signal arrived while waiting for other tasks that work on the file's pages.
     Killed,
     /// Pages would go that a shared mapping without an MMU has, which nothing could stop from using them.
     Busy,

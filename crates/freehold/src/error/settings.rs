@@ -1,4 +1,4 @@
-//! Errors of who says how engines and address spaces are to be: settings that nothing could keep to.
+//! Errors of calls that configure engines and address spaces: settings that nothing could keep to.
 
 use super::{Errno, NoMemory};
 use core::fmt;

@@ -10,7 +10,7 @@
 //!
 //! Nobody comes to the range meanwhile: the mmap lock is held for writing and the VMA is locked, which keep
 //! faults and looks away, and so is the tree of its anon_vma, which keeps walkers of the reverse map away.
-//! Whoever pins pages without a lock finds the table locked, or entries closed, or none.
+//! A pin without a lock finds the table locked, or entries closed, or none.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -99,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
         if counted && !frame.is_anon() {
             return Err(MadviseError::Invalid);
         }
-        // A pin, a pipe, a transfer: whoever has it wants to see later stores, or to make some.
+        // A pin, a pipe, a transfer: its holder wants to see later stores, or to make some.
         if counted && frame.refs() != frame.maps() { Err(MadviseError::InUse) } else { Ok(()) }
     }
 }

@@ -6,10 +6,10 @@
 //! private, anything else    old entry -> nothing -> flush -> entry of a copy, under the table's lock
 //! ```
 //!
-//! Whether a frame is ours is decided by references, not by how many entries map it: whoever else may read it
-//! (a pipe, a pin) holds a reference without an entry (hazard C-56). It is decided anew, from the entry found
-//! under the lock, by every attempt (hazard C-2). The copy is installed only when no processor can read the
-//! old page through this entry any more: otherwise one thread could still read the old page after another has
+//! Whether a frame is ours is decided by references, not by how many entries map it: another reader (a pipe,
+//! a pin) holds a reference without an entry (hazard C-56). It is decided anew, from the entry found under
+//! the lock, by every attempt (hazard C-2). The copy is installed only when no processor can read the old
+//! page through this entry any more: otherwise one thread could still read the old page after another has
 //! written the new one (hazard C-21).
 
 use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
@@ -25,8 +25,8 @@ use freehold_pagetable::{Pte, PteTable};
 use freehold_vmspace::{ReadOnly, Store};
 
 impl<P: Platform> AddressSpace<P> {
-    /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by
-    /// somebody who needs no such permission.
+    /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by an
+    /// access that needs no such permission.
     #[inline(never)]
     pub(super) fn write_protect_fault(
         &self,

@@ -221,7 +221,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The probes that pages of `vma` are to show; what is mapped within the guard is met by who adds others.
+/// The probes that pages of `vma` are to show. A task that adds others meets what is mapped within the guard.
 fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,

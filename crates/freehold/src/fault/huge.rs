@@ -10,9 +10,9 @@
 //! table hangs there. Without memory in one piece small pages do.
 //!
 //! Each of its 512 frames has a record of its own, counted as a small page's is: so a huge page is split by
-//! replacing one entry by 512, whoever shares it, and nothing else changes. Counting costs less than zeroing
-//! by far. With each huge page comes a table, kept with the table above for the split, which therefore cannot
-//! fail.
+//! replacing one entry by 512, also if others share it, and nothing else changes. Counting costs less than
+//! zeroing by far. With each huge page comes a table, kept with the table above for the split, which
+//! therefore cannot fail.
 
 use super::{Access, FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{

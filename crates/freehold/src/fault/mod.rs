@@ -88,7 +88,7 @@ pub enum FaultError {
         /// The address.
         addr: u64,
     },
-    /// No frame, no table: the caller decides who has to go.
+    /// No frame, no table: the caller decides which process has to go.
     OutOfMemory,
     /// A fatal signal arrived while waiting for a lock.
     Killed,
@@ -235,7 +235,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Failed(error) => break Err(error.at(addr)),
             }
-            // Whoever takes away what each round brings keeps this going, but not for ever.
+            // A task that takes away what each round brings keeps this going, but not for ever.
             if let Err(killed) = rounds.again::<P>() {
                 break Err(killed.into());
             }
@@ -322,9 +322,9 @@ impl<P: Platform> AddressSpace<P> {
         self.resolve(vma, page, access, held)
     }
 
-    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for who was found to be entitled in another
-    /// way. It may ask to write where the VMA does not permit it only if a page is there, and gets a
-    /// private copy that stays read-only.
+    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for a caller that was found to be entitled
+    /// in another way. It may ask to write where the VMA does not permit it only if a page is there, and gets
+    /// a private copy that stays read-only.
     pub(crate) fn resolve(
         &self,
         vma: &Vma<P>,
@@ -419,8 +419,8 @@ impl<P: Platform> AddressSpace<P> {
             if self.platform().frame(pfn).is_locked() {
                 return FaultOutcome::Wait(Await::Frame(pfn));
             }
-            // The marker is there only while the frame is locked, or for good. Who unlocked it before we
-            // looked has done with this table, and that shows under its lock.
+            // The marker is there only while the frame is locked, or for good. If it was unlocked before we
+            // looked, its holder is done with this table, and that shows under the table's lock.
             if table.lock().get(address) != Pte::marker(MarkerKind::Poison, payload) {
                 return FaultOutcome::Retry;
             }
@@ -442,7 +442,7 @@ impl FaultError {
 }
 
 /// Whether VMA and protection key allow the access; the key is asked first, as on Linux, and not about
-/// fetches. Who accesses the memory of another process has no rights to be asked about, and so all of them
+/// fetches. An access to the memory of another process has no register of rights, and so all rights
 /// ([`Access::pkru`] is zero).
 pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCode> {
     let pkey = flags.pkey();

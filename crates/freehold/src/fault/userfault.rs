@@ -36,8 +36,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept
-    /// still; entries are read without their table's lock: who finds less there than there is now has
-    /// been queued late enough to be woken.
+    /// still; entries are read without their table's lock. A fault that finds less there than there is now is
+    /// in the queue already, and is woken.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
@@ -66,7 +66,8 @@ impl<P: Platform> AddressSpace<P> {
         let told = if context.wants(Features::EXACT_ADDRESS) { addr } else { fault.page };
         let waiter = Waiter::for_page(told, fault.reason, fault.write);
         let Some(queued) = context.queue.enter(&waiter) else { return Ok(()) };
-        // Only now: who fills the page, or clears the VMA, from here on finds us in the queue.
+        // Only now: a pager that fills the page, or a call that clears the VMA, from here on finds us in the
+        // queue.
         if self.still_waits(fault)? { queued.wait() } else { Ok(()) }
     }
 

@@ -1,5 +1,5 @@
 //! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their
-//! own, so that who reads them does not meet the mmap lock. What they are: `access/arguments.rs`.
+//! own, so that a reader does not meet the mmap lock. What they are: `access/arguments.rs`.
 
 use super::AddressSpace;
 use crate::{error::ArgumentsError, platform::Platform};
@@ -10,7 +10,7 @@ use core::ops::Range;
 pub struct Arguments {
     /// The arguments, each with a zero at its end.
     pub args: Range<u64>,
-    /// The environment, likewise.
+    /// The environment, in the same form.
     pub env: Range<u64>,
 }
 

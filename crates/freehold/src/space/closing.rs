@@ -1,14 +1,14 @@
 //! Waiting for ranges whose munmap is not over.
 //!
 //! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for
-//! writing once no translation and no page table of the range is left. Whoever needs just that range sleeps
-//! here, holding nothing.
+//! writing once no translation and no page table of the range is left. A task that needs just that range
+//! sleeps here, holding nothing.
 //!
 //! | word | meaning |
 //! | --- | --- |
 //! | `open` | reservations in the tree; changed under the mmap lock held for writing |
-//! | `ended` | how many have ever ended; sleepers wait for it to move; likewise |
-//! | `slept` | 1: somebody may sleep until the next one ends, who has to be woken; likewise |
+//! | `ended` | how many have ever ended; sleepers wait for it to move; changed as `open` |
+//! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken; changed as `open` |
 
 use super::locking::WriteGuard;
 use crate::platform::Platform;

@@ -49,8 +49,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably, and the write lock of each VMA, likewise; inside it the child's;
-    /// the i_mmap lock of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
+    /// The mmap lock for writing and the write lock of each VMA, both killably; inside it the child's; the
+    /// i_mmap lock of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
     ///
     /// # Examples
     ///

@@ -33,7 +33,7 @@ pub(super) fn marked<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags
 impl<P: Platform> AddressSpace<P> {
     /// Whether equal pages may become one wherever that can be.
     pub fn memory_merge(&self) -> bool {
-        // Relaxed: one word; who changes it meanwhile comes before or after.
+        // Relaxed: one word; a change meanwhile comes before or after.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed)).contains(VmFlags::MERGEABLE)
     }
 

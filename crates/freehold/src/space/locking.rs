@@ -75,8 +75,8 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 ///
 /// # Safety
 ///
-/// The entry was read from a tree by who keeps what it found there from being freed for `'g`: with a lock, or
-/// in a read section (RCU).
+/// The entry was read from a tree, and the caller keeps what it found there from being freed for `'g`: by a
+/// lock, or in a read section (RCU).
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     if entry.value == CLOSING {
         return TreeEntry::Closing(entry.start..entry.end);

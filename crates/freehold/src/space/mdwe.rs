@@ -37,7 +37,7 @@ impl Mdwe {
 impl<P: Platform> AddressSpace<P> {
     /// What it denies itself.
     pub fn mdwe(&self) -> Mdwe {
-        // Relaxed, here and below: one word, on which nothing else depends; who changes rights meanwhile
+        // Relaxed, here and below: one word, on which nothing else depends; a change of rights meanwhile
         // comes before or after.
         Mdwe::from_bits_retain(self.mdwe.load(Relaxed))
     }

@@ -1,4 +1,4 @@
-//! The address space (an "mm"): its fields, who guards each, and one operation a file.
+//! The address space (an "mm"): its fields, what guards each, and one operation a file.
 //!
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model
 //! of a change: decode, prepare, commit, settle, retire), then any operation.
@@ -118,8 +118,8 @@ impl Unmap {
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 
-/// The first lock that a fault tries, and whoever else looks at one VMA: readers of maps, access on behalf of
-/// others.
+/// The first lock that a fault tries, and so does every other look at one VMA: readers of maps, access on
+/// behalf of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).
@@ -186,9 +186,9 @@ pub struct SpaceConfig {
     pub limits: Limits,
     /// What an exec has [inherited](Mdwe::inherited).
     pub mdwe: Mdwe,
-    /// Likewise: where it has no huge pages of anonymous memory.
+    /// Inherited, too: where it has no huge pages of anonymous memory.
     pub thp_disable: ThpDisable,
-    /// Likewise: whether its memory [may share equal pages](AddressSpace::set_memory_merge).
+    /// Inherited, too: whether its memory [may share equal pages](AddressSpace::set_memory_merge).
     pub memory_merge: bool,
     /// The designs in use.
     pub locking: Locking,

@@ -3,7 +3,7 @@
 //! A key is a number that pages have, in their VMA's flags and in their entries, besides the rights that
 //! everybody has to them. What a thread may do with the pages of each key is said by a register of its
 //! processor, which the platform knows and each fault reports ([`Access::pkru`](crate::fault::Access)). Here
-//! is which keys are in use; who uses a key that is not does so at his own risk, as on Linux: freeing one
+//! is which keys are in use. A program that uses a free key does so at its own risk, as on Linux: freeing one
 //! changes no page.
 //!
 //! Key 0 is what pages have by themselves. One key more may be taken for memory that may be executed and not

@@ -18,8 +18,8 @@ use freehold_vmspace::PageIndex;
 /// Most parts that are installed together.
 const PARTS: usize = 4;
 
-/// What a special mapping may be: rights, and properties that say nothing of whose its pages are or who is
-/// asked for them. A lock is allowed, and taken away.
+/// What a special mapping may be: rights, and properties that say nothing of where its pages come from. A
+/// lock is allowed, and taken away.
 const ALLOWED: VmFlags = VmFlags::ACCESS
     .union(VmFlags::SPECIAL)
     .union(VmFlags::LOCK_MASK)

@@ -61,8 +61,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(seen.map(|(info, file)| VmaSnapshot { info, file: unsafe { file.as_ref() } }))
     }
 
-    /// What was true of the VMA at `addr` at one moment of this call, for who needs no more than that:
-    /// whether a futex lies in private memory, say.
+    /// What was true of the VMA at `addr` at one moment of this call, for callers that need no more than
+    /// that: whether a futex lies in private memory, say.
     ///
     /// # Locks
     ///

@@ -15,7 +15,7 @@
 //! | `Exclusive` | write lock | all of it |
 //! | `Sectioned` | write lock, section by section, all five steps each | a section |
 //! | `Downgraded` | read lock | writers: all of it |
-//! | `Released` | nothing; the range is a *closing* reservation in the tree | only who needs that very range |
+//! | `Released` | nothing; the range is a *closing* reservation in the tree | only tasks that need that very range |
 //!
 //! With `Released` the tables at the two edges are shared with neighbours that map and fault meanwhile. Those
 //! tables are left alone until the end, and then unlinked under the write lock if by then nothing else lies
@@ -359,7 +359,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 enum Settling {
     /// Under the write lock; tables inside this span may go.
     Exclusive(VaRange),
-    /// Under the downgraded lock; likewise.
+    /// Under the downgraded lock; tables inside this span may go.
     Downgraded(VaRange),
     /// Nothing is mapped and no table may go.
     Nothing,

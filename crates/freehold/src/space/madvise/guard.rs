@@ -18,9 +18,8 @@ impl From<OutOfTables> for MadviseError {
 impl<P: Platform> AddressSpace<P> {
     /// Puts a guard in place of every page of `part`; the pages go.
     ///
-    /// Page and guard change places under the table's lock, so whoever faults pages meanwhile finds the page
-    /// or the guard, and nothing has to be done twice (Linux tries three times, and then makes the call
-    /// start over).
+    /// Page and guard change places under the table's lock, so a fault meanwhile finds the page or the guard,
+    /// and nothing has to be done twice (Linux tries three times, and then makes the call start over).
     ///
     /// # Errors
     ///
