@@ -7,9 +7,9 @@
 
 use super::TASK_SIZE;
 use super::world::World;
+use freehold::PageIndex;
 use freehold::fault::Access;
 use freehold::space::pagemap::PageKind;
-use freehold::{PageIndex, engine::SharedBlocks};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::Call;
