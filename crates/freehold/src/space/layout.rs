@@ -7,7 +7,6 @@ use super::{AddressSpace, map_flags::MapFlags, place::Room};
 use crate::{PAGE_SIZE, platform::Platform};
 use core::ops::Range;
 use freehold_pagetable::Format;
-use freehold_range::Direction;
 
 /// Where the addresses end that mmap gives without being asked for others. With four levels of tables they
 /// are all that there are: the last page below the canonical hole stays unused.
@@ -34,12 +33,6 @@ pub enum Layout {
     BottomUp,
 }
 
-/// A part of the address space with the end from which room in it is looked for.
-pub(super) struct Window {
-    pub(super) range: Range<u64>,
-    pub(super) from: Direction,
-}
-
 impl<P: Platform> AddressSpace<P> {
     /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
     pub const TASK_SIZE: u64 = {
@@ -49,29 +42,30 @@ impl<P: Platform> AddressSpace<P> {
     };
 
     /// The end of where a hint is followed, and of where room is looked for if it is not.
+    #[inline]
     pub(super) fn window_end(room: &Room) -> u64 {
-        if room.flags.contains(MapFlags::BIT32) {
+        if room.flags().contains(MapFlags::BIT32) {
             LOW.end
-        } else if room.hint > DEFAULT_MAP_WINDOW {
+        } else if room.hint() > DEFAULT_MAP_WINDOW {
             Self::TASK_SIZE
         } else {
             DEFAULT_MAP_WINDOW
         }
     }
 
-    /// Where room is looked for: in the second window if there is none in the first.
-    pub(super) fn windows(&self, room: &Room) -> (Window, Option<Window>) {
+    /// Where room is looked for from above, which may be nowhere; and from below if there is none.
+    #[inline]
+    pub(super) fn windows(&self, room: &Room) -> (Range<u64>, Range<u64>) {
         let end = Self::window_end(room);
-        let up = |start: u64| Window { range: start..end, from: Direction::BottomUp };
-        if room.flags.contains(MapFlags::BIT32) {
-            return (up(LOW.start), None);
+        if room.flags().contains(MapFlags::BIT32) {
+            return (0..0, LOW);
         }
         if self.layout == Layout::BottomUp {
-            return (up(self.mmap_base), None);
+            return (0..0, self.mmap_base..end);
         }
         // What is open above the default window lies on top of the base.
         let high = self.mmap_base + (end - DEFAULT_MAP_WINDOW);
-        let low = if room.flags.contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
-        (Window { range: low..high, from: Direction::TopDown }, Some(up(LEGACY_BASE)))
+        let low = if room.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
+        (low..high, LEGACY_BASE..end)
     }
 }

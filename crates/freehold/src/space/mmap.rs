@@ -198,11 +198,6 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
-    /// Private anonymous memory of no file. Shared memory is a file in the making.
-    pub(super) fn is_private(&self) -> bool {
-        matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE != SHARED
-    }
-
     /// Whether others see stores.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)

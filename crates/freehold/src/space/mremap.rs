@@ -375,11 +375,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Where what moves goes: at the hint or anywhere.
     fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
-        let (object, room) = (vma.object(), Room::pages(hint, request.new_len));
-        Ok(match object.aligns(vma.flags().contains(VmFlags::MAYSHARE)) {
-            true => self.place_file(&room, vma.pgoff_of(request.addr))?,
-            false => self.place_memory(&room, matches!(object, Object::Anonymous))?,
-        })
+        let shared = vma.flags().contains(VmFlags::MAYSHARE);
+        let room = Room::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
+        Ok(self.find_room(room)?)
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.

@@ -1,14 +1,8 @@
 //! Where mappings go that have no fixed place: the first gap that is large enough, from above or from below
 //! ([`Layout`](super::Layout)).
 
-use super::{
-    AddressSpace,
-    layout::{Layout, Window},
-    locking::WriteGuard,
-    map_flags::MapFlags,
-    mmap::Request,
-};
-use crate::{PAGE_SIZE, error::MmapError, platform::Platform};
+use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
+use crate::{PAGE_SIZE, error::MmapError, object::Object, platform::Platform};
 use core::ops::Range;
 use freehold_range::Direction;
 use freehold_vmspace::PageIndex;
@@ -24,24 +18,58 @@ const DETOURS: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     /// Where the caller would have it, in whole pages; zero anywhere.
-    pub(super) hint: u64,
+    hint: u64,
     /// Whole pages.
-    pub(super) len: u64,
+    len: u64,
     /// What the address is a multiple of, unless it is the hint.
-    pub(super) align: u64,
+    align: u64,
+    /// What it agrees with within huge pages, unless it is the hint, or there is no such room.
+    like: Option<u64>,
     /// Of these, those that say where to look.
-    pub(super) flags: MapFlags,
+    flags: MapFlags,
 }
 
 impl Room {
-    /// Pages, at the hint or anywhere.
+    /// For pages.
     pub(super) fn pages(hint: u64, len: u64) -> Self {
-        Room { hint, len, align: PAGE_SIZE, flags: MapFlags::empty() }
+        Room { hint, len, align: PAGE_SIZE, like: None, flags: MapFlags::empty() }
+    }
+
+    /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
+    /// is a whole one. Private memory has to be whole ones, without a hint.
+    #[inline]
+    pub(super) fn of<P: Platform>(
+        object: &Object<P>,
+        shared: bool,
+        hint: u64,
+        len: u64,
+        pgoff: PageIndex,
+    ) -> Self {
+        let like = if object.aligns(shared) {
+            let offset = pgoff.byte();
+            let end = offset.checked_next_multiple_of(HUGE).map(|first| first.saturating_add(HUGE));
+            end.filter(|&end| offset.saturating_add(len) >= end).map(|_| offset)
+        } else {
+            let private = matches!(object, Object::Anonymous) && !shared;
+            (private && hint == 0 && len.is_multiple_of(HUGE)).then_some(0)
+        };
+        Room { like, ..Room::pages(hint, len) }
+    }
+
+    /// The hint, if there is one.
+    pub(super) fn hint(&self) -> u64 {
+        self.hint
+    }
+
+    /// Flags that say where to look.
+    pub(super) fn flags(&self) -> MapFlags {
+        self.flags
     }
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Where the mapping goes.
+    #[inline(never)]
     pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
         let &Request { addr, len, unit, flags, .. } = request;
         if len > AddressSpace::<P>::TASK_SIZE {
@@ -59,60 +87,37 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        let room = Room { hint: addr, len, align: unit, flags };
-        if unit > PAGE_SIZE {
-            self.find_room(&room)
-        } else if request.object.aligns(request.is_shared()) {
-            self.place_file(&room, request.pgoff)
-        } else {
-            self.place_memory(&room, request.is_private())
-        }
-    }
-
-    /// Where a file goes of which `room` maps what begins at page `pgoff`, if huge pages can map it: address
-    /// and offset agree within those, as long as there is a whole one and room for another. Room for that
-    /// is asked for at the hint, too, as Linux does.
-    pub(super) fn place_file(&self, room: &Room, pgoff: PageIndex) -> Result<u64, MmapError> {
-        let offset = pgoff.byte();
-        let first = offset.checked_next_multiple_of(HUGE);
-        let whole = first.is_some_and(|first| offset.saturating_add(room.len) >= first.saturating_add(HUGE));
-        match whole {
-            true => self.place_like(room, offset).or_else(|_| self.find_room(room)),
-            false => self.find_room(room),
-        }
-    }
-
-    /// Where memory goes. Large private anonymous memory (`private`) without a hint goes where huge pages may
-    /// start.
-    pub(super) fn place_memory(&self, room: &Room, private: bool) -> Result<u64, MmapError> {
-        match private && room.hint == 0 && room.len.is_multiple_of(HUGE) {
-            true => self.place_like(room, 0).or_else(|_| self.find_room(room)),
-            false => self.find_room(room),
-        }
-    }
-
-    /// A place that agrees with `offset` within huge pages, or that of the hint, where there is room for a
-    /// huge page more than needed. Looking from the top, one that agrees by itself is passed over, as on
-    /// Linux.
-    fn place_like(&self, room: &Room, offset: u64) -> Result<u64, MmapError> {
-        let at = self.find_room(&Room { len: room.len + HUGE, ..*room })?;
-        if at == room.hint {
-            return Ok(at);
-        }
-        Ok(match offset.wrapping_sub(at) & (HUGE - 1) {
-            0 if self.space.layout == Layout::TopDown => at + HUGE,
-            less => at + less,
-        })
+        let room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
+        // Huge pages of pools are aligned to themselves.
+        let like = room.like.filter(|_| unit == PAGE_SIZE);
+        self.find_room(Room { align: unit, like, flags, ..room })
     }
 
     /// Where there is room: at the hint, or in the windows of the layout.
-    pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
-        if room.hint != 0 && self.hint_is_free(room) {
+    pub(super) fn find_room(&self, room: Room) -> Result<u64, MmapError> {
+        if let Some(at) = room.like.and_then(|offset| self.find_room_like(room, offset)) {
+            return Ok(at);
+        }
+        if room.hint != 0 && self.hint_is_free(&room) {
             return Ok(room.hint);
         }
-        let gap = |window: &Window| self.gap_in(window, room.len, room.align);
-        let (first, second) = self.space.windows(room);
-        gap(&first).or_else(|| gap(second.as_ref()?)).ok_or(MmapError::NoSpace)
+        let (above, below) = self.space.windows(&room);
+        let highest = self.highest_gap(room.len, room.align, above);
+        highest.or_else(|| self.lowest_gap(room.len, room.align, below)).ok_or(MmapError::NoSpace)
+    }
+
+    /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
+    /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
+    #[inline(never)]
+    fn find_room_like(&self, room: Room, offset: u64) -> Option<u64> {
+        let at = self.find_room(Room { len: room.len + HUGE, like: None, ..room }).ok()?;
+        if at == room.hint {
+            return Some(at);
+        }
+        Some(match offset.wrapping_sub(at) & (HUGE - 1) {
+            0 if self.space.layout == Layout::TopDown => at + HUGE,
+            less => at + less,
+        })
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range.
@@ -125,21 +130,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.next_slot(hint).is_none_or(|slot| hint + len <= self.kept_from(&slot))
     }
 
-    /// The first gap in a window for `len` bytes from a multiple of `align` on.
-    fn gap_in(&self, window: &Window, len: u64, align: u64) -> Option<u64> {
-        let low = window.range.start.max(self.space.engine.config().mmap_min_addr);
-        let range = low.checked_next_multiple_of(PAGE_SIZE)?..window.range.end;
-        match window.from {
-            Direction::TopDown => self.highest_gap(len, align, range),
-            Direction::BottomUp => self.lowest_gap(len, align, range),
-        }
-    }
-
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
     /// some of it, the search goes on below what it wants. So a stack right above something else takes
     /// nothing from what is below that.
     fn highest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
-        let Range { start: low, end: mut high } = range;
+        let low = range.start.max(self.space.engine.config().mmap_min_addr);
+        let mut high = range.end;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let highest = |len, high| self.gap(len, low..high, Direction::TopDown);
@@ -160,8 +156,10 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// The same from below, beyond a stack that wants some of it.
+    #[inline(never)]
     fn lowest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
-        let Range { start: mut low, end: high } = range;
+        let least = self.space.engine.config().mmap_min_addr;
+        let (mut low, high) = (range.start.next_multiple_of(PAGE_SIZE).max(least), range.end);
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let lowest = |len, low| self.gap(len, low..high, Direction::BottomUp);
         for _ in 0..DETOURS {
