@@ -9,6 +9,7 @@ use freehold_model::compare::{self, Plan};
 use freehold_model::linux::Options;
 use freehold_model::world::{LEGACY_BASE, Quirks};
 use freehold_model::{Engine, Model, Subject};
+use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -29,6 +30,8 @@ fn engine_and_model_place_as_the_kernel() {
             })
         };
         let output = again.output().expect("begins");
+        // Whether the kernel can be driven, seen without --nocapture too.
+        let _ = std::io::stderr().write_all(&output.stderr);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains("1 passed"), "layout {layout:#x}: {said}");
     }
