@@ -295,7 +295,7 @@ fn compare_pages(
         process.pagemap(area.start..area.end, |present| {
             let file_page = !matches!(present.kind, PageKind::Anon);
             if present.kind != PageKind::Special && is_private_page(area, file_page) {
-                let pages = present.range.start / PAGE..present.range.end / PAGE;
+                let pages = present.range.start() / PAGE..present.range.end() / PAGE;
                 if has(b"dp") && present.kind == PageKind::Anon {
                     may_go.push(pages.clone());
                 }

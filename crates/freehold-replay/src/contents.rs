@@ -85,7 +85,7 @@ pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u6
         }
     });
     let mut bytes = [0; PAGE as usize];
-    for at in pages.into_iter().flat_map(|range| range.step_by(PAGE as usize)) {
+    for at in pages.into_iter().flat_map(|range| range.iter()) {
         // What has no rights at all is looked at too.
         if process.read_memory(at, &mut bytes, freehold::access::AccessMode::Forced) != Ok(bytes.len()) {
             continue;

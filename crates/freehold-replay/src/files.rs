@@ -91,8 +91,8 @@ impl Around {
         let range = self.window.start.max(block)..self.window.end.min(block + AROUND);
         let mut missing = range.start;
         process.pagemap(range.clone(), |present| {
-            if present.range.start <= missing {
-                missing = present.range.end.max(missing);
+            if present.range.start() <= missing {
+                missing = present.range.end().max(missing);
             }
         });
         missing < range.end && process.touch(cpu, missing, Access::READ).is_ok()
@@ -155,7 +155,7 @@ impl Reached {
         let mut there = BTreeSet::new();
         process.pagemap(range.clone(), |present| {
             if present.kind == PageKind::File {
-                there.extend(present.range.start / PAGE..present.range.end / PAGE);
+                there.extend(present.range.start() / PAGE..present.range.end() / PAGE);
             }
         });
         let mut pages = self.pages();

@@ -322,6 +322,6 @@ impl Before {
 /// The pages that are there in a range of addresses.
 fn pages_in(process: &Process, range: Range<u64>) -> Runs {
     let mut pages = Runs::default();
-    process.pagemap(range, |present| pages.push(present.range.start / PAGE..present.range.end / PAGE));
+    process.pagemap(range, |present| pages.push(present.range.start() / PAGE..present.range.end() / PAGE));
     pages
 }

@@ -161,7 +161,7 @@ impl Mapped {
         let mut pages = Runs::default();
         process.pagemap(self.vma.start * PAGE..self.vma.end * PAGE, |present| {
             if present.kind == PageKind::File {
-                pages.push(present.range.start / PAGE..present.range.end / PAGE);
+                pages.push(present.range.start() / PAGE..present.range.end() / PAGE);
             }
         });
         pages
@@ -170,7 +170,7 @@ impl Mapped {
     /// Whether the engine has one of `pages`, or a copy of it, in this VMA or in one that was cut off it.
     fn has_part_of(&self, process: &Process, pages: Range<u64>) -> bool {
         let mut runs = Vec::new();
-        process.pagemap(pages.start * PAGE..pages.end * PAGE, |present| runs.push(present.range.start));
+        process.pagemap(pages.start * PAGE..pages.end * PAGE, |present| runs.push(present.range.start()));
         runs.into_iter().any(|at| {
             process.find_vma(at).is_some_and(|vma| {
                 let same = vma

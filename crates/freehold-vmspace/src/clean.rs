@@ -1,8 +1,8 @@
 //! Taking the right to write from entries by which stores reach a file, so that the next store faults, and
 //! says so.
 
-use crate::{PAGE_SIZE, Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
-use core::ops::{ControlFlow, Range};
+use crate::{PAGE_SIZE, Pfn, UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     ENTRIES, Kind, LeafGuard, Level, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
 };
@@ -11,9 +11,9 @@ use freehold_pagetable::{
 impl<P: Platform> VmSpace<P> {
     /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Frames know
     /// then what was written.
-    pub fn clean(&self, range: Range<u64>) {
+    pub fn clean(&self, range: UserRange) {
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
-        let walked = self.walk(VaRange::of(range.start, range.end), &mut cleaner);
+        let walked = self.walk(range.va(), &mut cleaner);
         debug_assert!(walked.is_ok(), "nothing here makes large leaves that would have to be split");
         cleaner.gather.finish();
     }

@@ -1,9 +1,9 @@
 //! Small pages that become a huge one: closed, copied, and taken away with their table.
 #![expect(unsafe_code, reason = "gives a table back")]
 
-use crate::{HugePage, PAGE_SIZE, Pfn, VmSpace, Zap, platform::Platform};
+use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmSpace, Zap, platform::Platform};
 use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Level, PteFlags, PteGuard, PteTable, VaRange};
 
 /// Pages whose frames are looked up under one hold of the table's lock.
@@ -53,9 +53,9 @@ impl<P: Platform> VmSpace<P> {
     /// # Safety
     ///
     /// Nobody faults or looks in the range, nor comes there through a reverse map, until this returns.
-    pub unsafe fn clear_small(&self, range: Range<u64>, zap: Zap) {
+    pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) {
         let mut gather = self.exclusive_gather();
-        let span = VaRange::of(range.start, range.end);
+        let span = range.va();
         self.zap(range, zap, &mut gather);
         // SAFETY: the range was zapped just now; else the caller's promise. `gather` frees to this space's
         // platform.

@@ -5,11 +5,11 @@
 //! after the parent's flush (hazard C-57).
 
 use crate::{
-    AnonPage, Moving, NoMemory, PAGE_SIZE, Pfn, Rss, VirtAddr, VmGather, VmSpace,
+    AnonPage, Moving, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
     frame::{Frame, MOVING, Unshared},
     platform::Platform,
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     Format, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, SpareTable, VaRange,
 };
@@ -31,20 +31,20 @@ impl<P: Platform> VmSpace<P> {
     /// Shares the huge pages that come first in `range`; returns where something else does.
     fn copy_huge(
         &self,
-        range: Range<u64>,
+        range: UserRange,
         child: &VmSpace<P>,
         gather: &mut ForkGather<'_, P>,
         copier: &mut Copier<'_, P>,
     ) -> Result<u64, NoMemory> {
-        let mut at = range.start;
-        while at < range.end {
+        let mut at = range.start();
+        while at < range.end() {
             let address = VirtAddr::new(at);
             let (pte, level) = self.peek(address);
             match pte.kind(level) {
                 // In a table of small pages the table's own record of what is filled is faster.
                 Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
-                    None => return Ok(range.end),
+                    None => return Ok(range.end()),
                 },
                 Kind::Leaf { .. } if level == Level::Pmd => {
                     let spare = SpareTable::try_new(self.platform())?;
@@ -86,7 +86,7 @@ impl<P: Platform> VmSpace<P> {
     /// tables at a time.
     pub fn copy_entries(
         &self,
-        range: Range<u64>,
+        range: UserRange,
         fork: Fork,
         child: &VmSpace<P>,
         gather: &mut ForkGather<'_, P>,
@@ -115,22 +115,22 @@ impl<P: Platform> VmSpace<P> {
 
     fn copy_tables(
         &self,
-        range: Range<u64>,
+        range: UserRange,
         child: &VmSpace<P>,
         gather: &mut ForkGather<'_, P>,
         copier: &mut Copier<'_, P>,
     ) -> Result<(), NoMemory> {
-        let mut at = range.start;
+        let mut at = range.start();
         loop {
             // Huge pages are shared as such. What lies only partly in the range was cut with its VMA.
-            at = self.copy_huge(at..range.end, child, gather, copier)?;
-            let Some((source, part)) = self.next_table(at..range.end)? else { break };
-            let address = VirtAddr::new(part.start);
+            at = self.copy_huge(range.rest(at), child, gather, copier)?;
+            let Some((source, part)) = self.next_table(range.rest(at))? else { break };
+            let address = VirtAddr::new(part.start());
             let target = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
             let (mut source, target) = source.lock_two(target);
             let mut target = target.expect("two address spaces share no table");
-            copier.copy_table(&mut source, &mut target, VaRange::of(part.start, part.end), gather);
-            at = part.end;
+            copier.copy_table(&mut source, &mut target, part.va(), gather);
+            at = part.end();
         }
         Ok(())
     }
@@ -271,12 +271,12 @@ impl<P: Platform> VmSpace<P> {
     /// No memory.
     pub fn copy_kept(
         &self,
-        range: Range<u64>,
+        range: UserRange,
         child: &VmSpace<P>,
         known: impl Fn(u64) -> AnonPage,
     ) -> Result<(), NoMemory> {
-        let mut at = range.start;
-        while let Some((address, pfn, flags)) = self.next_kept(at..range.end)? {
+        let mut at = range.start();
+        while let Some((address, pfn, flags)) = self.next_kept(range.rest(at))? {
             let copied = self.copy_page(child, address, (pfn, flags), known(address.get()));
             self.memory().put_frame(pfn);
             copied?;
@@ -286,28 +286,27 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// The first page in `range` that was not shared, with a reference.
-    fn next_kept(&self, range: Range<u64>) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
-        let mut at = range.start;
-        while let Some((table, part)) = self.next_table(at..range.end)? {
+    fn next_kept(&self, range: UserRange) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
+        let mut at = range.start();
+        while let Some((table, part)) = self.next_table(range.rest(at))? {
             let mut found = None;
-            let _: ControlFlow<()> =
-                table.lock().for_each(VaRange::of(part.start, part.end), |address, pte| {
-                    let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
-                        return ControlFlow::Continue(());
-                    };
-                    let frame = self.platform().frame(pfn);
-                    if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
-                        return ControlFlow::Continue(());
-                    }
-                    // The entry goes if the memory fails.
-                    frame.get();
-                    found = Some((address, pfn, flags));
-                    ControlFlow::Break(())
-                });
+            let _: ControlFlow<()> = table.lock().for_each(part.va(), |address, pte| {
+                let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
+                    return ControlFlow::Continue(());
+                };
+                let frame = self.platform().frame(pfn);
+                if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
+                    return ControlFlow::Continue(());
+                }
+                // The entry goes if the memory fails.
+                frame.get();
+                found = Some((address, pfn, flags));
+                ControlFlow::Break(())
+            });
             if found.is_some() {
                 return Ok(found);
             }
-            at = part.end;
+            at = part.end();
         }
         Ok(None)
     }

@@ -1,11 +1,11 @@
 //! Guards: markers at which every access ends in a signal.
 
 use crate::{
-    NoMemory, PAGE_SIZE, Rss, VirtAddr, VmGather, VmSpace,
+    NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
     frame::MOVING,
     platform::{Platform, TableMemory},
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     Absent, ENTRIES, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard,
     UnmappedFrame, VaRange, Visitor, Walked,
@@ -25,11 +25,11 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory for a table: what lies before is guarded.
-    pub fn install_guards(&self, range: Range<u64>, shared: bool) -> Result<(), NoMemory> {
+    pub fn install_guards(&self, range: UserRange, shared: bool) -> Result<(), NoMemory> {
         let mut gather = self.gather();
         let mut installer =
             Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
-        let walked = self.walk(VaRange::of(range.start, range.end), &mut installer);
+        let walked = self.walk(range.va(), &mut installer);
         self.count_rss(&installer.rss);
         // Also where nothing was mapped: a slot that was found empty may have been emptied by a call that has
         // not flushed yet (hazard C-4), and an access through what a TLB still holds would pass the guard.
@@ -40,8 +40,8 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Takes every guard in `range` away.
-    pub fn remove_guards(&self, range: Range<u64>) {
-        let walked = self.walk(VaRange::of(range.start, range.end), &mut Remover);
+    pub fn remove_guards(&self, range: UserRange) {
+        let walked = self.walk(range.va(), &mut Remover);
         debug_assert!(walked.is_ok(), "taking markers away allocates nothing");
     }
 }

@@ -1,15 +1,14 @@
 //! Entries above the lowest level of which each is one page, with one record: huge pages of pools.
 
 use crate::{
-    AnonPage, ForkGather, HugePageSize, Moving, NoMemory, Pfn, VirtAddr, VmSpace, frame::Unshared,
+    AnonPage, ForkGather, HugePageSize, Moving, NoMemory, Pfn, UserRange, VirtAddr, VmSpace, frame::Unshared,
     platform::Platform,
 };
-use core::ops::Range;
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
 
 /// Addresses of entries of `level` in `range`.
-fn pages(range: Range<u64>, level: Level) -> impl Iterator<Item = VirtAddr> {
-    range.step_by(level.span() as usize).map(VirtAddr::new)
+fn pages(range: UserRange, level: Level) -> impl Iterator<Item = VirtAddr> {
+    range.addresses().step_by(level.span() as usize).map(VirtAddr::new)
 }
 
 #[doc(hidden)]
@@ -34,18 +33,18 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory; some tables may have been made.
-    pub fn prepare_large(&self, level: Level, from: Range<u64>, to: u64) -> Result<(), NoMemory> {
-        pages(from.clone(), level)
-            .filter(|address| self.large_entry(*address, level).is_some())
-            .try_for_each(|address| self.large_table(VirtAddr::new(to + (address.get() - from.start)), level))
+    pub fn prepare_large(&self, level: Level, from: UserRange, to: u64) -> Result<(), NoMemory> {
+        pages(from, level).filter(|address| self.large_entry(*address, level).is_some()).try_for_each(
+            |address| self.large_table(VirtAddr::new(to + (address.get() - from.start())), level),
+        )
     }
 
     /// Moves the entries of `from` to the same places of the range that starts at `to`. The caller keeps
     /// faults, and walkers of the reverse map, out of both until `gather` has flushed.
-    pub fn move_large(&self, level: Level, from: Range<u64>, to: u64, gather: &mut ForkGather<'_, P>) {
-        for address in pages(from.clone(), level) {
+    pub fn move_large(&self, level: Level, from: UserRange, to: u64, gather: &mut ForkGather<'_, P>) {
+        for address in pages(from, level) {
             if self.large_entry(address, level).is_some() {
-                self.move_one(address, VirtAddr::new(to + (address.get() - from.start)), level, gather);
+                self.move_one(address, VirtAddr::new(to + (address.get() - from.start())), level, gather);
             }
         }
     }
@@ -71,7 +70,7 @@ impl<P: Platform> VmSpace<P> {
     pub fn copy_large(
         &self,
         level: Level,
-        range: Range<u64>,
+        range: UserRange,
         child: &VmSpace<P>,
         known: impl Fn(u64) -> AnonPage,
         rights: PteFlags,

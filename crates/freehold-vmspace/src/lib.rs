@@ -26,7 +26,7 @@
 //! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
 //! | `look.rs`, `rss.rs` | what is present, how much |
 //! | `own.rs` | a space by itself |
-//! | `page_index.rs` | pages by their place in a file |
+//! | `page_index.rs`, `user_range.rs` | pages by their place in a file, and in a space |
 
 extern crate alloc;
 
@@ -53,6 +53,7 @@ mod request;
 mod rss;
 mod shared;
 mod space;
+mod user_range;
 mod write_protect;
 mod zap;
 
@@ -75,5 +76,6 @@ pub use page_index::{PageIndex, PageRange};
 pub use protect::Protect;
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};
+pub use user_range::UserRange;
 pub use write_protect::{is_wp_marker, unprotected};
 pub use zap::Zap;

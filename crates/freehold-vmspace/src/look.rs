@@ -1,12 +1,12 @@
 //! Looking at entries: what is present, how it is shared, how much there is.
 
 use crate::{
-    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, VirtAddr, VmSpace,
+    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmSpace,
     frame::MOVING,
     platform::{Format, Platform},
 };
 use arrayvec::ArrayVec;
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
 };
@@ -28,7 +28,7 @@ pub enum PageKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     /// Their addresses.
-    pub range: Range<u64>,
+    pub range: UserRange,
     /// What they are.
     pub kind: PageKind,
     /// Mapped by one entry: a huge page, or the part of it that was asked for.
@@ -86,23 +86,23 @@ impl<P: Platform> VmSpace<P> {
 
     /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table.
     /// Returns where to go on: after the range, or at the first page that there was no room for.
-    pub fn present<const RUNS: usize>(&self, range: Range<u64>, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
-        let mut scan = Scan { memory: self.memory(), runs, next: range.end };
-        let _ = self.walk(VaRange::of(range.start, range.end), &mut scan);
+    pub fn present<const RUNS: usize>(&self, range: UserRange, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
+        let mut scan = Scan { memory: self.memory(), runs, next: range.end() };
+        let _ = self.walk(range.va(), &mut scan);
         scan.next
     }
 
     /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no
     /// file.
-    pub fn mark_present(&self, range: Range<u64>, out: &mut [u8]) {
-        let mut marker = Marker { start: range.start, out };
-        let _ = self.walk(VaRange::of(range.start, range.end), &mut marker);
+    pub fn mark_present(&self, range: UserRange, out: &mut [u8]) {
+        let mut marker = Marker { start: range.start(), out };
+        let _ = self.walk(range.va(), &mut marker);
     }
 
     /// What of `range` is in memory, and how it is shared; `locked` is nothing.
-    pub fn usage(&self, range: Range<u64>) -> Usage {
+    pub fn usage(&self, range: UserRange) -> Usage {
         let mut meter = Meter { platform: self.platform(), sum: Usage::default() };
-        let _ = self.walk(VaRange::of(range.start, range.end), &mut meter);
+        let _ = self.walk(range.va(), &mut meter);
         let mut usage = meter.sum;
         usage.pss >>= FRACTION;
         usage.pss_dirty >>= FRACTION;
@@ -137,7 +137,7 @@ impl<P: Platform, const RUNS: usize> Scan<'_, P, RUNS> {
     }
 
     fn push(&mut self, run: Present) -> ControlFlow<()> {
-        let start = run.range.start;
+        let start = run.range.start();
         match self.runs.try_push(run) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => {
@@ -159,8 +159,10 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS>
             };
             let (at, kind) = (address.get(), self.kind(pfn, flags));
             match self.runs[first..].last_mut() {
-                Some(run) if run.range.end == at && run.kind == kind => run.range.end += PAGE_SIZE,
-                _ => return self.push(Present { range: at..at + PAGE_SIZE, kind, huge: false }),
+                Some(run) if run.range.end() == at && run.kind == kind => {
+                    run.range = run.range.with_end(at + PAGE_SIZE)
+                }
+                _ => return self.push(Present { range: UserRange::page(at), kind, huge: false }),
             }
             ControlFlow::Continue(())
         })
@@ -171,7 +173,7 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS>
             return ControlFlow::Continue(());
         };
         let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
-        let range = range.start().get()..range.start().get() + range.len();
+        let range = UserRange::at(range.start().get(), range.len());
         let kind = self.kind(first, flags);
         self.push(Present { range, kind, huge: true })
     }

@@ -14,8 +14,7 @@
 //! the tables above, and with walkers of the reverse map kept out: one could hold a table that it found at
 //! the old place (hazard C-40).
 
-use crate::{NoMemory, PAGE_SIZE, VmGather, VmSpace, platform::Platform};
-use core::ops::Range;
+use crate::{NoMemory, PAGE_SIZE, UserRange, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};
 
 /// What a gather for moved entries holds: no frame goes away.
@@ -35,16 +34,16 @@ pub enum Tables {
 
 impl Tables {
     /// Whether the first table of `from` may move to `to`.
-    fn may_move(self, from: Range<u64>, to: u64) -> bool {
+    fn may_move(self, from: UserRange, to: u64) -> bool {
         self == Tables::Move
-            && from.start.is_multiple_of(TABLE)
+            && from.start().is_multiple_of(TABLE)
             && to.is_multiple_of(TABLE)
-            && from.end - from.start >= TABLE
+            && from.end() - from.start() >= TABLE
     }
 }
 
 /// A table of the lowest level, and the part of the range in question that it translates.
-pub type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, Range<u64>);
+pub type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, UserRange);
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
@@ -54,12 +53,12 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory to split a large leaf.
-    pub fn next_table(&self, range: Range<u64>) -> Result<Option<Found<'_, P>>, NoMemory> {
-        let mut at = VirtAddr::new(range.start);
-        while at.get() < range.end {
+    pub fn next_table(&self, range: UserRange) -> Result<Option<Found<'_, P>>, NoMemory> {
+        let mut at = VirtAddr::new(range.start());
+        while at.get() < range.end() {
             if let Some(table) = self.pte_table(at) {
-                let end = table.span().end().get().min(range.end);
-                return Ok(Some((table, at.get()..end)));
+                let end = table.span().end().get().min(range.end());
+                return Ok(Some((table, UserRange::new(at.get(), end))));
             }
             let (pte, level) = self.peek(at);
             match pte.kind(level) {
@@ -114,19 +113,19 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory; some tables may have been made.
-    pub fn prepare_entries(&self, from: Range<u64>, to: u64, tables: Tables) -> Result<(), NoMemory> {
-        let mut at = from.start;
-        while let Some((_, part)) = self.next_table(at..from.end)? {
-            let target = to + (part.start - from.start);
-            at = part.end;
-            if tables.may_move(part.start..from.end, target) {
+    pub fn prepare_entries(&self, from: UserRange, to: u64, tables: Tables) -> Result<(), NoMemory> {
+        let mut at = from.start();
+        while let Some((_, part)) = self.next_table(from.rest(at))? {
+            let target = to + (part.start() - from.start());
+            at = part.end();
+            if tables.may_move(from.rest(part.start()), target) {
                 // What lies there may still be an empty table; then its entries will be filled.
                 let above = self.pmd_table_alloc(VirtAddr::new(target));
                 above.map_err(|_| NoMemory)?;
                 continue;
             }
             // What one table holds may end up in two.
-            for address in [target, target + (part.end - part.start) - PAGE_SIZE] {
+            for address in [target, target + (part.end() - part.start()) - PAGE_SIZE] {
                 let table = self.pte_table_alloc(VirtAddr::new(address));
                 table.map_err(|_| NoMemory)?;
             }
@@ -141,35 +140,32 @@ impl<P: Platform> VmSpace<P> {
     /// both, or be in a table that moves (linux-locking A.6); what it returns is held meanwhile.
     pub fn move_entries<L>(
         &self,
-        from: Range<u64>,
+        from: UserRange,
         to: u64,
         tables: Tables,
         gather: &mut MoveGather<'_, P>,
         exclude: impl Fn(Tables) -> L,
     ) {
-        let mut at = from.start;
-        while let Some((source, mut part)) =
-            self.next_table(at..from.end).expect("large leaves were split before")
+        let mut at = from.start();
+        while let Some((source, part)) =
+            self.next_table(from.rest(at)).expect("large leaves were split before")
         {
-            let address = VirtAddr::new(to + (part.start - from.start));
-            if tables.may_move(part.start..from.end, address.get()) {
+            let address = VirtAddr::new(to + (part.start() - from.start()));
+            if tables.may_move(from.rest(part.start()), address.get()) {
                 let excluded = exclude(Tables::Move);
-                at = self.move_tables(part.start..from.end, address.get(), gather);
+                at = self.move_tables(from.rest(part.start()), address.get(), gather);
                 drop(excluded);
-                if at > part.start {
+                if at > part.start() {
                     continue;
                 }
             }
             let reach = VaRange::entry(address, Level::Pmd).end().get() - address.get();
-            part.end = part.end.min(part.start + reach);
-            at = part.end;
+            let part = part.with_end(part.end().min(part.start() + reach));
+            at = part.end();
             let Some(target) = self.pte_table(address) else {
                 // The source's table was made after the targets were, by a fault on a neighbour that shares
                 // it.
-                debug_assert!(
-                    self.is_unmapped(VaRange::of(part.start, part.end)),
-                    "entries without a target"
-                );
+                debug_assert!(self.is_unmapped(part.va()), "entries without a target");
                 continue;
             };
             let excluded = exclude(Tables::Stay);
@@ -180,15 +176,16 @@ impl<P: Platform> VmSpace<P> {
 
     /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it
     /// stopped: at once if there is something at the target.
-    fn move_tables(&self, from: Range<u64>, to: u64, gather: &mut MoveGather<'_, P>) -> u64 {
+    fn move_tables(&self, from: UserRange, to: u64, gather: &mut MoveGather<'_, P>) -> u64 {
         let above = |address| self.pmd_table(VirtAddr::new(address));
-        let (Some(source), Some(target)) = (above(from.start), above(to)) else { return from.start };
+        let (Some(source), Some(target)) = (above(from.start()), above(to)) else { return from.start() };
         let left = |span: VaRange, at: u64| span.end().get() - at;
-        let len = left(source.span(), from.start).min(left(target.span(), to)).min(from.end - from.start);
+        let len =
+            left(source.span(), from.start()).min(left(target.span(), to)).min(from.end() - from.start());
         let (mut source, mut target) = source.lock_two(target);
         let mut done = 0;
         while done + TABLE <= len {
-            let (old, new) = (VirtAddr::new(from.start + done), VirtAddr::new(to + done));
+            let (old, new) = (VirtAddr::new(from.start() + done), VirtAddr::new(to + done));
             let stays = !source.move_table(old, target.as_mut(), new, gather);
             if stays && !source.get(old).is_none() {
                 break;
@@ -197,22 +194,22 @@ impl<P: Platform> VmSpace<P> {
         }
         // With both locks held still, and the walk caches too.
         gather.flush();
-        from.start + done
+        from.start() + done
     }
 
     /// Moves the entries of one part of one table to one part of one table, which may be the same table.
     fn move_part(
         source: PteTable<'_, P::Format, P>,
         target: PteTable<'_, P::Format, P>,
-        part: Range<u64>,
+        part: UserRange,
         to: VirtAddr,
         gather: &mut MoveGather<'_, P>,
     ) {
-        let place = |address: VirtAddr| VirtAddr::new(to.get() + (address.get() - part.start));
+        let place = |address: VirtAddr| VirtAddr::new(to.get() + (address.get() - part.start()));
         let (mut source, target) = source.lock_two(target);
         match target {
             Some(mut target) => {
-                source.zap_each(VaRange::of(part.start, part.end), gather, |address, slot, _| {
+                source.zap_each(part.va(), gather, |address, slot, _| {
                     target.set(place(address), moved(slot.take()));
                 });
                 // With both locks held still.
@@ -220,7 +217,7 @@ impl<P: Platform> VmSpace<P> {
                 drop(target);
             }
             None => {
-                for page in (part.start..part.end).step_by(PAGE_SIZE as usize) {
+                for page in (part.start()..part.end()).step_by(PAGE_SIZE as usize) {
                     let address = VirtAddr::new(page);
                     if !source.get(address).is_none() {
                         let old = source.take(address, gather);

@@ -2,7 +2,7 @@
 //! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
 
 use crate::{
-    AnonPage, NoMemory, PAGE_SIZE, PageIndex, Pfn, Protect, VirtAddr, VmGather, VmSpace, Zap,
+    AnonPage, NoMemory, PAGE_SIZE, PageIndex, Pfn, Protect, UserRange, VirtAddr, VmGather, VmSpace, Zap,
     platform::Platform,
 };
 use core::{fmt, ops::Range};
@@ -129,8 +129,8 @@ impl<P: Platform> VmSpace<P> {
             return;
         }
         let mut gather = self.exclusive_gather();
-        self.zap(range.clone(), Zap::new(false), &mut gather);
-        let span = VaRange::of(range.start, range.end);
+        self.zap(range, Zap::new(false), &mut gather);
+        let span = range.va();
         // SAFETY: zapped just now; the space is the caller's alone, so nobody else finds or fills a table.
         unsafe { self.unlink_tables(span, span, &mut gather) };
         gather.finish();
@@ -148,7 +148,7 @@ impl<P: Platform> VmSpace<P> {
 }
 
 /// The pages of `range` that the format translates; those of which only a part lies in the range count.
-fn clipped<P: Platform>(range: Range<u64>) -> Range<u64> {
+fn clipped<P: Platform>(range: Range<u64>) -> UserRange {
     let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX).min(P::Format::USER_END);
-    (range.start & !(PAGE_SIZE - 1)).min(end)..end
+    UserRange::new((range.start & !(PAGE_SIZE - 1)).min(end), end)
 }

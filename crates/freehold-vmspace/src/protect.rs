@@ -1,7 +1,7 @@
 //! Changing what entries allow.
 
-use crate::{Pfn, VmGather, VmSpace, platform::Platform};
-use core::ops::{ControlFlow, Range};
+use crate::{Pfn, UserRange, VmGather, VmSpace, platform::Platform};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
@@ -25,8 +25,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// Without a gather rights are only given: what a TLB still holds allows less than it might, which costs
     /// a fault at most.
-    pub fn protect(&self, range: Range<u64>, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
-        let (platform, range) = (self.platform(), VaRange::of(range.start, range.end));
+    pub fn protect(&self, range: UserRange, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
+        let (platform, range) = (self.platform(), range.va());
         let change = Protect { rights: change.rights & (RIGHTS - PteFlags::WRITE), ..change };
         let walked = match gather {
             Some(stale) => self.walk(range, &mut Changer { platform, change, stale }),

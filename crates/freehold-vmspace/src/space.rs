@@ -1,8 +1,8 @@
 //! The record of a space: its tables, the processors that use them, and what is resident.
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
-use crate::{Memory, NoMemory, Pfn, Rss, RssKind, VirtAddr, platform::Platform, rss::RssCounters};
-use core::{mem::ManuallyDrop, ops::Range};
+use crate::{Memory, NoMemory, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters};
+use core::mem::ManuallyDrop;
 use freehold_pagetable::{
     Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteTable,
     PudTable, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
@@ -98,15 +98,15 @@ impl<P: Platform> VmSpace<P> {
     /// # Locks
     ///
     /// The caller keeps others from installing entries in `span`. Takes those of small ranges' tables.
-    pub fn is_settled(&self, span: &Range<u64>, small: bool, free: impl FnOnce() -> VaRange) -> bool {
+    pub fn is_settled(&self, span: UserRange, small: bool, free: impl FnOnce() -> VaRange) -> bool {
         const TABLE: u64 = Level::Pte.table_span();
         if span.is_empty() {
             return true;
         }
         let peek = |at: u64| (VirtAddr::new(at), self.peek(VirtAddr::new(at)));
-        let (first, last) = (peek(span.start), span.end - 1);
+        let (first, last) = (peek(span.start()), span.end() - 1);
         // Nearly always one table of the lowest level would hold it all.
-        let one = span.start / TABLE == last / TABLE;
+        let one = span.start() / TABLE == last / TABLE;
         // The walk ends at an entry: the lowest table on the way is the one that holds it.
         let ends = [Some(first), (!one).then(|| peek(last))];
         let mut tables =
@@ -121,7 +121,7 @@ impl<P: Platform> VmSpace<P> {
         if one && level > Level::Pte {
             return pte.is_none();
         }
-        let range = VaRange::of(span.start, span.end);
+        let range = span.va();
         self.is_empty_range(range) || (small && self.is_unmapped(range))
     }
 

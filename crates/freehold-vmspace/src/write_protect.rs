@@ -1,10 +1,10 @@
 //! Write protection of single pages, for a userfaultfd: a flag of entries, and a marker where no page is.
 
 use crate::{
-    Moving, NoMemory, PAGE_SIZE, VirtAddr, VmGather, VmSpace,
+    Moving, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
     platform::{Platform, TableMemory},
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     Absent, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard, VaRange,
     Visitor,
@@ -18,8 +18,8 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory for a table; what lies before is protected.
-    pub fn write_protect(&self, range: Range<u64>, mark: bool) -> Result<(), NoMemory> {
-        let range = VaRange::of(range.start, range.end);
+    pub fn write_protect(&self, range: UserRange, mark: bool) -> Result<(), NoMemory> {
+        let range = range.va();
         let mut gather = self.gather();
         let walked = match mark {
             true => self.walk(range, &mut Marking(&mut gather)),
@@ -32,8 +32,8 @@ impl<P: Platform> VmSpace<P> {
 
     /// The pages of `range` are write-protected no more. The next store to one finds out whether it may be
     /// written.
-    pub fn write_unprotect(&self, range: Range<u64>) {
-        let walked = self.walk(VaRange::of(range.start, range.end), &mut Unprotecting);
+    pub fn write_unprotect(&self, range: UserRange) {
+        let walked = self.walk(range.va(), &mut Unprotecting);
         debug_assert!(walked.is_ok(), "taking marks away allocates nothing");
     }
 }

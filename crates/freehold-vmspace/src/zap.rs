@@ -1,7 +1,7 @@
 //! Taking pages out of page tables.
 
-use crate::{Pfn, Rss, VmGather, VmSpace, frame::MOVING, platform::Platform};
-use core::ops::{ControlFlow, Range};
+use crate::{Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
     ENTRIES, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, UnmappedFrame,
     VaRange, VirtAddr, Visitor,
@@ -67,19 +67,19 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// The caller keeps the tables of the range from being unlinked: by the mmap lock, a VMA's lock, a
     /// reverse-mapping lock, or because the range is detached and its own. Takes each table's lock in turn.
-    pub fn zap(&self, range: Range<u64>, zap: Zap, gather: &mut VmGather<'_, P>) {
+    pub fn zap(&self, range: UserRange, zap: Zap, gather: &mut VmGather<'_, P>) {
         if range.is_empty() {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
         // A large leaf is split without memory from elsewhere; were it not, it would stay, which must not be.
-        let walked = self.walk(VaRange::of(range.start, range.end), &mut zapper);
+        let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
     }
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
-    pub fn discard(&self, range: Range<u64>, zap: Zap) {
+    pub fn discard(&self, range: UserRange, zap: Zap) {
         let mut gather = self.gather();
         self.zap(range, zap, &mut gather);
         gather.finish();

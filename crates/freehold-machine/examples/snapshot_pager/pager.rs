@@ -97,7 +97,7 @@ impl<'s> Pager<'s> {
                     self.pages.extend(tail.into_iter().map(|(at, number)| (at - from + to, number)));
                 }
                 Message::Remove(range) | Message::Unmap(range) => {
-                    self.cut(range.start, range.end - range.start);
+                    self.cut(range.start(), range.end() - range.start());
                 }
                 _ => {}
             }

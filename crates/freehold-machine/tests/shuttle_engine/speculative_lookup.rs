@@ -33,14 +33,14 @@ fn c70_a_look_without_a_lock_is_of_one_moment() {
                 for _ in 0..3 {
                     let info = process.vma_info(page(0)).expect("there all the time");
                     let write = info.flags.contains(VmFlags::WRITE);
-                    let pages = (info.range.start - page(0)) / PAGE..(info.range.end - page(0)) / PAGE;
+                    let pages = (info.range.start() - page(0)) / PAGE..(info.range.end() - page(0)) / PAGE;
                     let anonymous = (write, info.pgoff.get()) == (true, page(0) / PAGE) && pages == (0..2);
                     let of_file = (write, info.pgoff.get()) == (false, 1) && pages == (0..1);
                     assert!(anonymous || of_file, "{info:?}");
                     if let Some(info) = process.vma_info(page(1)) {
                         let write = info.flags.contains(VmFlags::WRITE);
-                        let start = (info.range.start - page(0)) / PAGE;
-                        assert_eq!(info.pgoff.get(), info.range.start / PAGE);
+                        let start = (info.range.start() - page(0)) / PAGE;
+                        assert_eq!(info.pgoff.get(), info.range.start() / PAGE);
                         assert!(start == 1 || start == 0 && write, "{info:?}");
                     }
                 }

@@ -243,12 +243,12 @@ fn lived(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         }
         5 => space.set_heap(v.wild()).is_ok(),
         6 => {
-            let range = v.range();
-            let guarded = space.write_range(range.clone()).map(|guard| guard.next(range.start).is_some());
-            let _ = space.space().write_killable().map(|guard| guard.vmas(range.clone()).count());
-            let _ = space.space().read_killable().map(|guard| guard.vmas(range.clone()).count());
-            let found = space.space().read().find(range.start).is_some();
-            let before = space.space().write().prev(range.end).is_some();
+            let range = v.user_range();
+            let guarded = space.write_range(range).map(|guard| guard.next(range.start()).is_some());
+            let _ = space.space().write_killable().map(|guard| guard.vmas(range).count());
+            let _ = space.space().read_killable().map(|guard| guard.vmas(range).count());
+            let found = space.space().read().find(range.start()).is_some();
+            let before = space.space().write().prev(range.end()).is_some();
             guarded == Ok(true) && found && before && space.try_read().is_some()
         }
         _ => {

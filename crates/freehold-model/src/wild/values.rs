@@ -1,6 +1,6 @@
 //! Numbers from bytes.
 
-use freehold::PAGE_SIZE;
+use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;
 
 /// Where most calls meet.
@@ -124,6 +124,12 @@ impl<'b> Values<'b> {
     pub fn range(&mut self) -> core::ops::Range<u64> {
         let start = self.addr();
         if self.bit() { start..start.wrapping_add(self.len()) } else { start..self.addr() }
+    }
+
+    /// Whole pages, anywhere.
+    pub fn user_range(&mut self) -> UserRange {
+        let [one, other] = [self.addr(), self.addr()].map(|addr| addr & !(PAGE_SIZE - 1));
+        UserRange::try_new(one.min(other), one.max(other)).expect("aligned, and in order")
     }
 
     /// A number of pages, or of a page, of a file.

@@ -11,8 +11,7 @@ use crate::{
     space::{AddressSpace, ThpDisable, parts::Parts},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 /// VMAs that never have huge pages of small ones.
 const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
@@ -20,19 +19,19 @@ const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::N
 const PAGES: u64 = HUGE / crate::PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
-    pub(crate) fn advise_collapse(&self, range: Range<u64>) -> Result<(), MadviseError> {
-        let (mut at, mut no_holes) = (range.start, true);
-        while at < range.end {
+    pub(crate) fn advise_collapse(&self, range: UserRange) -> Result<(), MadviseError> {
+        let (mut at, mut no_holes) = (range.start(), true);
+        while at < range.end() {
             let guard = self.read_killable()?;
-            let Some((vma, part)) = guard.first_part(&(at..range.end)) else {
+            let Some((vma, part)) = guard.first_part(range.rest(at)) else {
                 no_holes = false;
                 break;
             };
-            no_holes &= part.start == at;
-            at = part.end;
+            no_holes &= part.start() == at;
+            at = part.end();
             self.check_collapse(vma)?;
             drop(guard);
-            self.collapse_part(&part)?;
+            self.collapse_part(part)?;
         }
         if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
     }
@@ -53,8 +52,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The whole 2 MiB of `part`, one after another, each under locks of its own.
-    fn collapse_part(&self, part: &Range<u64>) -> Result<(), MadviseError> {
-        let (first, end) = (part.start.next_multiple_of(HUGE), part.end - part.end % HUGE);
+    fn collapse_part(&self, part: UserRange) -> Result<(), MadviseError> {
+        let (first, end) = (part.start().next_multiple_of(HUGE), part.end() - part.end() % HUGE);
         if first > end {
             return Err(MadviseError::Invalid);
         }
@@ -70,10 +69,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
-        let range = first..first + HUGE;
-        let guard = self.write_range(range.clone())?;
+        let range = UserRange::at(first, HUGE);
+        let guard = self.write_range(range)?;
         // Others may have been here since it was looked at.
-        let vma = guard.find(first).filter(|vma| vma.end() >= range.end).ok_or(MadviseError::Invalid)?;
+        let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;
         let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };
         let file = file.clone();
@@ -88,7 +87,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let guard = self.read_killable()?;
         let same = |vma: &&Vma<P>| {
-            vma.end() >= range.end
+            vma.end() >= range.end()
                 && vma.object().file().is_some_and(|now| core::ptr::eq(&**now, &*file))
                 && vma.pgoff_of(first) == index
         };

@@ -19,9 +19,8 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use freehold_pagetable::PteTable;
-use freehold_vmspace::VmSpace;
+use freehold_vmspace::{UserRange, VmSpace};
 
 /// Frames of the largest block.
 const MOST: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
@@ -41,11 +40,11 @@ impl<P: Platform> AddressSpace<P> {
             largest_first(self.block_sizes(vma)).filter_map(|bytes| block_around(vma, page, bytes));
         let block = around.find(|block| {
             // Read without the table's lock: a hint. A block lies in one table.
-            let free = addresses(block).all(|address| table.peek(address).is_none());
-            free && new.fill(vma, block)
+            let free = addresses(*block).all(|address| table.peek(address).is_none());
+            free && new.fill(vma, *block)
         })?;
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        if !self.vm.map_block(table, VirtAddr::new(block.start), &new.frames, rights) {
+        if !self.vm.map_block(table, VirtAddr::new(block.start()), &new.frames, rights) {
             return Some(FaultOutcome::Retry);
         }
         // They are mapped.
@@ -74,15 +73,15 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// The block of so many bytes that `page` lies in, if all of it lies in `vma`.
-fn block_around<P: Platform>(vma: &Vma<P>, page: u64, bytes: u64) -> Option<Range<u64>> {
+fn block_around<P: Platform>(vma: &Vma<P>, page: u64, bytes: u64) -> Option<UserRange> {
     let first = page & !(bytes - 1);
     let fits = first >= vma.start() && first < vma.end() && vma.end() - first >= bytes;
-    fits.then(|| first..first + bytes)
+    fits.then(|| UserRange::at(first, bytes))
 }
 
 /// The pages of a block.
-pub(super) fn addresses(block: &Range<u64>) -> impl Iterator<Item = VirtAddr> + use<> {
-    block.clone().step_by(PAGE_SIZE as usize).map(VirtAddr::new)
+pub(super) fn addresses(block: UserRange) -> impl Iterator<Item = VirtAddr> + use<> {
+    block.iter().map(VirtAddr::new)
 }
 
 /// The frames of a block that is not mapped yet; they go back if it never is.
@@ -94,7 +93,7 @@ struct BlockFrames<'e, P: Platform> {
 impl<P: Platform> BlockFrames<'_, P> {
     /// Takes frames of zeroes for `block`, each counted as mapped once. False: there are not so many, and it
     /// has none.
-    fn fill(&mut self, vma: &Vma<P>, block: &Range<u64>) -> bool {
+    fn fill(&mut self, vma: &Vma<P>, block: UserRange) -> bool {
         for address in addresses(block) {
             let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(address.get())) else {
                 self.discard();

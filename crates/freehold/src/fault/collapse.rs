@@ -27,7 +27,7 @@ use crate::{
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, SpareTable};
-use freehold_vmspace::HugePage;
+use freehold_vmspace::{HugePage, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Makes one huge page of what is mapped in the 2 MiB at `first`, all of them in `vma`, which is
@@ -60,7 +60,7 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.copy_small(table, &new);
         // SAFETY: the range is of a VMA that is locked for writing, under the mmap lock for writing, so that
         // nobody faults or looks there; walkers of the reverse map are kept away.
-        unsafe { self.vm.clear_small(first..first + HUGE, vma.zap()) };
+        unsafe { self.vm.clear_small(UserRange::at(first, HUGE), vma.zap()) };
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         let hung = self.vm.map_huge(above, address, new, rights, spare);
         debug_assert!(hung, "somebody put a table where nobody can come");

@@ -21,9 +21,8 @@ use crate::{
     space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::{Pte, PteFlags, PteTable, VaRange};
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
@@ -75,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
         // Nor where a userfaultfd wants to hear of each page.
         let alone =
             mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
-        let window = if alone { page..page + PAGE_SIZE } else { window(vma, page, &table) };
+        let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
         if mapping.lookup(&rcu, index).is_none() {
@@ -83,14 +82,14 @@ impl<P: Platform> AddressSpace<P> {
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
         let mut fill = self.vm.fill_cached(table);
-        let indices = PageRange::new(vma.pgoff_of(window.start), vma.pgoff_of(window.end - 1) + 1);
+        let indices = PageRange::new(vma.pgoff_of(window.start()), vma.pgoff_of(window.end() - 1) + 1);
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
         mapping.lookup_range(&rcu, indices, |at, pfn| {
             if probes.is_some_and(|probes| probes.wants(at)) {
                 return;
             }
-            let address = VirtAddr::new(window.start + (at - indices.start) * PAGE_SIZE);
+            let address = VirtAddr::new(window.start() + (at - indices.start) * PAGE_SIZE);
             // Whatever is there stays: a page, a private copy, a marker.
             if fill.is_vacant(address) && fill.put(address, pfn, rights).is_err() {
                 crowded |= at == index;
@@ -108,21 +107,21 @@ impl<P: Platform> AddressSpace<P> {
     /// Maps what the cache has for `range`, all of it in one table, without the right to write. False:
     /// something else is there, a private copy or a marker, and nothing happened; or a frame has too many
     /// references.
-    pub(crate) fn map_window(&self, vma: &Vma<P>, range: Range<u64>) -> Result<bool, NoMemory> {
+    pub(crate) fn map_window(&self, vma: &Vma<P>, range: UserRange) -> Result<bool, NoMemory> {
         let Object::File(file) = vma.object() else { return Ok(false) };
-        let first = VirtAddr::new(range.start);
+        let first = VirtAddr::new(range.start());
         let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
         let mut all = true;
-        let indices = PageRange::new(vma.pgoff_of(range.start), vma.pgoff_of(range.end - 1) + 1);
+        let indices = PageRange::new(vma.pgoff_of(range.start()), vma.pgoff_of(range.end() - 1) + 1);
         let rights = vma_pte_flags(vma.flags());
         let rcu = P::rcu_read();
         let mut fill = self.vm.fill_cached(table);
-        if !fill.is_cached(VaRange::of(range.start, range.end)) {
+        if !fill.is_cached(VaRange::of(range.start(), range.end())) {
             fill.finish();
             return Ok(false);
         }
         file.mapping().lookup_range(&rcu, indices, |at, pfn| {
-            let address = VirtAddr::new(range.start + (at - indices.start) * PAGE_SIZE);
+            let address = VirtAddr::new(range.start() + (at - indices.start) * PAGE_SIZE);
             if fill.is_vacant(address) {
                 all &= fill.put(address, pfn, rights).is_ok();
             }
@@ -151,19 +150,19 @@ impl<P: Platform> AddressSpace<P> {
             fill.finish();
             return FaultOutcome::Retry;
         }
-        let block = block.filter(|block| addresses(block).all(|at| fill.is_vacant(at)));
+        let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
         let outcome = match fill.put(address, pfn, rights) {
             Ok(()) => FaultOutcome::Done,
             Err(NoMemory) => FaultOutcome::OUT_OF_MEMORY,
         };
         if let (FaultOutcome::Done, Some(block)) = (&outcome, block) {
-            let first = vma.pgoff_of(block.start);
-            let indices = PageRange::new(first, vma.pgoff_of(block.end - 1) + 1);
+            let first = vma.pgoff_of(block.start());
+            let indices = PageRange::new(first, vma.pgoff_of(block.end() - 1) + 1);
             file.mapping().lookup_range(&rcu, indices, |at, pfn| {
                 if at != index {
                     // What cannot be counted comes when it is asked for.
-                    let _ = fill.put(VirtAddr::new(block.start + (at - first) * PAGE_SIZE), pfn, rights);
+                    let _ = fill.put(VirtAddr::new(block.start() + (at - first) * PAGE_SIZE), pfn, rights);
                 }
             });
         }
@@ -232,8 +231,8 @@ fn shown_probes<'f, P: Platform>(
 
 /// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA
 /// starts if that comes later, as far as the VMA and the table go.
-fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> Range<u64> {
+fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> UserRange {
     // A table's span is a multiple, so the window does not start before it.
     let start = (page - page % AROUND).max(vma.start());
-    start..(start + AROUND).min(vma.end()).min(table.span().end().get())
+    UserRange::new(start, (start + AROUND).min(vma.end()).min(table.span().end().get()))
 }

@@ -340,7 +340,7 @@ impl<P: Platform> AddressSpace<P> {
             if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
                 continue;
             }
-            if other.vm.take_entry(VirtAddr::new(other.range.start), place.level(), old, Pte::NONE)
+            if other.vm.take_entry(VirtAddr::new(other.range.start()), place.level(), old, Pte::NONE)
                 && let Some(own) = other.vma.hugetlb()
             {
                 own.set_resv_unmapped();

@@ -14,9 +14,8 @@ use crate::{
     space::{AddressSpace, held::Held, locking::ReadGuard, parts::Parts},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::{Kind, PteFlags};
-use freehold_vmspace::HugePageSize;
+use freehold_vmspace::{HugePageSize, UserRange};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: u64 = 128;
@@ -93,33 +92,33 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for reading, killably, again and again; none on entry.
-    pub(crate) fn populate(&self, range: Range<u64>) -> Result<(), PopulateError> {
+    pub(crate) fn populate(&self, range: UserRange) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::All)
     }
 
     /// As [`populate`](Self::populate), but a VMA that fails does not keep the next ones from their turn.
-    pub(crate) fn populate_leniently(&self, range: Range<u64>) {
+    pub(crate) fn populate_leniently(&self, range: UserRange) {
         // Only a fatal signal ends it early, and then nobody asks.
         let _ = self.populate_by(range, Policy::Leniently);
     }
 
     /// As [`populate_leniently`](Self::populate_leniently), of locked memory only.
-    pub(crate) fn populate_locked(&self, range: Range<u64>) {
+    pub(crate) fn populate_locked(&self, range: UserRange) {
         let _ = self.populate_by(range, Policy::Locked);
     }
 
     /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: makes every page of `range` readable, or writable, without
     /// a fault.
-    pub(crate) fn populate_with(&self, range: Range<u64>, write: bool) -> Result<(), PopulateError> {
+    pub(crate) fn populate_with(&self, range: UserRange, write: bool) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::Exactly(if write { Access::WRITE } else { Access::READ }))
     }
 
-    fn populate_by(&self, range: Range<u64>, policy: Policy) -> Result<(), PopulateError> {
-        let (mut at, mut rounds) = (range.start, Rounds::new());
-        while at < range.end {
+    fn populate_by(&self, range: UserRange, policy: Policy) -> Result<(), PopulateError> {
+        let (mut at, mut rounds) = (range.start(), Rounds::new());
+        while at < range.end() {
             rounds.again::<P>()?;
             let guard = self.read_killable()?;
-            let batch = self.populate_batch(&guard, &(at..range.end), policy);
+            let batch = self.populate_batch(&guard, range.rest(at), policy);
             drop(guard);
             let (part_end, error) = match batch {
                 Batch::To(next) => {
@@ -154,20 +153,22 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The start of `range`: at most a batch of pages, of at most one VMA.
-    fn populate_batch(&self, guard: &ReadGuard<'_, P>, range: &Range<u64>, policy: Policy) -> Batch<P> {
+    fn populate_batch(&self, guard: &ReadGuard<'_, P>, range: UserRange, policy: Policy) -> Batch<P> {
         let exact = matches!(policy, Policy::Exactly(_));
         let (vma, part) = match guard.first_part(range) {
-            Some((_, part)) if exact && part.start > range.start => {
-                return Batch::Refused { part_end: part.start, error: PopulateError::NotMapped };
+            Some((_, part)) if exact && part.start() > range.start() => {
+                return Batch::Refused { part_end: part.start(), error: PopulateError::NotMapped };
             }
-            None if exact => return Batch::Refused { part_end: range.end, error: PopulateError::NotMapped },
-            None => return Batch::To(range.end),
+            None if exact => {
+                return Batch::Refused { part_end: range.end(), error: PopulateError::NotMapped };
+            }
+            None => return Batch::To(range.end()),
             Some(found) => found,
         };
         match policy.access(vma) {
             Ok(Some(access)) => self.populate_part(guard, vma, part, access),
-            Ok(None) => Batch::To(part.end),
-            Err(error) => Batch::Refused { part_end: part.end, error },
+            Ok(None) => Batch::To(part.end()),
+            Err(error) => Batch::Refused { part_end: part.end(), error },
         }
     }
 
@@ -175,12 +176,12 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         guard: &ReadGuard<'_, P>,
         vma: &Vma<P>,
-        part: Range<u64>,
+        part: UserRange,
         access: Access,
     ) -> Batch<P> {
         let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
-        let end = part.end.min(part.start + BATCH * unit);
-        let (mut page, mut faults) = (part.start, 0);
+        let end = part.end().min(part.start() + BATCH * unit);
+        let (mut page, mut faults) = (part.start(), 0);
         while page < end {
             if self.is_there(page, access) {
                 page = (page & !(unit - 1)) + unit;
@@ -196,16 +197,16 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Done => {}
                 FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Batch::To(page),
                 FaultOutcome::Fill(file, wanted) => {
-                    return Batch::Fill { page, part_end: part.end, file, wanted };
+                    return Batch::Fill { page, part_end: part.end(), file, wanted };
                 }
                 FaultOutcome::Wait(what) => return Batch::Wait { page, what },
                 FaultOutcome::Userfault(fault) => return Batch::Userfault { page, fault },
                 FaultOutcome::Failed(error) => {
-                    return Batch::Refused { part_end: part.end, error: error.into() };
+                    return Batch::Refused { part_end: part.end(), error: error.into() };
                 }
             }
         }
-        Batch::To(page.max(end).min(part.end))
+        Batch::To(page.max(end).min(part.end()))
     }
 
     /// Whether the hardware would let the access pass.

@@ -16,9 +16,8 @@ use crate::{
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::PteTable;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// What a fault asks for that does not find `page` in the cache of `file`.
@@ -84,7 +83,7 @@ pub(super) fn whole_block<P: Platform>(
     rcu: &P::RcuGuard,
     page: u64,
     table: &PteTable<'_, P::Format, P>,
-) -> Option<Range<u64>> {
+) -> Option<UserRange> {
     let (index, mapping) = (vma.pgoff_of(page), file.mapping());
     if !mapping.is_shmem() || vma.flags().intersects(VmFlags::UFFD) {
         return None;
@@ -93,7 +92,7 @@ pub(super) fn whole_block<P: Platform>(
     let first = page.checked_sub((index - block.start) * PAGE_SIZE)?;
     let (span, end) = (table.span(), first + (block.end - block.start) * PAGE_SIZE);
     let lies = first >= vma.start().max(span.start().get()) && end <= vma.end().min(span.end().get());
-    lies.then_some(first..end)
+    lies.then_some(UserRange::new(first, end))
 }
 
 /// What a read fault maps that would map `window`: all of a [whole block](whole_block), too, that this begins
@@ -102,10 +101,10 @@ pub(super) fn with_blocks<P: Platform>(
     vma: &Vma<P>,
     file: &File<P>,
     rcu: &P::RcuGuard,
-    window: Range<u64>,
+    window: UserRange,
     table: &PteTable<'_, P::Format, P>,
-) -> Range<u64> {
-    let block = |page| whole_block(vma, file, rcu, page, table).unwrap_or_else(|| window.clone());
-    let (first, last) = (block(window.start), block(window.end - PAGE_SIZE));
-    first.start.min(window.start)..last.end.max(window.end)
+) -> UserRange {
+    let block = |page| whole_block(vma, file, rcu, page, table).unwrap_or(window);
+    let (first, last) = (block(window.start()), block(window.end() - PAGE_SIZE));
+    UserRange::new(first.start().min(window.start()), last.end().max(window.end()))
 }

@@ -8,6 +8,7 @@ use crate::{
     space::{AddressSpace, anon::NotPrepared, held::Held, limits::Replaced, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };
+use freehold_vmspace::UserRange;
 
 /// The signal for an access that nothing grows down to.
 fn not_mapped(addr: u64) -> FaultError {
@@ -48,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(FaultError::OutOfMemory);
             }
             drop(guard);
-            let guard = self.write_range(addr..start)?;
+            let guard = self.write_range(UserRange::new(addr, start))?;
             let Some(vma) = guard.next(addr) else { return Err(not_mapped(addr)) };
             if vma.start() <= addr {
                 return Ok(());
@@ -88,7 +89,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             && self.may_grow(flags, end - addr, grow);
         let Some(pgoff) = pgoff.filter(|_| fits) else { return Err(not_mapped(addr)) };
         self.reserve(1).map_err(|_| FaultError::OutOfMemory)?;
-        self.extend(vma, addr..end, pgoff);
+        self.extend(vma, UserRange::new(addr, end), pgoff);
         let counters = &self.space.counters;
         counters.account(self, flags, grow as i64);
         if flags.contains(VmFlags::LOCKED) {

@@ -8,9 +8,8 @@ use crate::{
     space::AddressSpace,
     vma::{Vma, rights::vma_pte_flags},
 };
-use core::ops::Range;
 use freehold_pagetable::PteFlags;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{UserRange, VmGather};
 
 /// A gather that no frame goes through.
 type Still<'g, P> = VmGather<'g, P, 1>;
@@ -25,7 +24,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn prepare_huge_pages(
         &self,
         size: HugePageSize,
-        from: Range<u64>,
+        from: UserRange,
         to: u64,
     ) -> Result<(), NoMemory> {
         self.vm.prepare_large(size.level(), from, to)
@@ -41,16 +40,16 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         source: &Vma<P>,
         size: HugePageSize,
-        from: Range<u64>,
+        from: UserRange,
         to: u64,
         gather: &mut Still<'_, P>,
     ) {
-        let _alone = source.unshare_tables(&self.vm, &from);
-        let mut at = from.start;
-        while at < from.end {
-            let end = from.end.min(at - at % SPAN + SPAN);
+        let _alone = source.unshare_tables(&self.vm, from);
+        let mut at = from.start();
+        while at < from.end() {
+            let end = from.end().min(at - at % SPAN + SPAN);
             let excluded = RmapEdit::of(source);
-            self.vm.move_large(size.level(), at..end, to + (at - from.start), gather);
+            self.vm.move_large(size.level(), UserRange::new(at, end), to + (at - from.start()), gather);
             // Before anybody finds the pages at their new place, to take them away there.
             gather.flush();
             drop(excluded);

@@ -14,7 +14,7 @@ use crate::{
 };
 use freehold_pagetable::{PmdTable, TableError};
 use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages
@@ -50,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let span = address.get() - address.get() % SPAN;
         let whole = vma.start() <= span && span + SPAN <= vma.end();
-        if whole && vma.shares(&(span..span + SPAN)) {
+        if whole && vma.shares(UserRange::at(span, SPAN)) {
             match kept {
                 SharedTablesGuard::File(lookups) => self.share_table(vma, file, span, lookups)?,
                 // It hangs before this is let go of, or is one of ours that others find.
@@ -78,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let first = vma.pgoff_of(span);
         for mapper in lookups.mappers(PageRange::one(first)) {
-            let (other, at) = (mapper.vma, mapper.range.start);
+            let (other, at) = (mapper.vma, mapper.range.start());
             let fits = at.is_multiple_of(SPAN) && other.start() <= at && at + SPAN <= other.end();
             if core::ptr::eq(vma, other) || !fits || !allows(other) || !vma.is_like(other) {
                 continue;
@@ -102,8 +102,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         for span in (vma.start() - vma.start() % SPAN..vma.end()).step_by(SPAN as usize) {
             let whole = vma.start() <= span && span + SPAN <= vma.end();
-            if !whole || !vma.shares(&(span..span + SPAN)) {
-                let shared = self.vm.has_shared_tables(&(span..span + 1));
+            if !whole || !vma.shares(UserRange::at(span, SPAN)) {
+                let shared = self.vm.has_shared_tables(UserRange::page(span));
                 assert!(
                     !shared,
                     "a part of a VMA, or one that shares nothing, has a shared table at {span:#x}"
@@ -117,9 +117,9 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&RmapWriteGuard<'_, P, IMmap>>) {
         if let Some(edit) = edit
             && !at.is_multiple_of(SPAN)
-            && vma.shares(&(at..at + 1))
+            && vma.shares(UserRange::page(at))
         {
-            unshare(&self.vm, &(at..at + 1), edit);
+            unshare(&self.vm, UserRange::page(at), edit);
         }
     }
 }

@@ -6,8 +6,7 @@ use crate::{
     space::{AddressSpace, HugetlbLock},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{UserRange, VmGather};
 
 impl<P: Platform> AddressSpace<P> {
     /// Takes away what `vma`, which is detached, maps: first its part in tables that others use as well, then
@@ -26,7 +25,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(own) = vma.hugetlb() {
             own.close(&edit);
         }
-        leave_tables(&self.vm, &vma.range(), &edit, gather);
+        leave_tables(&self.vm, vma.range(), &edit, gather);
         gather.flush();
         if self.locking().hugetlb == HugetlbLock::FileLock {
             zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
@@ -39,9 +38,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// DONTNEED: the pages of `part` go; a private owner's are reserved again, if they are free then. Done
     /// before a fault of this VMA can ask the pool for a page.
-    pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: Range<u64>) {
+    pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: UserRange) {
         let Some(size) = vma.huge_page_size() else { return };
-        let _alone = vma.unshare_tables(&self.vm, &part);
+        let _alone = vma.unshare_tables(&self.vm, part);
         let file = vma.object().file().filter(|_| self.locking().hugetlb == HugetlbLock::FileLock);
         let _excluded = file.map(|file| file.mapping().edit());
         let mut gather = self.vm.gather();

@@ -122,7 +122,7 @@ impl<P: Platform> Engine<P> {
             return Err(PageError::NoPage);
         }
         let mut count = 0;
-        page.each_place(|place| count += u64::from(f(place, VirtAddr::new(place.range.start))));
+        page.each_place(|place| count += u64::from(f(place, VirtAddr::new(place.range.start()))));
         Ok(count)
     }
 }
@@ -132,6 +132,6 @@ fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: PageIndex,
     let lookups = home.try_read()?;
     let used = lookups
         .mappers(PageRange::one(index))
-        .filter(|place| place.vm.take_accessed(VirtAddr::new(place.range.start), pfn));
+        .filter(|place| place.vm.take_accessed(VirtAddr::new(place.range.start()), pfn));
     Some(used.count() as u64)
 }

@@ -223,20 +223,20 @@ impl<P: Platform> Page<'_, P> {
     /// Puts a marker in place of every entry; afterwards no processor uses the frame through one.
     pub(crate) fn poison_entries(&self) {
         self.each_place(|place| {
-            let address = VirtAddr::new(place.range.start);
+            let address = VirtAddr::new(place.range.start());
             place.vm.take_entry(address, self.level, self.pfn, poison(self.pfn));
         });
     }
 
     /// Tells all spaces that may map the page, of which no marker tells, that it is lost.
     pub(crate) fn tell_lost(&self) {
-        self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start));
+        self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start()));
     }
 
     /// Says at every marker whether the page is lost.
     pub(crate) fn settle_poison(&self, lost: bool) {
         self.each_place(|place| {
-            let address = VirtAddr::new(place.range.start);
+            let address = VirtAddr::new(place.range.start());
             if place.vm.settle_poison(address, self.level, poison(self.pfn), lost) && lost {
                 self.engine.platform().memory_failed(place.vm.mmu(), address.get());
             }

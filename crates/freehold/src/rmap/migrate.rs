@@ -71,7 +71,9 @@ impl<P: Platform> Page<'_, P> {
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
-        self.each_place(|place| place.vm.set_marker(VirtAddr::new(place.range.start), self.level, self.pfn));
+        self.each_place(|place| {
+            place.vm.set_marker(VirtAddr::new(place.range.start()), self.level, self.pfn)
+        });
         // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that
         // is pinned.
         let alone = self.frame().refs() == 1;
@@ -81,7 +83,7 @@ impl<P: Platform> Page<'_, P> {
             self.engine.platform().frame(new).take_over(self.frame());
         }
         self.each_place(|place| {
-            let address = VirtAddr::new(place.range.start);
+            let address = VirtAddr::new(place.range.start());
             // Under the table's lock: a change of rights that stored new flags either did so before, or has
             // yet to come here.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));

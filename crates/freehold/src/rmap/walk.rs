@@ -95,7 +95,7 @@ impl<P: Platform> Engine<P> {
         let own = |mapper: &Mapper<'_, P>| Counted::same(self.memory(), mapper.vm.memory());
         lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
-            mapper.vm.with_entry(VirtAddr::new(mapper.range.start), level, pfn, frame).is_some()
+            mapper.vm.with_entry(VirtAddr::new(mapper.range.start()), level, pfn, frame).is_some()
         })
     }
 
@@ -190,7 +190,7 @@ impl<P: Platform> Page<'_, P> {
     pub fn count_entries(&self) -> u64 {
         let mut count = 0;
         self.each_place(|place| {
-            let address = VirtAddr::new(place.range.start);
+            let address = VirtAddr::new(place.range.start());
             count += u64::from(place.vm.with_entry(address, self.level, self.pfn, |_| ()).is_some());
         });
         count

@@ -2,15 +2,14 @@
 
 use super::{AddressSpace, limits::Replaced, locking::WriteGuard, split_merge::NewMapping, unmap::Decoded};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     error::{HeapError, NoMemory},
     object::Object,
     platform::Platform,
     vma::{flags::VmFlags, merge::Attrs},
 };
-use core::ops::Range;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// What the heap is, besides what mlockall adds.
 const HEAP: VmFlags = VmFlags::READ
@@ -66,7 +65,8 @@ impl<P: Platform> AddressSpace<P> {
             let guard = self.write_killable()?;
             // Relaxed: under the mmap lock, like every access.
             let now = self.brk.load(Relaxed);
-            let range = now.min(to) & !(PAGE_SIZE - 1)..now.max(to).saturating_add(PAGE_SIZE);
+            let above = now.max(to).saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
+            let range = UserRange::new(now.min(to) & !(PAGE_SIZE - 1), above);
             if !guard.is_closing(range) {
                 break (guard, now);
             }
@@ -81,16 +81,16 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(to);
         }
         if to <= now {
-            return Ok(self.shrink_heap(guard, now, to, new_end..old_end));
+            return Ok(self.shrink_heap(guard, now, to, UserRange::new(new_end, old_end)));
         }
-        if guard.grow_heap(old_end..new_end).is_err() {
+        if guard.grow_heap(UserRange::new(old_end, new_end)).is_err() {
             return Ok(now);
         }
         self.brk.store(to, Relaxed);
         let locked = guard.default_flags().contains(VmFlags::LOCKED);
         drop(guard);
         if locked {
-            self.populate_leniently(old_end..new_end);
+            self.populate_leniently(UserRange::new(old_end, new_end));
         }
         Ok(to)
     }
@@ -124,8 +124,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
-    fn shrink_heap(&self, guard: WriteGuard<'_, P>, now: u64, to: u64, gone: Range<u64>) -> u64 {
-        if guard.vmas(gone.clone()).next().is_none() {
+    fn shrink_heap(&self, guard: WriteGuard<'_, P>, now: u64, to: u64, gone: UserRange) -> u64 {
+        if guard.vmas(gone).next().is_none() {
             return now;
         }
         // Set first: on success the lock is gone.
@@ -149,27 +149,27 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Maps `range`, which starts at the end of the heap.
-    fn grow_heap(&self, range: Range<u64>) -> Result<(), Refused> {
+    fn grow_heap(&self, range: UserRange) -> Result<(), Refused> {
         let space = self.space;
         let flags = HEAP | self.default_flags();
-        let pages = (range.end - range.start) >> PAGE_SHIFT;
-        if range.end > AddressSpace::<P>::TASK_SIZE
+        let pages = range.pages();
+        if range.end() > AddressSpace::<P>::TASK_SIZE
             || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(pages))
-            || !self.is_clear_for_heap(&range)
+            || !self.is_clear_for_heap(range)
             || !space.may_expand(flags, pages, Replaced::default())
             || space.counters.counts().map_count > space.engine.config().max_map_count
             || pages > space.engine.config().commit_pages
         {
             return Err(Refused);
         }
-        let pgoff = PageIndex::of_byte(range.start);
+        let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.
-        let new = match range.start > space.start_brk.load(Relaxed) {
-            true => self.prepare_new(range.clone(), &attrs)?,
+        let new = match range.start() > space.start_brk.load(Relaxed) {
+            true => self.prepare_new(range, &attrs)?,
             false => {
                 self.reserve(1)?;
-                NewMapping::Fresh(self.alloc(range.clone(), &attrs)?)
+                NewMapping::Fresh(self.alloc(range, &attrs)?)
             }
         };
         let _ = self.insert(range, new, &attrs);
@@ -181,7 +181,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself.
-    fn is_clear_for_heap(&self, range: &Range<u64>) -> bool {
-        self.next_slot(range.start).is_none_or(|slot| range.end + PAGE_SIZE <= self.kept_from(&slot))
+    fn is_clear_for_heap(&self, range: UserRange) -> bool {
+        self.next_slot(range.start()).is_none_or(|slot| range.end() + PAGE_SIZE <= self.kept_from(&slot))
     }
 }

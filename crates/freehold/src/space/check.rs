@@ -13,6 +13,7 @@ use freehold_pagetable::{
     Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Verifies everything that can be verified while nothing else happens in this space: the tree's own
@@ -39,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
             self.vm.recount(),
             "resident pages differ from the tables (left: counted, right: recounted)"
         );
-        for vma in guard.vmas(0..u64::MAX) {
+        for vma in guard.vmas(UserRange::ALL) {
             self.check_reverse(vma);
         }
     }
@@ -67,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn check_entries(&self, vma: &Vma<P>) {
         let mut reverse = Reverse { platform: self.platform(), vma };
-        let range = VaRange::of(vma.start(), vma.end());
+        let range = vma.range().va();
         let walked = self.vm.walk(range, &mut reverse);
         assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");
     }

@@ -9,6 +9,7 @@ use freehold_sync::{
     PerCpu,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
+use freehold_vmspace::UserRange;
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +141,7 @@ impl<P: Platform> Counters<P> {
     /// Compares the sizes with a recount.
     pub fn check(&self, guard: &WriteGuard<'_, P>) {
         let mut recount = Counts::default();
-        for vma in guard.vmas(0..u64::MAX) {
+        for vma in guard.vmas(UserRange::ALL) {
             recount.map_count += 1;
             recount.total_vm += vma.pages();
             let flags = vma.flags();

@@ -29,7 +29,7 @@ use crate::{
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use allocator_api2::vec::Vec;
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 /// What a driver wants mapped: by which hooks, with which flags, and which frames at once.
 type Answer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
@@ -43,21 +43,21 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &self,
         file: &Counted<File<P>>,
         request: &Request<P>,
-        range: Range<u64>,
+        range: UserRange,
         gone: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;
-            let gathered = self.gather_replaced(request, &range)?;
-            let info = request.vma_info(range.clone());
+            let gathered = self.gather_replaced(request, range)?;
+            let info = request.vma_info(range);
             let revocations = file.mapping().asking();
             let (special, flags, runs) = self.ask_driver(file, info)?;
             let request = request.answered(Object::Special(special.clone()), flags);
             let attrs = request.attrs();
             // For what goes, for what comes, and for what may have to go again.
             self.reserve(3)?;
-            let new = self.prepare_new(range.clone(), &attrs)?;
+            let new = self.prepare_new(range, &attrs)?;
             if runs.is_empty() {
                 let vma = match gathered {
                     Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, gone),
@@ -67,16 +67,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             gathered.into_iter().for_each(|gathered| gone.add(gathered.unmap()));
             if let Err(error) = self.space.make_tables(&runs) {
-                self.space.drop_tables(self, &range);
+                self.space.drop_tables(self, range);
                 return Err(error.into());
             }
             // Nothing can fail from here on.
-            let vma = self.insert(range.clone(), new, &attrs);
+            let vma = self.insert(range, new, &attrs);
             let populate = self.count_stored(&request, vma);
             match self.space.fill_special(vma, &special, &runs, revocations) {
                 Ok(()) => return Ok(populate),
                 Err(Revoked) => {
-                    let unmapped = self.unmap(&Decoded::trusted::<P>(range.clone()));
+                    let unmapped = self.unmap(&Decoded::trusted::<P>(range));
                     gone.add(unmapped.expect("a VMA of its own goes whole, its change reserved before"));
                 }
             }
@@ -98,10 +98,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 /// The parts of a run that one table holds each, and their frames.
 fn parts(run: &Run) -> impl Iterator<Item = Run> {
     const TABLE: u64 = freehold_pagetable::Level::Pte.table_span();
-    let (whole, mut at) = (run.clone(), run.range.start);
+    let (whole, mut at) = (run.clone(), run.range.start());
     core::iter::from_fn(move || {
-        let end = (at - at % TABLE + TABLE).min(whole.range.end);
-        let part = Run { range: at..end, first: whole.first.add((at - whole.range.start) / PAGE_SIZE) };
+        let end = (at - at % TABLE + TABLE).min(whole.range.end());
+        let part = Run {
+            range: UserRange::new(at, end),
+            first: whole.first.add((at - whole.range.start()) / PAGE_SIZE),
+        };
         at = end;
         (!part.range.is_empty()).then_some(part)
     })
@@ -115,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
     /// No memory; some tables may have been made.
     fn make_tables(&self, runs: &[Run]) -> Result<(), NoMemory> {
         for part in runs.iter().flat_map(parts) {
-            let at = VirtAddr::new(part.range.start);
+            let at = VirtAddr::new(part.range.start());
             self.vm.pte_table_alloc(at).map_err(|_| NoMemory)?;
         }
         Ok(())
@@ -131,13 +134,13 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), Revoked> {
         let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
         for part in runs.iter().flat_map(parts) {
-            let start = VirtAddr::new(part.range.start);
+            let start = VirtAddr::new(part.range.start());
             let table = self.vm.pte_table(start).expect("made before");
             let rcu = P::rcu_read();
             if !asked.holds(&rcu) {
                 return Err(Revoked);
             }
-            let pages = (part.range.end - part.range.start) / PAGE_SIZE;
+            let pages = (part.range.end() - part.range.start()) / PAGE_SIZE;
             let frames = (0..pages).map(|n| part.first.add(n));
             let installed = self.vm.map_foreign(table, start, frames, rights);
             debug_assert!(installed, "something was mapped where nothing can be");

@@ -2,6 +2,7 @@
 
 use super::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
+use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The
@@ -24,7 +25,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.counts().map_count, 0);
     /// ```
     pub fn clear(&self) {
-        let guard = self.write_range_unkillable(0..Self::TASK_SIZE);
+        let guard = self.write_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
         let unmapped = guard.unmap_all();
         drop(guard);
         unmapped.retire();

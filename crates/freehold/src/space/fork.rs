@@ -34,7 +34,7 @@ use crate::{
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
 };
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::{Fork, ForkGather};
+use freehold_vmspace::{Fork, ForkGather, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Makes a copy of this address space: what a forked child starts with. What is written on one side
@@ -108,7 +108,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         child.pkeys.inherit(&copy, self);
         let mut gather = self.space.vm.gather();
         let (mut kept, mut rounds) = (0, Rounds::new());
-        let copied = self.vmas(0..u64::MAX).try_for_each(|vma| {
+        let copied = self.vmas(UserRange::ALL).try_for_each(|vma| {
             rounds.again::<P>()?;
             self.lock_vma_killable(vma)?;
             if vma.flags().contains(VmFlags::DONTCOPY) {
@@ -122,7 +122,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         copied?;
         match kept {
             0 => Ok(()),
-            _ => Ok(copy.vmas(0..u64::MAX).try_for_each(|vma| self.space.copy_kept(vma, child))?),
+            _ => Ok(copy.vmas(UserRange::ALL).try_for_each(|vma| self.space.copy_kept(vma, child))?),
         }
     }
 

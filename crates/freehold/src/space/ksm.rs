@@ -10,6 +10,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::UserRange;
 
 /// Memory whose pages are never compared with others.
 const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
@@ -59,7 +60,7 @@ impl<P: Platform> AddressSpace<P> {
         self.default_flags.store((defaults | wanted).bits(), Relaxed);
         let mut rounds = Rounds::new();
         // As on Linux, neighbours that have become alike stay apart.
-        guard.vmas(0..u64::MAX).filter(|vma| can_change(vma, on)).try_for_each(|vma| {
+        guard.vmas(UserRange::ALL).filter(|vma| can_change(vma, on)).try_for_each(|vma| {
             rounds.again::<P>()?;
             let flags = (vma.flags() - VmFlags::MERGEABLE) | wanted;
             guard.lock_vma_killable(vma)?.set_flags(flags);

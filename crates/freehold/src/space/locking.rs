@@ -21,7 +21,7 @@
 
 use super::AddressSpace;
 use crate::{
-    PageIndex,
+    PageIndex, UserRange,
     counted::Counted,
     error::NoMemory,
     platform::Platform,
@@ -42,7 +42,7 @@ pub(crate) enum TreeEntry<'g, P: Platform> {
     /// A mapped area.
     Vma(&'g Vma<P>),
     /// A range whose munmap is not over: nothing is mapped, nothing may be.
-    Closing(Range<u64>),
+    Closing(UserRange),
 }
 
 impl<'g, P: Platform> TreeEntry<'g, P> {
@@ -55,10 +55,10 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     }
 
     /// The addresses it takes.
-    pub fn range(&self) -> Range<u64> {
+    pub fn range(&self) -> UserRange {
         match self {
             TreeEntry::Vma(vma) => vma.range(),
-            TreeEntry::Closing(range) => range.clone(),
+            TreeEntry::Closing(range) => *range,
         }
     }
 }
@@ -79,7 +79,7 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 /// lock, or in a read section (RCU).
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     if entry.value == CLOSING {
-        return TreeEntry::Closing(entry.start..entry.end);
+        return TreeEntry::Closing(UserRange::new(entry.start, entry.end));
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
@@ -93,13 +93,13 @@ pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
 }
 
 /// An entry of the tree for a VMA at bounds it is about to get.
-pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: Range<u64>) -> Entry {
-    Entry { start: range.start, end: range.end, value: word(vma) }
+pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: UserRange) -> Entry {
+    Entry { start: range.start(), end: range.end(), value: word(vma) }
 }
 
 /// An entry of the tree for a closing reservation.
-pub(crate) fn closing_entry(range: Range<u64>) -> Entry {
-    Entry { start: range.start, end: range.end, value: CLOSING }
+pub(crate) fn closing_entry(range: UserRange) -> Entry {
+    Entry { start: range.start(), end: range.end(), value: CLOSING }
 }
 
 /// How often a lookup without locks looks again for a VMA that went while it looked.
@@ -223,7 +223,7 @@ impl<P: Platform> AddressSpace<P> {
                     // Only now are the bounds known to stand still; the entry may have been of an earlier
                     // life.
                     let read = VmaRead { vma, place, task: PhantomData };
-                    return if read.range().contains(&addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
+                    return if read.range().contains(addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
                 }
                 // It left the tree after we found it: whatever is there now is worth another look, but not
                 // for ever.
@@ -292,10 +292,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// A fatal signal arrived first; nothing is held.
     #[inline]
-    pub fn write_range(&self, range: Range<u64>) -> Result<WriteGuard<'_, P>, Killed> {
+    pub fn write_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {
             let guard = self.write_killable()?;
-            if !guard.is_closing(range.clone()) {
+            if !guard.is_closing(range) {
                 return Ok(guard);
             }
             self.closings.wait_after(guard)?;
@@ -303,10 +303,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// As [`write_range`](Self::write_range), whatever signals arrive.
-    pub(crate) fn write_range_unkillable(&self, range: Range<u64>) -> WriteGuard<'_, P> {
+    pub(crate) fn write_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
         loop {
             let guard = self.write();
-            if !guard.is_closing(range.clone()) {
+            if !guard.is_closing(range) {
                 return guard;
             }
             self.closings.wait_after_unkillable(guard);
@@ -337,7 +337,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.next(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.end,
+                TreeEntry::Closing(range) => addr = range.end(),
             }
         }
     }
@@ -348,16 +348,16 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.prev(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.start,
+                TreeEntry::Closing(range) => addr = range.start(),
             }
         }
     }
 
     /// The VMAs that overlap `range`, in order.
-    pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
-        let mut at = range.start;
+    pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
+        let mut at = range.start();
         core::iter::from_fn(move || {
-            let vma = (at < range.end).then(|| self.next(at))?.filter(|vma| vma.start() < range.end)?;
+            let vma = (at < range.end()).then(|| self.next(at))?.filter(|vma| vma.start() < range.end())?;
             at = vma.end();
             Some(vma)
         })
@@ -398,8 +398,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// What lies before and behind `range`, which may hold anything.
-    pub(crate) fn around(&self, range: &Range<u64>) -> (Option<TreeEntry<'_, P>>, Option<TreeEntry<'_, P>>) {
-        let (prev, next) = self.tree.borrow().around(range.start, range.end);
+    pub(crate) fn around(&self, range: UserRange) -> (Option<TreeEntry<'_, P>>, Option<TreeEntry<'_, P>>) {
+        let (prev, next) = self.tree.borrow().around(range.start(), range.end());
         (prev.map(|found| self.slot(&found)), next.map(|found| self.slot(&found)))
     }
 
@@ -408,7 +408,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         loop {
             match self.next_slot(addr)? {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.end,
+                TreeEntry::Closing(range) => addr = range.end(),
             }
         }
     }
@@ -418,37 +418,37 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         loop {
             match self.prev_slot(addr)? {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.start,
+                TreeEntry::Closing(range) => addr = range.start(),
             }
         }
     }
 
     /// The VMAs that overlap `range`, in order. The set may change behind the iterator's back.
-    pub fn vmas(&self, range: Range<u64>) -> impl Iterator<Item = &Vma<P>> {
-        let mut at = range.start;
+    pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
+        let mut at = range.start();
         core::iter::from_fn(move || {
-            let vma = (at < range.end).then(|| self.next(at))?.filter(|vma| vma.start() < range.end)?;
+            let vma = (at < range.end()).then(|| self.next(at))?.filter(|vma| vma.start() < range.end())?;
             at = vma.end();
             Some(vma)
         })
     }
 
     /// Whether any part of `range` is still closing.
-    pub(crate) fn is_closing(&self, range: Range<u64>) -> bool {
+    pub(crate) fn is_closing(&self, range: UserRange) -> bool {
         // Nearly always there is no closing range at all, and nothing needs to be looked up.
         if !self.space.closings.any(self) {
             return false;
         }
-        let mut at = range.start;
+        let mut at = range.start();
         while let Some(slot) = self.next_slot(at) {
             let taken = slot.range();
-            if taken.start >= range.end {
+            if taken.start() >= range.end() {
                 return false;
             }
             if slot.vma().is_none() {
                 return true;
             }
-            at = taken.end;
+            at = taken.end();
         }
         false
     }
@@ -469,7 +469,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             _ => 0,
         };
-        slot.range().start.saturating_sub(gap)
+        slot.range().start().saturating_sub(gap)
     }
 
     /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.
@@ -483,8 +483,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
-    pub(crate) fn replace(&self, range: Range<u64>, with: &[Entry]) {
-        self.tree.borrow_mut().replace(range.start, range.end, with);
+    pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
+        self.tree.borrow_mut().replace(range.start(), range.end(), with);
     }
 
     /// Takes everything out of the tree; needs no memory.
@@ -584,12 +584,12 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
     /// # Locks
     ///
     /// Those of the trees, for writing.
-    pub fn set_bounds(&self, range: Range<u64>, pgoff: PageIndex) {
+    pub fn set_bounds(&self, range: UserRange, pgoff: PageIndex) {
         self.set_bounds_within(&mut RmapEdit::of(self.vma), range, pgoff);
     }
 
     /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same trees.
-    pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: Range<u64>, pgoff: PageIndex) {
+    pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: UserRange, pgoff: PageIndex) {
         edit.rekey(self.vma, range, pgoff);
     }
 

@@ -14,9 +14,10 @@ use crate::{
     space::locking::VmaRead,
     vma::{Vma, flags::VmFlags},
 };
-use core::{fmt, ops::Range};
+use core::fmt;
 use freehold_range::Lookup;
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::UserRange;
 
 /// How reports call a VMA.
 pub enum MapName<P: Platform> {
@@ -58,10 +59,10 @@ pub struct MapLine<P: Platform> {
 
 impl<P: Platform> MapLine<P> {
     /// The part of a VMA, which a lock keeps still, that lies in `part`.
-    pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: Range<u64>) -> Self {
+    pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: UserRange) -> Self {
         let object = vma.object();
         let has_offset = object.open_file().is_some() || object.listed_by().is_some();
-        let offset = if has_offset { vma.pgoff_of(part.start).byte() } else { 0 };
+        let offset = if has_offset { vma.pgoff_of(part.start()).byte() } else { 0 };
         let name = match object {
             // The heap is whatever anonymous memory touches the range of the break.
             Object::Anonymous
@@ -73,7 +74,7 @@ impl<P: Platform> MapLine<P> {
             Object::Anonymous => MapName::None,
             object => MapName::Object(object.clone()),
         };
-        MapLine { start: part.start, end: part.end, flags: vma.flags(), offset, name }
+        MapLine { start: part.start(), end: part.end(), flags: vma.flags(), offset, name }
     }
 
     fn rights(&self) -> [u8; 4] {
@@ -184,9 +185,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a
     /// lock keeps it still.
-    pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, Range<u64>) -> R) -> Option<R> {
+    pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, UserRange) -> R) -> Option<R> {
         let at = at & !(PAGE_SIZE - 1);
-        let part = |vma: &Vma<P>| vma.start().max(at)..vma.end();
+        let part = |vma: &Vma<P>| UserRange::new(vma.start().max(at), vma.end());
         match self.lock_next_vma(at) {
             Ok(Some(vma)) => {
                 let _kept = self.keep_tables(&vma);

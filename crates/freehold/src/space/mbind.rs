@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{PAGE_SIZE, error::MbindError, platform::Platform};
 use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MbindError {
     fn from(error: SplitMergeError) -> Self {
@@ -35,14 +36,14 @@ impl<P: Platform> AddressSpace<P> {
         if !range.start.is_multiple_of(PAGE_SIZE) || end < range.start {
             return Err(MbindError::Invalid);
         }
-        let range = range.start..end;
+        let range = UserRange::new(range.start, end);
         if range.is_empty() {
             return Ok(());
         }
-        let guard = self.write_range(range.clone())?;
+        let guard = self.write_range(range)?;
         // Holes are looked for before anything changes.
-        let whole = guard.for_each_vma_range(range.clone(), Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
-        if guard.first_part(&range).is_none() || (tag != 0 && !whole) {
+        let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
+        if guard.first_part(range).is_none() || (tag != 0 && !whole) {
             return Err(MbindError::NotMapped);
         }
         guard.for_each_vma_range(range, Holes::Skip, |vma, part| {

@@ -2,8 +2,7 @@
 
 use super::{AddressSpace, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
-use core::ops::Range;
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -50,29 +49,29 @@ impl<P: Platform> AddressSpace<P> {
             let end = at + batch.len() as u64 * PAGE_SIZE;
             let guard = self.read_killable()?;
             while at < end {
-                let rest = at..end;
+                let rest = UserRange::new(at, end);
                 let (vma, part) = guard
-                    .first_part(&rest)
-                    .filter(|(_, part)| part.start == at)
+                    .first_part(rest)
+                    .filter(|(_, part)| part.start() == at)
                     .ok_or(MincoreError::NotMapped)?;
                 let done = batch.len() - ((end - at) >> PAGE_SHIFT) as usize;
-                let pages = ((part.end - part.start) >> PAGE_SHIFT) as usize;
-                self.resident(vma, &part, &mut batch[done..done + pages]);
-                at = part.end;
+                let pages = (part.pages()) as usize;
+                self.resident(vma, part, &mut batch[done..done + pages]);
+                at = part.end();
             }
         }
         Ok(())
     }
 
     /// One VMA's part.
-    fn resident(&self, vma: &Vma<P>, part: &Range<u64>, out: &mut [u8]) {
+    fn resident(&self, vma: &Vma<P>, part: UserRange, out: &mut [u8]) {
         out.fill(0);
         let _kept = self.keep_tables(vma);
-        self.vm.mark_present(part.clone(), out);
+        self.vm.mark_present(part, out);
         // A direct file has no cache, and of huge pages only what is mapped is shown.
         let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
-        let pages = PageRange::at(vma.pgoff_of(part.start), out.len() as u64);
+        let pages = PageRange::at(vma.pgoff_of(part.start()), out.len() as u64);
         for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
         }

@@ -17,8 +17,8 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::UserRange;
 
 bitflags! {
     /// Flags of mlock2, with Linux's numbers.
@@ -171,7 +171,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         drop(guard);
         if current {
-            self.populate_leniently(0..Self::TASK_SIZE);
+            self.populate_leniently(UserRange::new(0, Self::TASK_SIZE));
         }
         Ok(())
     }
@@ -200,10 +200,10 @@ impl<P: Platform> WriteGuard<'_, P> {
         if self.space.may_lock_pages(pages) {
             return Ok(());
         }
-        let range = start..start.saturating_add(len);
+        let range = UserRange::new(start, start.saturating_add(len) & !(PAGE_SIZE - 1));
         let mut again = 0;
-        for vma in self.vmas(range.clone()).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
-            again += (range.end.min(vma.end()) - range.start.max(vma.start())) >> PAGE_SHIFT;
+        for vma in self.vmas(range).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
+            again += (range.end().min(vma.end()) - range.start().max(vma.start())) >> PAGE_SHIFT;
         }
         if self.space.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
     }
@@ -216,11 +216,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
-    fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<Range<u64>, MlockError> {
-        let range = start..start.checked_add(len).ok_or(MlockError::Invalid)?;
-        match self
-            .for_each_vma_range(range.clone(), Holes::Stop, |vma, part| self.lock_part(vma, part, lock))?
-        {
+    fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
+        let range = UserRange::new(start, start.checked_add(len).ok_or(MlockError::Invalid)?);
+        match self.for_each_vma_range(range, Holes::Stop, |vma, part| self.lock_part(vma, part, lock))? {
             true => Ok(range),
             false => Err(MlockError::NotMapped),
         }
@@ -228,21 +226,25 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Gives every VMA these lock flags, as far as it lets itself.
     fn set_lock_everywhere(&self, lock: VmFlags) {
-        let _ = self.for_each_vma_range(0..AddressSpace::<P>::TASK_SIZE, Holes::Skip, |vma, part| {
-            // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
-            // told.
-            let _ = self.lock_part(vma, part, lock);
-            Ok::<(), MlockError>(())
-        });
+        let _ = self.for_each_vma_range(
+            UserRange::new(0, AddressSpace::<P>::TASK_SIZE),
+            Holes::Skip,
+            |vma, part| {
+                // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
+                // told.
+                let _ = self.lock_part(vma, part, lock);
+                Ok::<(), MlockError>(())
+            },
+        );
     }
 
-    fn lock_part(&self, vma: &Vma<P>, part: Range<u64>, lock: VmFlags) -> Result<(), MlockError> {
+    fn lock_part(&self, vma: &Vma<P>, part: UserRange, lock: VmFlags) -> Result<(), MlockError> {
         let old = vma.flags();
         let new = (old - VmFlags::LOCK_MASK) | lock;
         if new == old || old.intersects(PASSED_OVER) || !vma.object().may_lock() {
             return Ok(());
         }
-        let pages = ((part.end - part.start) >> PAGE_SHIFT) as i64;
+        let pages = (part.pages()) as i64;
         let _ = self.modify(vma, part, Change { flags: new, policy: vma.policy() })?;
         match (old.contains(VmFlags::LOCKED), new.contains(VmFlags::LOCKED)) {
             (false, true) => self.space.counters.count_locked(self, pages),

@@ -18,9 +18,8 @@ use crate::{
     records::hugetlb::{file::Reserving, reserves::PendingReservation},
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
-use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::{HugePageSize, PageIndex};
+use freehold_vmspace::{HugePageSize, PageIndex, UserRange};
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -109,15 +108,11 @@ impl<P: Platform> AddressSpace<P> {
         request: Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        let fixed = request
-            .flags
-            .contains(MapFlags::FIXED)
-            .then(|| request.addr..request.addr.wrapping_add(request.len));
+        let fixed = request.flags.contains(MapFlags::FIXED);
+        let range = UserRange::try_new(request.addr, request.addr.wrapping_add(request.len));
         // A range that does not fit is refused below, in its turn.
-        let guard = match fixed {
-            Some(range) if range.start < range.end && range.end <= Self::TASK_SIZE => {
-                self.write_range(range)?
-            }
+        let guard = match range.filter(|range| fixed && !range.is_empty()) {
+            Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
         guard.map_and_populate(request, reserving)
@@ -263,9 +258,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let (range, populate) = mapped?;
         if populate {
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
-            let _ = space.populate(range.clone());
+            let _ = space.populate(range);
         }
-        Ok(range.start)
+        Ok(range.start())
     }
 
     /// Steps 2 to 4. Returns the range, and whether it wants populating.
@@ -274,15 +269,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         mut request: Request<P>,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
-    ) -> Result<(Range<u64>, bool), MmapError> {
+    ) -> Result<(UserRange, bool), MmapError> {
         let space = self.space;
         if space.counters.counts().map_count > space.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
         }
         let start = self.place(&request)?;
-        let range = start..start + request.len;
+        let range = UserRange::at(start, request.len);
         if request.flags.contains(MapFlags::FIXED_NOREPLACE)
-            && self.next_slot(range.start).is_some_and(|slot| slot.range().start < range.end)
+            && self.next_slot(range.start()).is_some_and(|slot| slot.range().start() < range.end())
         {
             return Err(MmapError::Occupied);
         }
@@ -290,14 +285,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
         request.vm_flags = request.vm_flags.with_pkey(pkey);
         self.check_lock(&request)?;
-        self.settle_kind(&mut request, range.start)?;
+        self.settle_kind(&mut request, range.start())?;
         if space.denies_exec(request.vm_flags, request.vm_flags) {
             return Err(MmapError::AccessDenied);
         }
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
         let populate = match file {
-            None => self.store_mapping(&request, range.clone(), reserving, replaced)?,
-            Some(file) => self.store_driven(&file, &request, range.clone(), replaced)?,
+            None => self.store_mapping(&request, range, reserving, replaced)?,
+            Some(file) => self.store_driven(&file, &request, range, replaced)?,
         };
         Ok((range, populate))
     }
@@ -437,11 +432,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn gather_replaced(
         &self,
         request: &Request<P>,
-        range: &Range<u64>,
+        range: UserRange,
     ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
         let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
         let gathered = match request.flags.contains(MapFlags::FIXED) {
-            true => Some(self.gather(&Decoded::trusted::<P>(range.clone()))?),
+            true => Some(self.gather(&Decoded::trusted::<P>(range))?),
             false => None,
         };
         let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
@@ -458,11 +453,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn store_mapping(
         &self,
         request: &Request<P>,
-        range: Range<u64>,
+        range: UserRange,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
-        let mut gathered = self.gather_replaced(request, &range)?;
+        let mut gathered = self.gather_replaced(request, range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
             // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
             // map.
@@ -475,7 +470,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let reserved = self.space.reserve_huge_pages(request)?;
         let reserves = reserved.as_ref().map(|reserved| &reserved.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };
-        let new = self.prepare_new(range.clone(), &attrs)?;
+        let new = self.prepare_new(range, &attrs)?;
         if let Some(reserving) = reserving {
             // Last of all that can fail.
             request.reserve(reserving)?;
@@ -494,7 +489,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn replace_gathered<'g>(
         &'g self,
         gathered: Gathered<'g, 's, P>,
-        range: Range<u64>,
+        range: UserRange,
         new: NewMapping<'g, P>,
         attrs: &Attrs<'_, P>,
         gone: &mut DeferredRetire<'s, P>,
@@ -532,7 +527,7 @@ impl<P: Platform> Request<P> {
     }
 
     /// What a driver is told of it.
-    pub(super) fn vma_info(&self, range: Range<u64>) -> VmaInfo {
+    pub(super) fn vma_info(&self, range: UserRange) -> VmaInfo {
         VmaInfo { range, pgoff: self.pgoff, flags: self.vm_flags }
     }
 

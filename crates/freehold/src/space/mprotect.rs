@@ -15,16 +15,15 @@ use super::{
     split_merge::{Change, SplitMergeError},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, VirtAddr,
+    PAGE_SIZE, VirtAddr,
     error::MprotectError,
     platform::Platform,
     records::probes,
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use freehold_pagetable::Kind;
-use freehold_vmspace::{Protect, VmGather};
+use freehold_vmspace::{Protect, UserRange, VmGather};
 
 impl From<SplitMergeError> for MprotectError {
     fn from(error: SplitMergeError) -> Self {
@@ -38,7 +37,7 @@ impl From<SplitMergeError> for MprotectError {
 
 /// Decoded arguments.
 struct Request {
-    range: Range<u64>,
+    range: UserRange,
     /// The new rights.
     access: VmFlags,
     grows_down: bool,
@@ -60,7 +59,12 @@ impl Request {
         if !Prot::all().contains(prot) {
             return Err(MprotectError::Invalid);
         }
-        Ok(Some(Request { range: addr..end, access: access_flags(prot), grows_down, grows_up }))
+        Ok(Some(Request {
+            range: UserRange::new(addr, end),
+            access: access_flags(prot),
+            grows_down,
+            grows_up,
+        }))
     }
 }
 
@@ -110,7 +114,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
         let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
-        let guard = self.write_range(request.range.clone())?;
+        let guard = self.write_range(request.range)?;
         if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
             return Err(MprotectError::Invalid);
         }
@@ -129,7 +133,7 @@ impl<P: Platform> AddressSpace<P> {
         for opened in &opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next
             // access.
-            self.populate_locked(opened.clone());
+            self.populate_locked(*opened);
         }
         done
     }
@@ -144,33 +148,37 @@ struct Protecting<'g, 't, 's, P: Platform> {
     /// The protection key that was asked for.
     pkey: Option<u8>,
     /// Locked private memory that became writable; when there are more pieces, the last covers them all.
-    opened: &'g mut ArrayVec<Range<u64>, 16>,
+    opened: &'g mut ArrayVec<UserRange, 16>,
 }
 
 impl<P: Platform> Protecting<'_, '_, '_, P> {
     /// The range to change, from what lies at its start.
-    fn start(&self, request: &Request) -> Result<Range<u64>, MprotectError> {
-        let range = request.range.clone();
-        let (vma, part) = self.guard.first_part(&range).ok_or(MprotectError::NotMapped)?;
+    fn start(&self, request: &Request) -> Result<UserRange, MprotectError> {
+        let range = request.range;
+        let (vma, part) = self.guard.first_part(range).ok_or(MprotectError::NotMapped)?;
         if request.grows_down {
             let grows = vma.flags().contains(VmFlags::GROWSDOWN);
-            return if grows { Ok(vma.start()..range.end) } else { Err(MprotectError::Invalid) };
+            return if grows {
+                Ok(UserRange::new(vma.start(), range.end()))
+            } else {
+                Err(MprotectError::Invalid)
+            };
         }
-        if part.start > range.start {
+        if part.start() > range.start() {
             return Err(MprotectError::NotMapped);
         }
         // Nothing grows upwards on this machine.
         if request.grows_up { Err(MprotectError::Invalid) } else { Ok(range) }
     }
 
-    fn go(&mut self, range: Range<u64>) -> Result<(), MprotectError> {
+    fn go(&mut self, range: UserRange) -> Result<(), MprotectError> {
         let guard = self.guard;
         let whole = guard.for_each_vma_range(range, Holes::Stop, |vma, part| self.part(vma, part))?;
         if whole { Ok(()) } else { Err(MprotectError::NotMapped) }
     }
 
     /// Changes `part`, which lies in `vma`.
-    fn part(&mut self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MprotectError> {
+    fn part(&mut self, vma: &Vma<P>, part: UserRange) -> Result<(), MprotectError> {
         let (old, policy) = (vma.flags(), vma.policy());
         let pkey = self.guard.key_for(old, self.access, self.pkey);
         let wanted = ((old - VmFlags::ACCESS) | self.access).with_pkey(pkey);
@@ -183,25 +191,25 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         if wanted == old {
             return Ok(());
         }
-        let pages = (part.end - part.start) >> PAGE_SHIFT;
+        let pages = part.pages();
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
         // Of huge pages nobody shares a table while its entries and the flags disagree.
         let (vma, _alone) = match vma.huge_page_size() {
             Some(_) => {
-                let vma = self.guard.modify(vma, part.clone(), Change { flags: old, policy })?;
+                let vma = self.guard.modify(vma, part, Change { flags: old, policy })?;
                 let right = self.guard.lock_vma(vma);
-                let alone = vma.unshare_tables(&space.vm, &part);
+                let alone = vma.unshare_tables(&space.vm, part);
                 right.set_flags(new);
                 (vma, Some(alone))
             }
-            None => (self.guard.modify(vma, part.clone(), Change { flags: new, policy })?, None),
+            None => (self.guard.modify(vma, part, Change { flags: new, policy })?, None),
         };
         space.counters.account(self.guard, old, -(pages as i64));
         space.counters.account(self.guard, new, pages as i64);
-        self.change_entries(&part, old, new);
+        self.change_entries(part, old, new);
         if !probes::are_put(old) && probes::are_put(new) {
-            space.settle_text(vma, part.clone());
+            space.settle_text(vma, part);
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
         if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
@@ -237,20 +245,20 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     }
 
     /// Gives the entries of `part` the rights of `new`.
-    fn change_entries(&mut self, part: &Range<u64>, old: VmFlags, new: VmFlags) {
+    fn change_entries(&mut self, part: UserRange, old: VmFlags, new: VmFlags) {
         let space = self.guard.space;
         let (write, shared) = (new.contains(VmFlags::WRITE), new.contains(VmFlags::SHARED));
         let change = Protect { rights: vma_pte_flags(new), write, shared };
         let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
         let taken = !only_given || new.pkey() != old.pkey();
-        space.vm.protect(part.clone(), change, taken.then_some(&mut *self.gather));
+        space.vm.protect(part, change, taken.then_some(&mut *self.gather));
     }
 
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
     /// anon_vma is chosen now, while its neighbours are as they are.
-    fn note_opened(&mut self, vma: &Vma<P>, part: Range<u64>) {
+    fn note_opened(&mut self, vma: &Vma<P>, part: UserRange) {
         let space = self.guard.space;
-        let (first, level) = space.vm.peek(VirtAddr::new(part.start));
+        let (first, level) = space.vm.peek(VirtAddr::new(part.start()));
         // A guard right at the start keeps everything away.
         if !matches!(first.kind(level), Kind::Marker { .. }) {
             // Without memory the first write will choose.
@@ -258,7 +266,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         }
         let full = self.opened.is_full();
         match self.opened.last_mut() {
-            Some(last) if full || last.end == part.start => last.end = part.end,
+            Some(last) if full || last.end() == part.start() => *last = last.with_end(part.end()),
             _ => self.opened.push(part),
         }
     }

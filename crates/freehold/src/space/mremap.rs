@@ -32,8 +32,7 @@ use crate::{
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
-use core::ops::Range;
-use freehold_vmspace::{HugePageSize, MoveGather, PageIndex, Tables};
+use freehold_vmspace::{HugePageSize, MoveGather, PageIndex, Tables, UserRange};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.
@@ -137,9 +136,11 @@ impl Remap {
     }
 
     /// The addresses it may need: the source with what it grows into, and a target that is given.
-    fn ranges(&self) -> [Range<u64>; 2] {
-        let range = |start: u64, len: u64| start..start.saturating_add(len);
-        let target = if self.fixed() { range(self.new_addr, self.new_len) } else { 0..0 };
+    fn ranges(&self) -> [UserRange; 2] {
+        let range = |start: u64, len: u64| {
+            UserRange::new(start, (start.saturating_add(len) & !(PAGE_SIZE - 1)).max(start))
+        };
+        let target = if self.fixed() { range(self.new_addr, self.new_len) } else { UserRange::EMPTY };
         [range(self.addr, self.old_len.max(self.new_len)), target]
     }
 }
@@ -191,7 +192,7 @@ impl<P: Platform> AddressSpace<P> {
         let (at, populate) = result?;
         if populate {
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
-            let _ = self.populate(at + request.old_len..at + request.new_len);
+            let _ = self.populate(UserRange::new(at + request.old_len, at + request.new_len));
         }
         Ok(at)
     }
@@ -253,7 +254,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let end = request.addr.saturating_add(request.old_len);
         // A userfaultfd would hear of one move at most.
-        let mut vmas = self.vmas(request.addr..end);
+        let mut vmas = self.vmas(UserRange::new(request.addr, end));
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
         drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
@@ -359,9 +360,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
     fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
-        let extension = vma.end()..vma.end().saturating_add(request.growth());
-        let limit = self.next_slot(extension.start).map(|slot| slot.range().start);
-        let free = extension.end <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
+        let extension =
+            UserRange::new(vma.end(), vma.end().saturating_add(request.growth()) & !(PAGE_SIZE - 1));
+        let limit = self.next_slot(extension.start()).map(|slot| slot.range().start());
+        let free = extension.end() <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
         if vma.end() - request.addr == request.old_len && free {
             self.extend_in_place(vma, extension)?;
             return Ok(request.addr);
@@ -381,14 +383,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
-    fn extend_in_place(&self, vma: &Vma<P>, extension: Range<u64>) -> Result<(), MremapError> {
-        let pages = (extension.end - extension.start) >> PAGE_SHIFT;
+    fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
+        let pages = extension.pages();
         self.check_commit(vma.flags(), pages)?;
         // As on Linux, what is new joins the next VMA even if fork made this one.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });
         let attrs = Attrs { pgoff, anon, ..vma.attrs() };
-        let new = self.prepare_new(extension.clone(), &attrs)?;
+        let new = self.prepare_new(extension, &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
             // The VMA does not even go with its own continuation: a special one.
             return Err(MremapError::NoSpace);
@@ -415,9 +417,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Moves the mapping to `new_addr`, where there is room.
     fn move_vma(&self, request: &Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
-        let from = request.addr..request.addr + request.old_len;
-        let target = request.new_addr..request.new_addr + request.new_len;
-        let joined = self.joins_source(request, &target);
+        let from = UserRange::at(request.addr, request.old_len);
+        let target = UserRange::at(request.new_addr, request.new_len);
+        let joined = self.joins_source(request, target);
         let source = self.prepare_source(request)?;
         let attrs = moved_attrs(source, request);
         // One for the target, one for the source.
@@ -426,48 +428,47 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // own by now, which the target does not join, so it stays what was gathered.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
-            false => Some(self.gather(&Decoded::trusted::<P>(from.clone()))?),
+            false => Some(self.gather(&Decoded::trusted::<P>(from))?),
         };
-        let new = self.prepare_target(source, request, target.clone(), &attrs)?;
+        let new = self.prepare_target(source, request, target, &attrs)?;
         let prepared = match source.huge_page_size() {
-            Some(size) => self.space.prepare_huge_pages(size, from.clone(), target.start),
-            None => self.space.vm.prepare_entries(from.clone(), target.start, movable(source)),
+            Some(size) => self.space.prepare_huge_pages(size, from, target.start()),
+            None => self.space.vm.prepare_entries(from, target.start(), movable(source)),
         };
-        let prepared =
-            prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, &from, &target));
+        let prepared = prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, from, target));
         if let Err(error) = prepared {
-            self.space.drop_tables(self, &target);
+            self.space.drop_tables(self, target);
             return Err(error);
         }
         // Nothing can fail from here on.
         later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
         if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
             // What is not watched any more is not write-protected either (hazard C-44).
-            self.space.unprotect(&from);
+            self.space.unprotect(from);
         }
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
-        let landing = self.insert(target.clone(), new, &attrs);
+        let landing = self.insert(target, new, &attrs);
         if let Some(whole) = joined {
-            self.share_with_rest(landing, &whole, &from);
+            self.share_with_rest(landing, whole, from);
         }
         // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
         let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
-        self.move_pages(source, (landing, fresh), from.clone(), target.start);
+        self.move_pages(source, (landing, fresh), from, target.start());
         self.count_mapped(flags, request.new_len >> PAGE_SHIFT);
         if request.keeps_source() {
-            self.empty_source(source, landing, &from);
+            self.empty_source(source, landing, from);
         }
         leaving.into_iter().for_each(|gathered| later.add_source(gathered.unmap()));
-        Ok(target.start)
+        Ok(target.start())
     }
 
     /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
-    fn ask_hook(&self, source: &Vma<P>, from: &Range<u64>, target: &Range<u64>) -> Result<(), MremapError> {
+    fn ask_hook(&self, source: &Vma<P>, from: UserRange, target: UserRange) -> Result<(), MremapError> {
         match source.object() {
             Object::Special(special) => {
-                let pgoff = source.pgoff_of(from.start);
-                let info = VmaInfo { range: from.clone(), pgoff, flags: source.flags() };
-                special.ops().mremap(self.space.mmu(), &info, target.clone())
+                let pgoff = source.pgoff_of(from.start());
+                let info = VmaInfo { range: from, pgoff, flags: source.flags() };
+                special.ops().mremap(self.space.mmu(), &info, target)
             }
             Object::Anonymous | Object::Zeroes(_) | Object::File(_) => Ok(()),
         }
@@ -504,12 +505,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &'g self,
         source: &Vma<P>,
         request: &Remap,
-        target: Range<u64>,
+        target: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> Result<NewMapping<'g, P>, MremapError> {
         let goes =
             |vma: &Vma<P>| core::ptr::eq(vma, source) && !request.keeps_source() && request.old_len != 0;
-        Ok(match self.prepare_new(target.clone(), attrs)? {
+        Ok(match self.prepare_new(target, attrs)? {
             NewMapping::Bridge(prev, next) if goes(prev) => NewMapping::Prepend(next),
             NewMapping::Bridge(prev, next) if goes(next) => NewMapping::Append(prev),
             NewMapping::Append(vma) | NewMapping::Prepend(vma) if goes(vma) => {
@@ -520,7 +521,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The VMA that the source is cut out of, if the target would join that.
-    fn joins_source(&self, request: &Remap, target: &Range<u64>) -> Option<Range<u64>> {
+    fn joins_source(&self, request: &Remap, target: UserRange) -> Option<UserRange> {
         let source = self.find(request.addr).filter(|_| !request.keeps_source() && request.old_len != 0)?;
         self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
     }
@@ -528,8 +529,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the
     /// target met on its other side reaches all of that. Here the cut comes first, for it can fail; so
     /// the rest gets its share afterwards.
-    fn share_with_rest(&self, landing: &Vma<P>, whole: &Range<u64>, from: &Range<u64>) {
-        let sides = [(whole.start < from.start, from.start - 1), (from.end < whole.end, from.end)];
+    fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
+        let sides =
+            [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
         for (exists, at) in sides {
             let Some(rest) = self.find(at).filter(|_| exists) else { continue };
             let right = self.lock_vma(rest);
@@ -541,7 +543,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Moves the entries; the source's translations are flushed when this returns.
-    fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: Range<u64>, to: u64) {
+    fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: UserRange, to: u64) {
         // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put
         // the target into a VMA before the source, it has to be kept out; and where whole tables
         // move, for it may be in one.
@@ -557,14 +559,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// DONTUNMAP: what stays is mapped, empty and unlocked; it has no anonymous pages if it moved whole.
-    fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: &Range<u64>) {
+    fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: UserRange) {
         let right = self.lock_vma(source);
         let flags = source.flags();
         if flags.contains(VmFlags::LOCKED) {
             self.space.counters.count_locked(self, -(source.pages() as i64));
         }
         right.set_flags(flags - VmFlags::LOCK_MASK);
-        if !core::ptr::eq(source, landing) && source.range() == *from {
+        if !core::ptr::eq(source, landing) && source.range() == from {
             // The offsets stay, as on Linux, although no page is known by them any more.
             right.leave_anon_vma();
         }

@@ -6,6 +6,7 @@ use super::{
     split_merge::{Change, SplitMergeError},
 };
 use crate::{PAGE_SIZE, error::MsealError, platform::Platform, vma::flags::VmFlags};
+use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MsealError {
     fn from(error: SplitMergeError) -> Self {
@@ -46,12 +47,12 @@ impl<P: Platform> AddressSpace<P> {
         let whole = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
         let sound = flags == 0 && addr.is_multiple_of(PAGE_SIZE);
         let end = whole.filter(|_| sound).ok_or(MsealError::Invalid)?;
-        let range = addr..end;
+        let range = UserRange::new(addr, end);
         if range.is_empty() {
             return Ok(());
         }
-        let guard = self.write_range(range.clone())?;
-        if !guard.for_each_vma_range(range.clone(), Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
+        let guard = self.write_range(range)?;
+        if !guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
             return Err(MsealError::NotMapped);
         }
         guard.for_each_vma_range(range, Holes::Stop, |vma, part| {

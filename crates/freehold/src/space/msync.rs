@@ -2,7 +2,7 @@
 
 use super::{AddressSpace, parts::Parts};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     counted::Counted,
     error::MsyncError,
     object::File,
@@ -10,8 +10,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use core::ops::Range;
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 bitflags! {
     /// Flags of msync, with Linux's numbers.
@@ -68,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
         let end = addr.checked_add(len).ok_or(MsyncError::NotMapped)?;
         let (mut at, mut hole) = (addr, false);
         while at < end {
-            match self.sync_next(at..end, flags, &mut hole)? {
+            match self.sync_next(UserRange::new(at, end), flags, &mut hole)? {
                 Next::Write(file, pages, next) => {
                     file.mapping().write_back(pages).map_err(|_| MsyncError::Io)?;
                     at = next;
@@ -82,14 +81,14 @@ impl<P: Platform> AddressSpace<P> {
     /// Looks for the next part of `range` that has something to write.
     fn sync_next(
         &self,
-        mut range: Range<u64>,
+        mut range: UserRange,
         flags: SyncFlags,
         hole: &mut bool,
     ) -> Result<Next<P>, MsyncError> {
         let guard = self.read_killable()?;
-        while range.start < range.end {
-            let (vma, part) = guard.first_part(&range).ok_or(MsyncError::NotMapped)?;
-            if part.start > range.start {
+        while range.start() < range.end() {
+            let (vma, part) = guard.first_part(range).ok_or(MsyncError::NotMapped)?;
+            if part.start() > range.start() {
                 if flags == SyncFlags::ASYNC {
                     return Err(MsyncError::NotMapped);
                 }
@@ -102,19 +101,19 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(MsyncError::Invalid);
             }
             if flags.contains(SyncFlags::SYNC)
-                && let Some((file, pages)) = stores_to(vma, &part)
+                && let Some((file, pages)) = stores_to(vma, part)
             {
-                return Ok(Next::Write(file, pages, part.end));
+                return Ok(Next::Write(file, pages, part.end()));
             }
-            range.start = part.end;
+            range = range.with_start(part.end());
         }
         Ok(Next::End)
     }
 }
 
 /// The pages of a file that stores to `part` of `vma` go to.
-fn stores_to<P: Platform>(vma: &Vma<P>, part: &Range<u64>) -> Option<(Counted<File<P>>, PageRange)> {
+fn stores_to<P: Platform>(vma: &Vma<P>, part: UserRange) -> Option<(Counted<File<P>>, PageRange)> {
     let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
-    let first = vma.pgoff_of(part.start);
-    Some((file.clone(), PageRange::at(first, (part.end - part.start) >> PAGE_SHIFT)))
+    let first = vma.pgoff_of(part.start());
+    Some((file.clone(), PageRange::at(first, part.pages())))
 }

@@ -4,6 +4,7 @@ use super::AddressSpace;
 use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
+use freehold_vmspace::UserRange;
 pub use freehold_vmspace::{PageKind, Present};
 
 /// As many runs as are kept while locks are held, before `sink` sees them: 24 bytes each of a kernel's stack.
@@ -38,10 +39,10 @@ impl<P: Platform> AddressSpace<P> {
         let mut runs = ArrayVec::<Present, RUNS>::new();
         while at < end {
             let next = self.with_next_vma(at, |_, part| {
-                let part = part.start.max(at)..part.end.min(end);
-                match part.start < part.end {
-                    true => self.vm.present(part, &mut runs).max(at),
-                    false => part.end.max(at),
+                let (first, last) = (part.start().max(at), part.end().min(end));
+                match first < last {
+                    true => self.vm.present(UserRange::new(first, last), &mut runs).max(at),
+                    false => last.max(at),
                 }
             });
             runs.drain(..).for_each(&mut sink);
@@ -64,11 +65,11 @@ impl<P: Platform> AddressSpace<P> {
     pub fn frame_at(&self, addr: u64) -> Option<Pfn> {
         let mut found = None;
         self.with_next_vma(addr, |_, part| {
-            if part.contains(&addr) {
+            if part.contains(addr) {
                 let address = VirtAddr::new(addr & !(PAGE_SIZE - 1));
                 found = self.vm.frame_at(address);
             }
-            part.end
+            part.end()
         });
         found
     }

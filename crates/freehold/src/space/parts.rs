@@ -2,7 +2,7 @@
 
 use super::locking::{ReadGuard, WriteGuard};
 use crate::{platform::Platform, vma::Vma};
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 /// What a call does about addresses where nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +19,16 @@ pub(crate) trait Parts<P: Platform> {
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 
     /// The first VMA that overlaps `range`, and the part of it inside.
-    fn first_part(&self, range: &Range<u64>) -> Option<(&Vma<P>, Range<u64>)> {
-        let vma = self.above(range.start).filter(|vma| vma.start() < range.end)?;
-        Some((vma, range.start.max(vma.start())..range.end.min(vma.end())))
+    fn first_part(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
+        let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
+        Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))
     }
 
     /// Whether something in `range` is not mapped.
-    fn has_hole(&self, mut range: Range<u64>) -> bool {
+    fn has_hole(&self, mut range: UserRange) -> bool {
         while !range.is_empty() {
-            match self.first_part(&range) {
-                Some((_, part)) if part.start == range.start => range.start = part.end,
+            match self.first_part(range) {
+                Some((_, part)) if part.start() == range.start() => range = range.with_start(part.end()),
                 _ => return true,
             }
         }
@@ -40,23 +40,23 @@ pub(crate) trait Parts<P: Platform> {
     /// Returns whether there was no hole.
     fn for_each_vma_range<'g, E>(
         &'g self,
-        mut range: Range<u64>,
+        mut range: UserRange,
         holes: Holes,
-        mut f: impl FnMut(&'g Vma<P>, Range<u64>) -> Result<(), E>,
+        mut f: impl FnMut(&'g Vma<P>, UserRange) -> Result<(), E>,
     ) -> Result<bool, E>
     where
         P: 'g,
     {
         let mut whole = true;
-        while range.start < range.end {
-            let Some((vma, part)) = self.first_part(&range) else { return Ok(false) };
-            if part.start > range.start {
+        while range.start() < range.end() {
+            let Some((vma, part)) = self.first_part(range) else { return Ok(false) };
+            if part.start() > range.start() {
                 whole = false;
                 if holes == Holes::Stop {
                     break;
                 }
             }
-            range.start = part.end;
+            range = range.with_start(part.end());
             f(vma, part)?;
         }
         Ok(whole)

@@ -165,7 +165,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         for _ in 0..DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_slot(at) {
-                Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end,
+                Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end(),
                 _ => return Some(at),
             }
         }

@@ -81,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
             let next = flags.contains(QueryFlags::COVERING_OR_NEXT);
             match looked.ok_or(QueryError::NotFound)? {
                 Ok(line) if next || line.start <= addr => return Ok(line),
-                Err(part) if next => at = part.end,
+                Err(part) if next => at = part.end(),
                 Ok(_) | Err(_) => return Err(QueryError::NotFound),
             }
         }

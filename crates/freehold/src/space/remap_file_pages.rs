@@ -10,7 +10,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE, counted::Counted, error::MmapError, error::RemapFilePagesError, object::File,
     platform::Platform, vma::flags::VmFlags,
 };
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 impl From<MmapError> for RemapFilePagesError {
     fn from(error: MmapError) -> Self {
@@ -61,8 +61,9 @@ impl<P: Platform> AddressSpace<P> {
         if end > Self::TASK_SIZE {
             return Err(RemapFilePagesError::Invalid);
         }
-        let guard = self.write_range(start..end)?;
-        let (file, like) = guard.shared_file(&(start..end)).ok_or(RemapFilePagesError::Invalid)?;
+        let guard = self.write_range(UserRange::new(start, end))?;
+        let (file, like) =
+            guard.shared_file(UserRange::new(start, end)).ok_or(RemapFilePagesError::Invalid)?;
         // No file has an offset in bytes that does not fit.
         let offset = pgoff.checked_mul(PAGE_SIZE).ok_or(RemapFilePagesError::OffsetOverflow)?;
         let mut how = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | (flags & MapFlags::NONBLOCK);
@@ -75,11 +76,11 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// The file that all of `range` maps shared, and how.
-    fn shared_file(&self, range: &Range<u64>) -> Option<(Counted<File<P>>, VmFlags)> {
-        let first = self.find(range.start).filter(|vma| vma.flags().contains(VmFlags::SHARED))?;
+    fn shared_file(&self, range: UserRange) -> Option<(Counted<File<P>>, VmFlags)> {
+        let first = self.find(range.start()).filter(|vma| vma.flags().contains(VmFlags::SHARED))?;
         let (file, flags) = (first.object().file()?, first.flags());
         let mut at = first.end();
-        while at < range.end {
+        while at < range.end() {
             let next = self.find(at).filter(|vma| vma.flags() == flags)?;
             next.object().file().filter(|other| Counted::same(other, file))?;
             at = next.end();

@@ -15,7 +15,7 @@ use crate::{
     vma::Vma,
 };
 use bitflags::bitflags;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 bitflags! {
     /// Flags of shmat, with Linux's numbers. Others are ignored.
@@ -121,13 +121,14 @@ impl<P: Platform> AddressSpace<P> {
         let mut flags = MapFlags::SHARED;
         flags.set(MapFlags::FIXED, at.is_some());
         let request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
-        let guard = match at.and_then(|at| Some(at..at.checked_add(len)?)) {
-            Some(range) if range.end <= Self::TASK_SIZE => self.write_range(range)?,
+        let end = |at: u64| at.checked_add(len)?.checked_next_multiple_of(PAGE_SIZE);
+        let guard = match at.and_then(|at| UserRange::try_new(at, end(at)?)) {
+            Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
         if let Some(at) = at.filter(|&at| at != 0 && !remap) {
             let end = at.checked_add(len).ok_or(ShmatError::Invalid)?;
-            if guard.next_slot(at).is_some_and(|slot| slot.range().start < end) {
+            if guard.next_slot(at).is_some_and(|slot| slot.range().start() < end) {
                 return Err(ShmatError::Invalid);
             }
         }
@@ -160,8 +161,9 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     fn detach_segment(&self, addr: u64) -> Result<Option<Unmapped<'s, P>>, ShmdtError> {
-        let first =
-            self.vmas(addr..AddressSpace::<P>::TASK_SIZE).find(|vma| attached_at(vma, addr).is_some());
+        let first = self
+            .vmas(UserRange::new(addr, addr.max(AddressSpace::<P>::TASK_SIZE)))
+            .find(|vma| attached_at(vma, addr).is_some());
         let first = first.ok_or(ShmdtError::Invalid)?;
         let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
         let size = file.mapping().size().next_multiple_of(PAGE_SIZE);

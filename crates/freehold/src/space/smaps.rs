@@ -6,9 +6,9 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::{fmt, ops::Range};
-use freehold_vmspace::HugePageSize;
+use core::fmt;
 pub use freehold_vmspace::Usage;
+use freehold_vmspace::{HugePageSize, UserRange};
 
 /// One VMA, or a part of one, with its memory.
 pub struct Smap<P: Platform> {
@@ -36,7 +36,7 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
     fn next(&mut self) -> Option<Smap<P>> {
         let space = self.space;
         let smap = space.with_next_vma(self.at, |vma, part| Smap {
-            usage: space.usage(vma, part.clone()),
+            usage: space.usage(vma, part),
             page_bytes: vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes),
             huge_eligible: space.may_hold_huge(vma),
             protection_key: space.platform().has_pkeys().then(|| vma.flags().pkey()),
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What of `part` is in memory; a lock keeps the VMA still.
-    fn usage(&self, vma: &Vma<P>, part: Range<u64>) -> Usage {
+    fn usage(&self, vma: &Vma<P>, part: UserRange) -> Usage {
         let mut usage = self.vm.usage(part);
         usage.locked = if vma.flags().contains(VmFlags::LOCKED) { usage.pss } else { 0 };
         usage

@@ -2,7 +2,7 @@
 
 use super::{AddressSpace, place::Room};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     counted::Counted,
     error::MmapError,
     object::{Object, Special},
@@ -11,9 +11,8 @@ use crate::{
     vma::{flags::VmFlags, merge::Attrs},
 };
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// Most parts that are installed together.
 const PARTS: usize = 4;
@@ -108,11 +107,11 @@ impl<P: Platform> AddressSpace<P> {
         }
         let start = guard.find_room(Room::pages(hint, whole))?;
         let mut at = start;
-        let ranges: ArrayVec<Range<u64>, PARTS> = lens
+        let ranges: ArrayVec<UserRange, PARTS> = lens
             .into_iter()
             .map(|len| {
                 at += len;
-                at - len..at
+                UserRange::new(at - len, at)
             })
             .collect();
         guard.insert_specials(&ranges, parts)?;
@@ -122,7 +121,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Stores the parts in ranges that are free: everything that may fail for all of them before the first.
-    fn insert_specials(&self, ranges: &[Range<u64>], parts: &[SpecialPart<'_, P>]) -> Result<(), MmapError> {
+    fn insert_specials(&self, ranges: &[UserRange], parts: &[SpecialPart<'_, P>]) -> Result<(), MmapError> {
         let defaults = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))
             - VmFlags::LOCK_MASK
             - VmFlags::MERGEABLE;
@@ -131,7 +130,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         };
         let (mut pages, mut data) = (0, 0);
         for (range, part) in ranges.iter().zip(parts) {
-            let part_pages = (range.end - range.start) >> PAGE_SHIFT;
+            let part_pages = range.pages();
             pages += part_pages;
             data += if flags(part).is_data() { part_pages } else { 0 };
         }
@@ -144,7 +143,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         for (range, part) in ranges.iter().zip(parts) {
             let object = Object::Special(part.special.clone());
             let attrs = Attrs::new(flags(part), &object, PageIndex::ZERO);
-            fresh.push(self.alloc(range.clone(), &attrs)?);
+            fresh.push(self.alloc(*range, &attrs)?);
         }
         // Nothing can fail any more.
         for vma in fresh {

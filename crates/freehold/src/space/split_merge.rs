@@ -30,8 +30,7 @@ use crate::{
     },
 };
 use arrayvec::ArrayVec;
-use core::ops::Range;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// Why the set of VMAs could not be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +71,21 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
-    fn neighbours(&self, range: &Range<u64>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+    fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (prev, next) = self.around(range);
         let (prev, next) = (prev.and_then(TreeEntry::vma), next.and_then(TreeEntry::vma));
-        (prev.filter(|vma| vma.end() == range.start), next.filter(|vma| vma.start() == range.end))
+        (prev.filter(|vma| vma.end() == range.start()), next.filter(|vma| vma.start() == range.end()))
     }
 
     /// Which neighbours a range with `attrs` may join.
     fn mergeable<'g>(
         &self,
         (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
-        range: &Range<u64>,
+        range: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let prev = prev.filter(|prev| can_append(prev, attrs));
-        let next = next.filter(|next| can_prepend(attrs, range.end - range.start, next));
+        let next = next.filter(|next| can_prepend(attrs, range.end() - range.start(), next));
         match (prev, next) {
             // Each agrees with what lies between; do they agree with each other? And may one of them go?
             (Some(left), Some(right))
@@ -99,7 +98,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether a mapping of `range` would join `vma`, as things are.
-    pub(super) fn would_join(&self, range: &Range<u64>, attrs: &Attrs<'_, P>, vma: &Vma<P>) -> bool {
+    pub(super) fn would_join(&self, range: UserRange, attrs: &Attrs<'_, P>, vma: &Vma<P>) -> bool {
         let (prev, next) = self.mergeable(self.neighbours(range), range, attrs);
         [prev, next].into_iter().flatten().any(|side| core::ptr::eq(side, vma))
     }
@@ -108,11 +107,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// going away.
     pub(crate) fn prepare_new<'g>(
         &'g self,
-        range: Range<u64>,
+        range: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> Result<NewMapping<'g, P>, NoMemory> {
         self.reserve(1)?;
-        Ok(match self.mergeable(self.neighbours(&range), &range, attrs) {
+        Ok(match self.mergeable(self.neighbours(range), range, attrs) {
             (Some(prev), Some(next)) => NewMapping::Bridge(prev, next),
             (Some(prev), None) => NewMapping::Append(prev),
             (None, Some(next)) => NewMapping::Prepend(next),
@@ -123,7 +122,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// A VMA of this space, detached.
     pub(super) fn alloc<'g>(
         &'g self,
-        range: Range<u64>,
+        range: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> Result<OwnedVma<'g, P>, NoMemory> {
         let hugetlb = self.space.engine.hugetlb_part(attrs)?;
@@ -145,16 +144,20 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// now covers it.
     pub(crate) fn insert<'g>(
         &'g self,
-        range: Range<u64>,
+        range: UserRange,
         new: NewMapping<'g, P>,
         attrs: &Attrs<'_, P>,
     ) -> &'g Vma<P> {
         match new {
             NewMapping::Fresh(vma) => self.insert_fresh(vma),
-            NewMapping::Append(prev) => self.absorb(prev, prev.start()..range.end, prev.pgoff(), attrs, &[]),
-            NewMapping::Prepend(next) => self.absorb(next, range.start..next.end(), attrs.pgoff, attrs, &[]),
+            NewMapping::Append(prev) => {
+                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[])
+            }
+            NewMapping::Prepend(next) => {
+                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[])
+            }
             NewMapping::Bridge(prev, next) => {
-                self.absorb(prev, prev.start()..next.end(), prev.pgoff(), attrs, &[next])
+                self.absorb(prev, UserRange::new(prev.start(), next.end()), prev.pgoff(), attrs, &[next])
             }
         }
     }
@@ -174,7 +177,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn absorb<'g>(
         &'g self,
         survivor: &'g Vma<P>,
-        range: Range<u64>,
+        range: UserRange,
         pgoff: PageIndex,
         attrs: &Attrs<'_, P>,
         gone: &[&'g Vma<P>],
@@ -197,9 +200,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         for vma in gone {
             edit.remove(vma);
         }
-        right.set_bounds_within(&mut edit, range.clone(), pgoff);
+        right.set_bounds_within(&mut edit, range, pgoff);
         drop(edit);
-        self.replace(range.clone(), &[entry(survivor)]);
+        self.replace(range, &[entry(survivor)]);
         for vma in gone {
             self.discard(vma);
         }
@@ -218,9 +221,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
     /// belong to two VMAs.
-    fn split_huge_at(&self, vma: &Vma<P>, part: &Range<u64>) -> Result<(), NoMemory> {
+    fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         if vma.is_anonymous() && vma.anon().is_some() {
-            for at in [part.start, part.end] {
+            for at in [part.start(), part.end()] {
                 if vma.start() < at && at < vma.end() {
                     self.space.vm.split_huge(at).map_err(|_| NoMemory)?;
                 }
@@ -231,23 +234,23 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
     pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, SplitMergeError> {
-        self.cut(vma, at..vma.end())
+        self.cut(vma, vma.range().with_start(at))
     }
 
     /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
-    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: Range<u64>) -> Result<&'g Vma<P>, SplitMergeError> {
+    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: UserRange) -> Result<&'g Vma<P>, SplitMergeError> {
         // Readers out before the flags are copied: they may add MAYBE_GUARD.
         let right = self.lock_vma(vma);
         let whole = vma.range();
         let attrs = vma.attrs();
-        if !vma.object().may_split(vma, part.start) || !vma.object().may_split(vma, part.end) {
+        if !vma.object().may_split(vma, part.start()) || !vma.object().may_split(vma, part.end()) {
             return Err(SplitMergeError::NotSplittable);
         }
-        self.split_huge_at(vma, &part)?;
-        let at = |range: &Range<u64>| Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
+        self.split_huge_at(vma, part)?;
+        let at = |range: UserRange| Attrs { pgoff: vma.pgoff_of(range.start()), ..attrs };
         // The first piece stays `vma`; every further one is new.
-        let mut pieces: ArrayVec<Range<u64>, 3> = ArrayVec::new();
-        for piece in [whole.start..part.start, part.clone(), part.end..whole.end] {
+        let mut pieces: ArrayVec<UserRange, 3> = ArrayVec::new();
+        for piece in [whole.with_end(part.start()), part, whole.with_start(part.end())] {
             if !piece.is_empty() {
                 pieces.push(piece);
             }
@@ -255,28 +258,28 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.reserve(1)?;
         let mut fresh: ArrayVec<OwnedVma<'g, P>, 2> = ArrayVec::new();
         for piece in &pieces[1..] {
-            fresh.push(self.alloc(piece.clone(), &at(piece))?);
+            fresh.push(self.alloc(*piece, &at(*piece))?);
         }
         // Nothing can fail any more.
         let mut entries = ArrayVec::<_, 3>::new();
-        entries.push(entry_at(vma, pieces[0].clone()));
+        entries.push(entry_at(vma, pieces[0]));
         let mut result = vma;
         let fresh: ArrayVec<&Vma<P>, 2> = fresh.into_iter().map(OwnedVma::into_ref).collect();
         for piece in &fresh {
             self.attach(piece);
         }
         let mut edit = RmapEdit::of(vma);
-        for at in [part.start, part.end] {
+        for at in [part.start(), part.end()] {
             self.space.unshare_at(vma, at, edit.file());
         }
-        right.set_bounds_within(&mut edit, pieces[0].clone(), attrs.pgoff);
+        right.set_bounds_within(&mut edit, pieces[0], attrs.pgoff);
         for piece in &fresh {
             edit.insert(piece);
         }
         drop(edit);
         self.space.counters.count_vmas(self, fresh.len() as i64);
         for piece in fresh {
-            if piece.start() == part.start {
+            if piece.start() == part.start() {
                 result = piece;
             }
             entries.push(entry(piece));
@@ -290,7 +293,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(crate) fn modify<'g>(
         &'g self,
         vma: &'g Vma<P>,
-        range: Range<u64>,
+        range: UserRange,
         change: Change,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let attrs = Attrs { flags: change.flags, policy: change.policy, ..vma.attrs() };
@@ -301,7 +304,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(crate) fn modify_uffd<'g>(
         &'g self,
         vma: &'g Vma<P>,
-        range: Range<u64>,
+        range: UserRange,
         flags: VmFlags,
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
@@ -313,25 +316,30 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn modify_attrs<'g>(
         &'g self,
         vma: &'g Vma<P>,
-        range: Range<u64>,
+        range: UserRange,
         attrs: Attrs<'_, P>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let attrs = Attrs { pgoff: vma.pgoff_of(range.start), ..attrs };
+        let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let prev = if range.start == vma.start() {
-            self.prev_slot(range.start).and_then(TreeEntry::vma)
+        let prev = if range.start() == vma.start() {
+            self.prev_slot(range.start()).and_then(TreeEntry::vma)
         } else {
             None
         };
-        let next =
-            if range.end == vma.end() { self.next_slot(range.end).and_then(TreeEntry::vma) } else { None };
-        let sides =
-            (prev.filter(|prev| prev.end() == range.start), next.filter(|next| next.start() == range.end));
+        let next = if range.end() == vma.end() {
+            self.next_slot(range.end()).and_then(TreeEntry::vma)
+        } else {
+            None
+        };
+        let sides = (
+            prev.filter(|prev| prev.end() == range.start()),
+            next.filter(|next| next.start() == range.end()),
+        );
         // Where the whole VMA would go, it must be allowed to.
         let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
-        let merged = match self.mergeable(sides, &range, &attrs) {
+        let merged = match self.mergeable(sides, range, &attrs) {
             (None, None) => None,
-            sides => self.modify_merging(vma, &range, &attrs, sides)?,
+            sides => self.modify_merging(vma, range, &attrs, sides)?,
         };
         let result = match merged {
             Some(survivor) => survivor,
@@ -344,8 +352,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Cuts `range` out of `vma`, within the limit on VMAs.
-    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: Range<u64>) -> Result<&'g Vma<P>, SplitMergeError> {
-        let cuts = u64::from(range.start > vma.start()) + u64::from(range.end < vma.end());
+    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, SplitMergeError> {
+        let cuts = u64::from(range.start() > vma.start()) + u64::from(range.end() < vma.end());
         if cuts == 0 {
             return Ok(vma);
         }
@@ -360,7 +368,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn modify_merging<'g>(
         &'g self,
         vma: &'g Vma<P>,
-        range: &Range<u64>,
+        range: UserRange,
         attrs: &Attrs<'_, P>,
         sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
     ) -> Result<Option<&'g Vma<P>>, SplitMergeError> {
@@ -371,28 +379,28 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(Some(match sides {
             (None, None) => return Ok(None),
             (Some(prev), Some(next)) => {
-                self.absorb(prev, prev.start()..next.end(), prev.pgoff(), attrs, &[vma, next])
+                self.absorb(prev, UserRange::new(prev.start(), next.end()), prev.pgoff(), attrs, &[vma, next])
             }
-            (Some(prev), None) if range.end == whole.end => {
-                self.absorb(prev, prev.start()..range.end, prev.pgoff(), attrs, &[vma])
+            (Some(prev), None) if range.end() == whole.end() => {
+                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[vma])
             }
-            (None, Some(next)) if range.start == whole.start => {
-                self.absorb(next, range.start..next.end(), attrs.pgoff, attrs, &[vma])
+            (None, Some(next)) if range.start() == whole.start() => {
+                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[vma])
             }
             (Some(prev), None) => {
-                let rest = range.end..whole.end;
+                let rest = whole.with_start(range.end());
                 self.shift(
                     prev,
-                    prev.start()..range.end,
+                    range.with_start(prev.start()),
                     prev.pgoff(),
                     vma,
-                    rest.clone(),
-                    vma.pgoff_of(rest.start),
+                    rest,
+                    vma.pgoff_of(rest.start()),
                 )
             }
             (None, Some(next)) => {
-                let rest = whole.start..range.start;
-                self.shift(next, range.start..next.end(), attrs.pgoff, vma, rest, vma.pgoff())
+                let rest = whole.with_end(range.start());
+                self.shift(next, range.with_end(next.end()), attrs.pgoff, vma, rest, vma.pgoff())
             }
         }))
     }
@@ -402,10 +410,10 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn shift<'g>(
         &'g self,
         winner: &'g Vma<P>,
-        winner_range: Range<u64>,
+        winner_range: UserRange,
         winner_pgoff: PageIndex,
         loser: &'g Vma<P>,
-        loser_range: Range<u64>,
+        loser_range: UserRange,
         loser_pgoff: PageIndex,
     ) -> &'g Vma<P> {
         let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
@@ -415,20 +423,21 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !winner.anon().is_some() {
             right.join_within(&mut edit, anon_vma);
         }
-        other.set_bounds_within(&mut edit, loser_range.clone(), loser_pgoff);
-        right.set_bounds_within(&mut edit, winner_range.clone(), winner_pgoff);
+        other.set_bounds_within(&mut edit, loser_range, loser_pgoff);
+        right.set_bounds_within(&mut edit, winner_range, winner_pgoff);
         drop(edit);
         let mut entries = [entry(winner), entry(loser)];
         entries.sort_unstable_by_key(|entry| entry.start);
-        let union = winner_range.start.min(loser_range.start)..winner_range.end.max(loser_range.end);
+        let first = winner_range.start().min(loser_range.start());
+        let union = UserRange::new(first, winner_range.end().max(loser_range.end()));
         self.replace(union, &entries);
         winner
     }
 
     /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved
     /// replace.
-    pub(crate) fn extend(&self, vma: &Vma<P>, range: Range<u64>, pgoff: PageIndex) {
-        self.lock_vma(vma).set_bounds(range.clone(), pgoff);
+    pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
+        self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);
     }
 }

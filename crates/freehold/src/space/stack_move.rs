@@ -15,7 +15,7 @@ use crate::{
     PAGE_SIZE, error::StackMoveError, platform::Platform, records::reverse::edit::RmapEdit,
     vma::flags::VmFlags,
 };
-use freehold_vmspace::{MoveGather, Tables};
+use freehold_vmspace::{MoveGather, Tables, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place
@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
         let (Some(target), true) = (target, shift.is_multiple_of(PAGE_SIZE)) else {
             return Err(StackMoveError::Invalid);
         };
-        let guard = self.write_range(target..start)?;
+        let guard = self.write_range(UserRange::new(target, start))?;
         guard.move_stack(start, target)
     }
 }
@@ -45,29 +45,29 @@ impl<P: Platform> WriteGuard<'_, P> {
         let vma =
             self.find(start).filter(|vma| vma.start() == start && vma.is_anonymous() && stack(vma.flags()));
         let vma = vma.ok_or(StackMoveError::Invalid)?;
-        if self.next_slot(target).is_none_or(|slot| slot.range().start < start) {
+        if self.next_slot(target).is_none_or(|slot| slot.range().start() < start) {
             return Err(StackMoveError::Occupied);
         }
         if target == start {
             return Ok(());
         }
-        let (from, to) = (vma.range(), target..target + vma.bytes());
+        let (from, to) = (vma.range(), vma.range().moved_to(target));
         // From here on no fault makes a table that its entries could not leave.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
-        if let Err(error) = space.vm.prepare_entries(from.clone(), target, Tables::Stay) {
-            space.drop_tables(self, &(target..start));
+        if let Err(error) = space.vm.prepare_entries(from, target, Tables::Stay) {
+            space.drop_tables(self, UserRange::new(target, start));
             return Err(error.into());
         }
         // Nothing can fail from here on.
         let mut gather: MoveGather<'_, P> = space.vm.gather();
         let mut walkers_out = RmapEdit::of(vma);
-        space.vm.move_entries(from.clone(), target, Tables::Stay, &mut gather, |_| ());
-        right.set_bounds_within(&mut walkers_out, to.clone(), vma.pgoff());
-        self.replace(target..from.end, &[entry_at(vma, to.clone())]);
+        space.vm.move_entries(from, target, Tables::Stay, &mut gather, |_| ());
+        right.set_bounds_within(&mut walkers_out, to, vma.pgoff());
+        self.replace(from.with_start(target), &[entry_at(vma, to)]);
         drop(walkers_out);
         gather.finish();
-        space.drop_tables(self, &(to.end.max(start)..from.end));
+        space.drop_tables(self, UserRange::new(to.end().max(start), from.end()));
         Ok(())
     }
 }

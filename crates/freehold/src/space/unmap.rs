@@ -42,9 +42,8 @@ use crate::{
     records::uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::VaRange;
-use freehold_vmspace::VmGather;
+use freehold_vmspace::{UserRange, VmGather};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
 /// second hold of the lock; a constant, so the hold stays independent of sizes.
@@ -65,7 +64,7 @@ impl From<SplitMergeError> for MunmapError {
 
 /// Step 1: a range that munmap accepts: whole pages, not empty, inside user space.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded(Range<u64>);
+pub(crate) struct Decoded(UserRange);
 
 impl Decoded {
     /// Checks the arguments of munmap; the length is rounded up to whole pages.
@@ -76,19 +75,19 @@ impl Decoded {
         if !fits || len == 0 {
             return Err(MunmapError::Invalid);
         }
-        Ok(Decoded(addr..addr + len))
+        Ok(Decoded(UserRange::at(addr, len)))
     }
 
     /// A range known to be good.
-    pub fn trusted<P: Platform>(range: Range<u64>) -> Self {
-        let inside = range.start < range.end && range.end <= AddressSpace::<P>::TASK_SIZE;
-        debug_assert!(inside && range.start.is_multiple_of(PAGE_SIZE));
+    pub fn trusted<P: Platform>(range: UserRange) -> Self {
+        let inside = range.start() < range.end() && range.end() <= AddressSpace::<P>::TASK_SIZE;
+        debug_assert!(inside && range.start().is_multiple_of(PAGE_SIZE));
         Decoded(range)
     }
 
     /// The range.
-    pub fn range(&self) -> Range<u64> {
-        self.0.clone()
+    pub fn range(&self) -> UserRange {
+        self.0
     }
 }
 
@@ -106,7 +105,7 @@ struct Totals {
 #[must_use = "gathered VMAs are committed or abandoned"]
 pub(crate) struct Gathered<'g, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
-    range: Range<u64>,
+    range: UserRange,
     list: VmaList<P>,
     totals: Totals,
     /// What userfaultfds are told in the end.
@@ -117,23 +116,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Step 2. Nothing in the range may be closing.
     pub(crate) fn gather(&self, range: &Decoded) -> Result<Gathered<'_, 's, P>, MunmapError> {
         let range = range.range();
-        let mut gathered = self.gather_nothing(range.clone());
-        let mut at = range.start;
-        while at < range.end
-            && let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end)
+        let mut gathered = self.gather_nothing(range);
+        let mut at = range.start();
+        while at < range.end()
+            && let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end())
         {
-            let vma = self.clip(vma, &range)?;
+            let vma = self.clip(vma, range)?;
             gathered.add(vma);
             at = vma.end();
             // Once it is locked, so that nobody fills it any more.
-            gathered.notices.note_unmap(vma, &range)?;
+            gathered.notices.note_unmap(vma, range)?;
         }
         self.reserve(1)?;
         Ok(gathered)
     }
 
     /// Step 2 for a range that is known to be free.
-    pub(crate) fn gather_nothing(&self, range: Range<u64>) -> Gathered<'_, 's, P> {
+    pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
             guard: self,
             range,
@@ -144,8 +143,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Splits off what of `vma` lies outside `range`.
-    fn clip<'g>(&'g self, mut vma: &'g Vma<P>, range: &Range<u64>) -> Result<&'g Vma<P>, MunmapError> {
-        let (inside_start, inside_end) = (vma.start() < range.start, range.end < vma.end());
+    fn clip<'g>(&'g self, mut vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
+        let (inside_start, inside_end) = (vma.start() < range.start(), range.end() < vma.end());
         if inside_start && inside_end {
             let counts = self.space.counters.counts();
             if counts.map_count >= self.space.engine.config().max_map_count {
@@ -157,16 +156,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard
         // C-30).
-        for (cut, at) in [(inside_start, range.start), (inside_end, range.end)] {
+        for (cut, at) in [(inside_start, range.start()), (inside_end, range.end())] {
             if cut && !vma.object().may_split(vma, at) {
                 return Err(MunmapError::NotSplittable);
             }
         }
         if inside_start {
-            vma = self.split(vma, range.start)?;
+            vma = self.split(vma, range.start())?;
         }
         if inside_end {
-            self.split(vma, range.end)?;
+            self.split(vma, range.end())?;
         }
         Ok(vma)
     }
@@ -226,10 +225,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// that they cleared.
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
-        let small = span.end - span.start <= AT_ONCE;
+        let small = span.end() - span.start() <= AT_ONCE;
         let mut known = None;
-        let mut free = || *known.get_or_insert_with(|| self.free_span(&span));
-        if !totals.files && space.vm.is_settled(&span, small, &mut free) {
+        let mut free = || *known.get_or_insert_with(|| self.free_span(span));
+        if !totals.files && space.vm.is_settled(span, small, &mut free) {
             return Settling::Nothing;
         }
         let free = free();
@@ -251,13 +250,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
     pub(super) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let mut gathered = self.gather_nothing(0..AddressSpace::<P>::TASK_SIZE);
-        for vma in self.vmas(0..u64::MAX) {
+        let mut gathered = self.gather_nothing(UserRange::new(0, AddressSpace::<P>::TASK_SIZE));
+        for vma in self.vmas(UserRange::ALL) {
             gathered.add(vma);
         }
         self.clear_tree();
         // Tables may be left where no VMA is any more: all of user space is swept.
-        gathered.detach(0..AddressSpace::<P>::TASK_SIZE).settle(VaRange::of(0, u64::MAX))
+        gathered.detach(UserRange::new(0, AddressSpace::<P>::TASK_SIZE)).settle(VaRange::of(0, u64::MAX))
     }
 
     /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
@@ -268,10 +267,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
-    fn free_span(&self, range: &Range<u64>) -> VaRange {
+    fn free_span(&self, range: UserRange) -> VaRange {
         let (before, behind) = self.around(range);
-        let floor = before.map_or(0, |slot| slot.range().end);
-        VaRange::of(floor, behind.map_or(u64::MAX, |slot| slot.range().start))
+        let floor = before.map_or(0, |slot| slot.range().end());
+        VaRange::of(floor, behind.map_or(u64::MAX, |slot| slot.range().start()))
     }
 }
 
@@ -302,15 +301,15 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Steps 3 and 4 without letting go of the lock: the range is free.
     pub fn unmap(self) -> Unmapped<'s, P> {
-        let free = self.guard.free_span(&self.span());
+        let free = self.guard.free_span(self.span());
         self.commit(false).settle(free)
     }
 
     /// What the VMAs take, from the first to the last.
-    fn span(&self) -> Range<u64> {
+    fn span(&self) -> UserRange {
         match (self.list.iter().next(), self.list.iter().last()) {
-            (Some(first), Some(last)) => first.start()..last.end(),
-            _ => self.range.start..self.range.start,
+            (Some(first), Some(last)) => UserRange::new(first.start(), last.end()),
+            _ => self.range.with_end(self.range.start()),
         }
     }
 
@@ -318,8 +317,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
         if self.totals.vmas != 0 {
-            let reservation = closing_entry(span.clone());
-            guard.replace(span.clone(), if closing { core::slice::from_ref(&reservation) } else { &[] });
+            let reservation = closing_entry(span);
+            guard.replace(span, if closing { core::slice::from_ref(&reservation) } else { &[] });
         }
         if closing {
             guard.space.closings.begin(guard);
@@ -332,8 +331,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     pub fn zap_in_place(&self) {
         if self.totals.vmas != 0 {
             let span = self.span();
-            let free = self.guard.free_span(&span);
-            settle(self.guard.space, &self.list, self.totals.files, &span, free);
+            let free = self.guard.free_span(span);
+            settle(self.guard.space, &self.list, self.totals.files, span, free);
         }
     }
 
@@ -343,7 +342,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.detach(span).without_pages()
     }
 
-    fn detach(self, span: Range<u64>) -> Detached<'s, P> {
+    fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
             guard.detach(vma);
@@ -372,7 +371,7 @@ enum Settling {
 pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
     notices: Notices<P>,
-    span: Range<u64>,
+    span: UserRange,
     /// Whether a file knows any of them.
     files: bool,
 }
@@ -387,7 +386,7 @@ pub(crate) struct Unmapped<'s, P: Platform> {
 impl<'s, P: Platform> Detached<'s, P> {
     /// Step 4 in one go: `free` is known to stay free until this is done.
     fn settle(self, free: VaRange) -> Unmapped<'s, P> {
-        settle(self.owned.space, &self.owned.list, self.files, &self.span, free);
+        settle(self.owned.space, &self.owned.list, self.files, self.span, free);
         self.without_pages()
     }
 
@@ -399,9 +398,9 @@ impl<'s, P: Platform> Detached<'s, P> {
     /// Step 4 without any lock of the address space, and the end of the closing reservation.
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
-        let inner = VaRange::of(self.span.start, self.span.end);
-        settle(space, &self.owned.list, self.files, &self.span, inner);
-        space.end_closing(&self.span);
+        let inner = VaRange::of(self.span.start(), self.span.end());
+        settle(space, &self.owned.list, self.files, self.span, inner);
+        space.end_closing(self.span);
         self.without_pages()
     }
 }
@@ -439,7 +438,7 @@ fn settle<P: Platform>(
     space: &AddressSpace<P>,
     list: &VmaList<P>,
     files: bool,
-    span: &Range<u64>,
+    span: UserRange,
     free: VaRange,
 ) {
     let mut gather = if files {
@@ -460,7 +459,7 @@ fn settle<P: Platform>(
     }
     // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
     // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
-    unsafe { space.vm.unlink_tables(VaRange::of(span.start, span.end), free, &mut gather) };
+    unsafe { space.vm.unlink_tables(VaRange::of(span.start(), span.end()), free, &mut gather) };
     gather.finish();
 }
 
@@ -474,23 +473,23 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
-    pub(super) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: &Range<u64>) {
+    pub(super) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: UserRange) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let free = guard.free_span(range);
         // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.vm.unlink_tables(VaRange::of(range.start, range.end), free, &mut gather) };
+        unsafe { self.vm.unlink_tables(VaRange::of(range.start(), range.end()), free, &mut gather) };
         gather.finish();
     }
 
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
-    fn end_closing(&self, span: &Range<u64>) {
+    fn end_closing(&self, span: UserRange) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.vm.unlink_tables(VaRange::of(span.start, span.end), free, &mut gather) };
-        guard.replace(span.clone(), &[]);
+        unsafe { self.vm.unlink_tables(VaRange::of(span.start(), span.end()), free, &mut gather) };
+        guard.replace(span, &[]);
         self.closings.end(guard);
         gather.finish();
     }
@@ -537,31 +536,31 @@ impl<P: Platform> AddressSpace<P> {
         range: &Decoded,
         bytes: u64,
     ) -> Result<(), MunmapError> {
-        let Range { mut start, end } = range.range();
-        if guard.vmas(start..end).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
+        let (mut start, end) = (range.range().start(), range.range().end());
+        if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
             // As far as the other designs come.
             if let Some(vma) = guard.find(start) {
-                guard.clip(vma, &range.range())?;
+                guard.clip(vma, range.range())?;
             }
             return Err(MunmapError::Sealed);
         }
         for edge in [start, end - 1] {
             if let Some(vma) = guard.find(edge) {
-                guard.clip(vma, &range.range())?;
+                guard.clip(vma, range.range())?;
             }
         }
         loop {
-            let section = start..guard.section_end(start, bytes).min(end);
-            let unmapped = guard.unmap(&Decoded::trusted::<P>(section.clone()))?;
+            let section = UserRange::new(start, guard.section_end(start, bytes).min(end));
+            let unmapped = guard.unmap(&Decoded::trusted::<P>(section))?;
             drop(guard);
             unmapped.retire();
-            if section.end == end {
+            if section.end() == end {
                 return Ok(());
             }
-            guard = self.write_range_unkillable(section.end..end);
+            guard = self.write_range_unkillable(UserRange::new(section.end(), end));
             // Straight on to the next mapping: a hole may be as large as the address space.
-            match guard.next(section.end).filter(|vma| vma.start() < end) {
-                Some(vma) => start = vma.start().max(section.end),
+            match guard.next(section.end()).filter(|vma| vma.start() < end) {
+                Some(vma) => start = vma.start().max(section.end()),
                 None => return Ok(()),
             }
         }

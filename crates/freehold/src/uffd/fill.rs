@@ -25,9 +25,8 @@ use crate::{
     },
 };
 use bitflags::bitflags;
-use core::ops::Range;
 use freehold_pagetable::{MarkerKind, Pte, PteFlags, PteTable, TableError};
-use freehold_vmspace::is_wp_marker;
+use freehold_vmspace::{UserRange, is_wp_marker};
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 32;
@@ -150,14 +149,13 @@ impl<P: Platform> Userfaultfd<P> {
         let space = self.space()?;
         let filler =
             Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
-        let (mut at, mut rounds) = (range.start, Rounds::new());
+        let (mut at, mut rounds) = (range.start(), Rounds::new());
         let mut failed = Ok(());
-        while at < range.end && failed.is_ok() {
-            failed =
-                rounds.again::<P>().map_err(UffdError::from).and_then(|()| filler.batch(&range, &mut at));
+        while at < range.end() && failed.is_ok() {
+            failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| filler.batch(range, &mut at));
         }
         if at > start && !mode.contains(FillMode::DONTWAKE) {
-            self.context.wake(&(start..at));
+            self.context.wake(UserRange::new(start, at));
         }
         failed.map(|()| len).or_else(|error| if at > start { Ok(at - start) } else { Err(error) })
     }
@@ -173,9 +171,9 @@ struct Filler<'f, P: Platform> {
 
 impl<P: Platform> Filler<'_, P> {
     /// Some pages from `at` on, which is moved behind each that was put.
-    fn batch(&self, range: &Range<u64>, at: &mut u64) -> Result<(), UffdError> {
+    fn batch(&self, range: UserRange, at: &mut u64) -> Result<(), UffdError> {
         let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, self.context)) {
-            true if range.end <= vma.end() => Ok(()),
+            true if range.end() <= vma.end() => Ok(()),
             _ => Err(UffdError::NotRegistered),
         };
         let vma = self.space.lock_for_pager(*at, true, fits)?;
@@ -188,13 +186,13 @@ impl<P: Platform> Filler<'_, P> {
         if matches!(self.source, Source::Cached) && vma.is_anonymous() {
             return Err(UffdError::Invalid);
         }
-        let end = range.end.min(*at + BATCH * PAGE_SIZE);
+        let end = range.end().min(*at + BATCH * PAGE_SIZE);
         while *at < end {
             let page = *at;
             let table = self.space.vm.pte_table_alloc(VirtAddr::new(page))?;
             match self.source {
                 Source::Bytes(bytes) => {
-                    let offset = (page - range.start) as usize;
+                    let offset = (page - range.start()) as usize;
                     let bytes = &bytes[offset..offset + PAGE_SIZE as usize];
                     self.put_new(&vma, page, table, Some(bytes))?;
                     *at += PAGE_SIZE;

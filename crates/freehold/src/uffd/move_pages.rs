@@ -24,13 +24,12 @@ use crate::{
     },
 };
 use bitflags::bitflags;
-use core::ops::Range;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
 use freehold_sync::{
     Sleepers,
     atomic::{Ordering::SeqCst, fence},
 };
-use freehold_vmspace::{AnonPage, Moving, VmGather};
+use freehold_vmspace::{AnonPage, Moving, UserRange, VmGather};
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;
@@ -85,7 +84,7 @@ impl<P: Platform> Userfaultfd<P> {
             failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| mover.batch(&mut moved));
         }
         if moved > 0 && !mode.contains(MoveMode::DONTWAKE) {
-            self.context.wake(&(to..to + moved));
+            self.context.wake(UserRange::at(to, moved));
         }
         failed.map(|()| len).or_else(|error| if moved > 0 { Ok(moved) } else { Err(error) })
     }
@@ -95,8 +94,8 @@ impl<P: Platform> Userfaultfd<P> {
 struct Mover<'m, P: Platform> {
     context: &'m Counted<Context<P>>,
     space: &'m AddressSpace<P>,
-    source: Range<u64>,
-    target: Range<u64>,
+    source: UserRange,
+    target: UserRange,
     holes: bool,
 }
 
@@ -128,7 +127,7 @@ impl From<UffdError> for Obstacle {
 impl<'m, P: Platform> Mover<'m, P> {
     /// Some pages behind the first `moved` bytes, which grow.
     fn batch(&self, moved: &mut u64) -> Result<(), UffdError> {
-        let both = self.lock_both(self.source.start + *moved, self.target.start + *moved)?;
+        let both = self.lock_both(self.source.start() + *moved, self.target.start() + *moved)?;
         if self.context.is_changing() {
             return Err(UffdError::Changing);
         }
@@ -151,7 +150,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         loop {
             rounds.again::<P>()?;
             if let Ok(source) = space.lock_vma(from) {
-                let one = source.range().contains(&to);
+                let one = source.range().contains(to);
                 let target = if one { None } else { space.lock_vma(to).ok() };
                 if one || target.is_some() {
                     let both = Both { source, target };
@@ -183,8 +182,8 @@ impl<'m, P: Platform> Mover<'m, P> {
     fn fits(&self, source: &Vma<P>, target: &Vma<P>) -> Result<(), UffdError> {
         let (a, b) = (source.flags(), target.flags());
         let alike = VmFlags::ACCESS | VmFlags::LOCKED;
-        let fits = self.source.end <= source.end()
-            && self.target.end <= target.end()
+        let fits = self.source.end() <= source.end()
+            && self.target.end() <= target.end()
             && !(a | b).intersects(NEVER)
             && a & alike == b & alike
             && a.contains(VmFlags::WRITE)
@@ -197,11 +196,11 @@ impl<'m, P: Platform> Mover<'m, P> {
     /// What lies in one table at either end.
     fn part(&self, both: &Both<'_, P>, moved: &mut u64) -> Result<(), Obstacle> {
         let space = self.space;
-        let from = VirtAddr::new(self.source.start + *moved);
-        let to = VirtAddr::new(self.target.start + *moved);
+        let from = VirtAddr::new(self.source.start() + *moved);
+        let to = VirtAddr::new(self.target.start() + *moved);
         let target = space.vm.pte_table_alloc(to).map_err(UffdError::from)?;
         let span = |address: VirtAddr| VaRange::entry(address, Level::Pmd).end().get() - address.get();
-        let left = self.source.end - from.get();
+        let left = self.source.end() - from.get();
         let len = left.min(span(from)).min(span(to)).min(BATCH * PAGE_SIZE);
         let Some(source) = space.vm.pte_table(from) else {
             let (pte, level) = space.vm.peek(from);
@@ -240,7 +239,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         }
         let end = *moved + len;
         while *moved < end {
-            let address = VirtAddr::new(self.target.start + *moved);
+            let address = VirtAddr::new(self.target.start() + *moved);
             if !self.space.vm.peek(address).0.is_none() {
                 return Err(UffdError::Present);
             }
@@ -257,8 +256,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         moved: u64,
         gather: &mut VmGather<'_, P, 1>,
     ) -> Result<(), Obstacle> {
-        let from = VirtAddr::new(self.source.start + moved);
-        let to = VirtAddr::new(self.target.start + moved);
+        let from = VirtAddr::new(self.source.start() + moved);
+        let to = VirtAddr::new(self.target.start() + moved);
         if !tables.target().get(to).is_none() {
             return Err(UffdError::Present.into());
         }

@@ -15,7 +15,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 512;
@@ -55,8 +55,8 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdError::Invalid);
         }
         let space = self.space()?;
-        let (mut at, mut any, mut rounds) = (range.start, false, Rounds::new());
-        while at < range.end {
+        let (mut at, mut any, mut rounds) = (range.start(), false, Rounds::new());
+        while at < range.end() {
             rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
                 true if vma.flags().contains(VmFlags::UFFD_WP) => Ok(()),
@@ -73,18 +73,18 @@ impl<P: Platform> Userfaultfd<P> {
                 return Err(UffdError::Changing);
             }
             any = true;
-            let part = at..vma.end().min(range.end).min(at + BATCH * PAGE_SIZE);
-            at = part.end;
+            let part = UserRange::new(at, vma.end().min(range.end()).min(at + BATCH * PAGE_SIZE));
+            at = part.end();
             match protect {
-                true => space.protect_part(&vma, &part, context.wants(Features::WP_UNPOPULATED))?,
-                false => space.unprotect(&part),
+                true => space.protect_part(&vma, part, context.wants(Features::WP_UNPOPULATED))?,
+                false => space.unprotect(part),
             }
         }
         if !any {
             return Err(UffdError::NotRegistered);
         }
         if !protect && !mode.contains(ProtectMode::DONTWAKE) {
-            context.wake(&range);
+            context.wake(range);
         }
         Ok(())
     }
@@ -106,13 +106,13 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is
     /// marked: pages of files, and with `unpopulated` anonymous ones.
-    fn protect_part(&self, vma: &Vma<P>, part: &Range<u64>, unpopulated: bool) -> Result<(), UffdError> {
-        Ok(self.vm.write_protect(part.clone(), unpopulated || !vma.is_anonymous())?)
+    fn protect_part(&self, vma: &Vma<P>, part: UserRange, unpopulated: bool) -> Result<(), UffdError> {
+        Ok(self.vm.write_protect(part, unpopulated || !vma.is_anonymous())?)
     }
 
     /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be
     /// written.
-    pub(crate) fn unprotect(&self, part: &Range<u64>) {
-        self.vm.write_unprotect(part.clone());
+    pub(crate) fn unprotect(&self, part: UserRange) {
+        self.vm.write_unprotect(part);
     }
 }

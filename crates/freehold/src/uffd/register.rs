@@ -10,7 +10,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 bitflags! {
     /// Of what the pager wants to hear, with Linux's numbers; at least one.
@@ -85,7 +85,7 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let flags = mode.flags();
         let mut found = false;
-        for vma in guard.vmas(range.clone()) {
+        for vma in guard.vmas(range) {
             found = true;
             if !may_register(vma, flags) {
                 return Err(UffdRegisterError::Invalid);
@@ -100,7 +100,7 @@ impl<P: Platform> Userfaultfd<P> {
         if !found {
             return Err(UffdRegisterError::Invalid);
         }
-        guard.set_uffd(&range, flags, Some(&self.context))
+        guard.set_uffd(range, flags, Some(&self.context))
     }
 
     /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Whoever waits for one of
@@ -118,7 +118,7 @@ impl<P: Platform> Userfaultfd<P> {
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
         let guard = space.write_killable()?;
         let mut found = false;
-        for vma in guard.vmas(range.clone()) {
+        for vma in guard.vmas(range) {
             found = true;
             let other = vma.uffd().is_some_and(|other| !Counted::same(other, &self.context));
             if other || !may_register(vma, VmFlags::empty()) {
@@ -128,10 +128,10 @@ impl<P: Platform> Userfaultfd<P> {
         if !found {
             return Err(UffdRegisterError::Invalid);
         }
-        let done = guard.set_uffd(&range, VmFlags::empty(), None);
+        let done = guard.set_uffd(range, VmFlags::empty(), None);
         drop(guard);
         // Also after a failure: part of it may be free of the context. Who still has to wait queues again.
-        self.context.wake(&range);
+        self.context.wake(range);
         done
     }
 }
@@ -140,23 +140,23 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Registers everything in `range` with `context`, or with none; VMA by VMA, cut and merged as needed.
     fn set_uffd(
         &self,
-        range: &Range<u64>,
+        range: UserRange,
         flags: VmFlags,
         context: Option<&Counted<Context<P>>>,
     ) -> Result<(), UffdRegisterError> {
-        let mut at = range.start;
-        while let Some(vma) = self.next(at).filter(|vma| at < range.end && vma.start() < range.end) {
-            let part = vma.start().max(range.start)..vma.end().min(range.end);
-            at = part.end;
+        let mut at = range.start();
+        while let Some(vma) = self.next(at).filter(|vma| at < range.end() && vma.start() < range.end()) {
+            let part = vma.range().intersection(range);
+            at = part.end();
             let (old, new) = (vma.flags(), (vma.flags() - VmFlags::UFFD) | flags);
             // Registered for that and more, or not at all: there is nothing to do.
             let enough = !flags.is_empty() && old.contains(flags);
             if enough || (flags.is_empty() && !old.intersects(VmFlags::UFFD)) {
                 continue;
             }
-            let _ = self.modify_uffd(vma, part.clone(), new, context)?;
+            let _ = self.modify_uffd(vma, part, new, context)?;
             if (old - new).contains(VmFlags::UFFD_WP) {
-                self.space.unprotect(&part);
+                self.space.unprotect(part);
             }
         }
         Ok(())
@@ -168,14 +168,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut at = 0;
         while let Some(vma) = self.next(at) {
             let range = vma.range();
-            at = range.end;
+            at = range.end();
             if vma.uffd().is_none_or(|other| !Counted::same(other, context)) {
                 continue;
             }
             let (old, new) = (vma.flags(), vma.flags() - VmFlags::UFFD);
             let right = self.lock_vma(vma);
             if old.contains(VmFlags::UFFD_WP) {
-                self.space.unprotect(&range);
+                self.space.unprotect(range);
             }
             if self.modify_uffd(vma, range, new, None).is_err() {
                 right.set_flags(new);

@@ -14,9 +14,8 @@ use crate::{
     space::AddressSpace,
     vma::Vma,
 };
-use core::ops::Range;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
-use freehold_vmspace::{AnonPage, Memory, Moving, PageIndex, VmGather, VmSpace};
+use freehold_vmspace::{AnonPage, Memory, Moving, PageIndex, UserRange, VmGather, VmSpace};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -105,9 +104,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is
     /// waited for.
-    pub(crate) fn settle_text(&self, vma: &Vma<P>, part: Range<u64>) {
+    pub(crate) fn settle_text(&self, vma: &Vma<P>, part: UserRange) {
         let Some(file) = vma.object().file() else { return };
-        let (mut index, end) = (vma.pgoff_of(part.start), vma.pgoff_of(part.end - 1) + 1);
+        let (mut index, end) = (vma.pgoff_of(part.start()), vma.pgoff_of(part.end() - 1) + 1);
         loop {
             let next = {
                 let rcu = P::rcu_read();

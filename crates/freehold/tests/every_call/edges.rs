@@ -115,8 +115,9 @@ fn reports_of_parts_of_pages() {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         let mut pages = 0;
-        process
-            .pagemap(BASE + 1..BASE + PAGE + 1, |part| pages += (part.range.end - part.range.start) / PAGE);
+        process.pagemap(BASE + 1..BASE + PAGE + 1, |part| {
+            pages += (part.range.end() - part.range.start()) / PAGE
+        });
         assert_eq!(pages, 2);
         process.pagemap(BASE + 3 * PAGE + 5..u64::MAX, |part| {
             assert_eq!(part.range, BASE + 3 * PAGE..BASE + 4 * PAGE)

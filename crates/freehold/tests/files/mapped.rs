@@ -202,7 +202,7 @@ fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
             // Room for all: it is filled under the locks of page tables.
             let mut pages = Vec::with_capacity(600);
             process.pagemap(table + range.start * PAGE_SIZE..table + range.end * PAGE_SIZE, |present| {
-                pages.extend((present.range.start..present.range.end).step_by(PAGE_SIZE as usize));
+                pages.extend((present.range.start()..present.range.end()).step_by(PAGE_SIZE as usize));
             });
             pages.into_iter().map(|page| (page - table) / PAGE_SIZE).collect::<Vec<_>>()
         };

@@ -25,7 +25,7 @@ fn pages(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
     // Room for all: it is filled under the locks of page tables.
     let mut found: Vec<Range<u64>> = Vec::with_capacity(64);
     process.pagemap(at..at + count * PAGE, |present| {
-        let pages = (present.range.start - at) / PAGE..(present.range.end - at) / PAGE;
+        let pages = (present.range.start() - at) / PAGE..(present.range.end() - at) / PAGE;
         match found.last_mut().filter(|last| last.end == pages.start) {
             _ if present.kind != PageKind::Anon => {}
             Some(last) => last.end = pages.end,

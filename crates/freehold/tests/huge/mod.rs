@@ -88,7 +88,7 @@ fn present(process: &Process, at: u64, huge: u64) -> Vec<(u64, u64, PageKind, bo
     // Room for all: it is filled under the locks of page tables.
     let mut found = Vec::with_capacity(1024);
     process.pagemap(at..at + huge * HUGE, |Present { range, kind, huge }| {
-        found.push(((range.start - at) / PAGE, (range.end - range.start) / PAGE, kind, huge));
+        found.push(((range.start() - at) / PAGE, (range.end() - range.start()) / PAGE, kind, huge));
     });
     found
 }

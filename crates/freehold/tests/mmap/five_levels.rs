@@ -161,7 +161,7 @@ fn ranges_end_where_the_space_does() {
         process.write_memory(at + 5 * PAGE, &[9], AccessMode::Plain).unwrap();
         assert_eq!(process.load::<u8>(cpu, at + 5 * PAGE), Ok(9));
         let mut present = 0;
-        process.pagemap(at..END, |run| present += run.range.end - run.range.start);
+        process.pagemap(at..END, |run| present += run.range.end() - run.range.start());
         assert_eq!(present, 8 * PAGE);
         let uffd = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
         uffd.register(at + 6 * PAGE, 2 * PAGE, RegisterMode::MISSING).unwrap();

@@ -133,8 +133,8 @@ fn present_pages_by_kind() {
             // Room for all: it is filled under the locks of page tables.
             let mut seen = Vec::with_capacity(16);
             process.pagemap(BASE + from * PAGE..BASE + to * PAGE, |present| {
-                let first = (present.range.start - BASE) / PAGE;
-                let pages = (present.range.end - present.range.start) / PAGE;
+                let first = (present.range.start() - BASE) / PAGE;
+                let pages = (present.range.end() - present.range.start()) / PAGE;
                 seen.push((first, pages, present.kind));
             });
             seen

@@ -87,7 +87,7 @@ fn a_look_without_a_lock_sees_what_a_lock_shows() {
             let info = process.vma_info(addr);
             assert_eq!(info, locked);
             if let Some(info) = info.filter(|_| addr >= at(4)) {
-                assert_eq!(info.offset_of(addr), PAGE + addr - info.range.start);
+                assert_eq!(info.offset_of(addr), PAGE + addr - info.range.start());
             }
         }
     });

@@ -171,7 +171,10 @@ fn a_request_is_within_limits() {
             &self,
             request: &mut MapRequest<'_, Machine>,
         ) -> Result<Counted<Special<Machine>>, MmapError> {
-            assert_eq!((request.vma().range.clone(), request.vma().pgoff.get()), (BASE..BASE + 4 * PAGE, 3));
+            assert_eq!(
+                (request.vma().range.addresses(), request.vma().pgoff.get()),
+                (BASE..BASE + 4 * PAGE, 3)
+            );
             for (page, pages) in [(0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX >> 12)] {
                 assert_eq!(request.map_frames(page, foreign(self.0, pages)), Err(MmapError::Invalid));
             }

@@ -3,7 +3,7 @@
 
 use super::*;
 use freehold::{
-    PageIndex,
+    PageIndex, UserRange,
     access::AccessMode as As,
     error::{MmapError, MremapError, MunmapError},
     object::{Frames, HookFault, Special, VmOps, VmaInfo},
@@ -11,12 +11,9 @@ use freehold::{
     vma::flags::VmFlags,
 };
 use freehold_machine::Mmu;
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
 };
 use support::failure::{Failure, at_every_allocation};
 
@@ -41,8 +38,8 @@ impl VmOps<Machine> for Text {
         "[vdso]"
     }
 
-    fn mremap(&self, _: &Mmu<X86_4>, _: &VmaInfo, to: Range<u64>) -> Result<(), MremapError> {
-        self.at.store(to.start, SeqCst);
+    fn mremap(&self, _: &Mmu<X86_4>, _: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
+        self.at.store(to.start(), SeqCst);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use freehold::{
-    PageIndex,
+    PageIndex, UserRange,
     error::{MmapError, MremapError},
     object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
     platform::{FramePurpose, FrameRequest},
@@ -216,16 +216,16 @@ impl VmOps<Machine> for Mapped {
     }
 
     fn may_split(&self, vma: &VmaInfo, at: u64) -> bool {
-        assert!(vma.range.start < at && at < vma.range.end);
+        assert!(vma.range.start() < at && at < vma.range.end());
         self.board.manner().splits
     }
 
-    fn mremap(&self, _: &Mmu<X86_4>, vma: &VmaInfo, to: Range<u64>) -> Result<(), MremapError> {
-        assert!(vma.range.end - vma.range.start <= to.end - to.start);
+    fn mremap(&self, _: &Mmu<X86_4>, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
+        assert!(vma.range.len() <= to.len());
         if self.board.manner().stays {
             return Err(MremapError::NotMapped);
         }
-        self.board.counts.moved_to.store(to.start, SeqCst);
+        self.board.counts.moved_to.store(to.start(), SeqCst);
         Ok(())
     }
 

@@ -133,7 +133,7 @@ fn unmaps_are_told_afterwards() {
             // Gone already, and others may map there.
             until(|| process.find_vma(page(4)).is_none());
             [0; 3].map(|_| match uffd.read() {
-                Ok(Message::Unmap(range)) => ((range.start - BASE) / PAGE, (range.end - BASE) / PAGE),
+                Ok(Message::Unmap(range)) => ((range.start() - BASE) / PAGE, (range.end() - BASE) / PAGE),
                 other => panic!("{other:?}"),
             })
         });

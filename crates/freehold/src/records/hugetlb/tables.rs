@@ -35,7 +35,6 @@ use crate::{
     records::reverse::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::Level;
 use freehold_sync::{
     Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
@@ -45,7 +44,7 @@ use freehold_sync::{
     },
     stats::LockStats,
 };
-use freehold_vmspace::{PageRange, VmGather, VmSpace};
+use freehold_vmspace::{PageRange, UserRange, VmGather, VmSpace};
 
 /// What one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
@@ -155,13 +154,13 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Whether a table over `range`, or a part of it, may be shared.
-    pub(crate) fn shares(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn shares(&self, range: UserRange) -> bool {
         let first = self.start().next_multiple_of(SPAN);
         let whole = first..self.end() - self.end() % SPAN;
         self.flags().contains(VmFlags::MAYSHARE)
             && self.hugetlb().is_some()
             && self.huge_page_size() == Some(HugePageSize::Mib2)
-            && whole.start.max(range.start) < whole.end.min(range.end)
+            && whole.start.max(range.start()) < whole.end.min(range.end())
     }
 
     /// Whether two VMAs may use one table, as far as what they allow goes: locked memory is always there.
@@ -174,7 +173,7 @@ impl<P: Platform> Vma<P> {
 /// `gather` has flushed, which has to be before `_edit` ends.
 pub(crate) fn leave_tables<P: Platform, const N: usize>(
     vm: &VmSpace<P>,
-    range: &Range<u64>,
+    range: UserRange,
     _edit: &RmapWriteGuard<'_, P, IMmap>,
     gather: &mut VmGather<'_, P, N>,
 ) {
@@ -182,7 +181,7 @@ pub(crate) fn leave_tables<P: Platform, const N: usize>(
 }
 
 /// Leaves the shared tables over `range` and flushes.
-pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: &Range<u64>, edit: &RmapWriteGuard<'_, P, IMmap>) {
+pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: UserRange, edit: &RmapWriteGuard<'_, P, IMmap>) {
     let mut gather: VmGather<'_, _, 1> = vm.gather();
     leave_tables(vm, range, edit, &mut gather);
     gather.finish();
@@ -195,7 +194,7 @@ impl<P: Platform> Vma<P> {
     /// # Locks
     ///
     /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
-    pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: &Range<u64>) -> UnsharedTables<'_, P> {
+    pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: UserRange) -> UnsharedTables<'_, P> {
         let own = self.hugetlb().map(|own| (&**own, own.lock.write()));
         if let Some((own, _)) = &own
             && let Some(file) = self.object().file()
@@ -223,7 +222,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The i_mmap lock for writing, again and again; under it the lock of each VMA that leaves a table.
-    pub(super) fn each_alone(&self, pages: PageRange, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, Range<u64>)) {
+    pub(super) fn each_alone(&self, pages: PageRange, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, UserRange)) {
         let Some(huge) = &self.huge else { return };
         let unit = huge.size.level().frames();
         let mut at = pages.start;
@@ -241,14 +240,14 @@ impl<P: Platform> Mapping<P> {
             let end = edit.part_end(PageRange::new(at, pages.end), unit);
             let busy = edit.mappers(PageRange::new(at, end)).find_map(|mapper| {
                 let (vm, vma, range) = (mapper.vm, mapper.vma, mapper.range);
-                if vma.shares(&range) && vm.has_shared_tables(&range) {
+                if vma.shares(range) && vm.has_shared_tables(range) {
                     let own = vma.hugetlb()?;
                     let held = awaited.as_ref().is_some_and(|awaited| Counted::same(awaited, own));
                     let tried = if held { None } else { own.lock.try_write() };
                     if !held && tried.is_none() {
                         return Some(own.clone());
                     }
-                    unshare(vm, &range, &edit);
+                    unshare(vm, range, &edit);
                 }
                 f(vm, vma, range);
                 None

@@ -2,9 +2,9 @@
 
 use super::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, object::Mapping, platform::Platform, vma::Vma};
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor};
-use freehold_vmspace::{Memory, Moving, PageRange, VmGather, VmSpace, Zap};
+use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
 
 struct Zapper<'z, 'g, P: Platform> {
     zap: Zap,
@@ -18,13 +18,13 @@ struct Zapper<'z, 'g, P: Platform> {
 /// when a page of theirs becomes free, and in which VMA.
 pub(crate) fn zap_own<P: Platform>(
     vm: &VmSpace<P>,
-    range: Range<u64>,
+    range: UserRange,
     zap: Zap,
     renew: Option<(&Reserves, &Vma<P>, HugePageSize)>,
     gather: &mut VmGather<'_, P>,
 ) {
     let mut zapper = Zapper { zap, memory: vm.memory(), gather, renew };
-    let walked = vm.walk(VaRange::of(range.start, range.end), &mut zapper);
+    let walked = vm.walk(VaRange::of(range.start(), range.end()), &mut zapper);
     debug_assert!(walked.is_ok(), "a zap ran out of memory");
 }
 

@@ -206,6 +206,6 @@ impl<P: Platform> Mapping<P> {
 /// Takes the right to write, and the dirty bit, from every entry by which stores reach the file.
 fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
     if mapper.vma.flags().contains(VmFlags::SHARED) {
-        mapper.vm.clean(mapper.range.clone());
+        mapper.vm.clean(mapper.range);
     }
 }

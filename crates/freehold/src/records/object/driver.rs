@@ -8,7 +8,7 @@
 use super::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};
 use allocator_api2::vec::Vec;
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 /// What stands behind a [file](File::with_driver) instead of pages.
 pub trait Driver<P: Platform>: Send + Sync + 'static {
@@ -28,7 +28,7 @@ pub trait Driver<P: Platform>: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// Addresses.
-    pub range: Range<u64>,
+    pub range: UserRange,
     /// The first page's frame.
     pub first: Pfn,
 }
@@ -96,9 +96,9 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         let (first, pages) = (frames.first(), frames.count());
         let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages());
         let end = end.ok_or(MmapError::Invalid)?;
-        let address = |page: u64| self.info.range.start + (page << PAGE_SHIFT);
-        let range = address(page)..address(end);
-        if self.runs.last().is_some_and(|last| range.start < last.range.end) {
+        let address = |page: u64| self.info.range.start() + (page << PAGE_SHIFT);
+        let range = UserRange::new(address(page), address(end));
+        if self.runs.last().is_some_and(|last| range.start() < last.range.end()) {
             return Err(MmapError::Invalid);
         }
         self.runs.try_reserve(1).map_err(|_| MmapError::OutOfMemory)?;
@@ -110,9 +110,9 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     /// The flags and the frames that the driver wants, if they go together.
     pub(crate) fn answered(self) -> Result<(VmFlags, Vec<Run>), MmapError> {
         let MapRequest { info, runs, .. } = self;
-        let mapped: u64 = runs.iter().map(|run| run.range.end - run.range.start).sum();
+        let mapped: u64 = runs.iter().map(|run| run.range.end() - run.range.start()).sum();
         // As on Linux: what private stores copy is there from the start, or comes by faults.
-        if info.flags.is_cow() && !runs.is_empty() && mapped != info.range.end - info.range.start {
+        if info.flags.is_cow() && !runs.is_empty() && mapped != info.range.end() - info.range.start() {
             return Err(MmapError::Invalid);
         }
         Ok((info.flags, runs))

@@ -27,9 +27,8 @@ use crate::{
     vma::{VmaInfo, flags::VmFlags},
 };
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
-use core::ops::Range;
 use freehold_pagetable::PteFlags;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// What a hook says of a page that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +94,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     /// # Errors
     ///
     /// What the call shall say; nothing moves.
-    fn mremap(&self, mmu: &P::Mmu, vma: &VmaInfo, to: Range<u64>) -> Result<(), MremapError> {
+    fn mremap(&self, mmu: &P::Mmu, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
         let _ = (mmu, vma, to);
         Ok(())
     }

@@ -204,7 +204,7 @@ impl<P: Platform> Mapping<P> {
             let zap = zap(mapper.vma);
             // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then
             // knows that an entry it finds empty is in no TLB either (hazard C-58).
-            mapper.vm.discard(mapper.range.clone(), zap);
+            mapper.vm.discard(mapper.range, zap);
         });
     }
 }

@@ -6,8 +6,7 @@ use super::{
     tree::{AnonPages, IMmap, RmapWriteGuard},
 };
 use crate::{object::Object, platform::Platform, vma::Vma};
-use core::ops::Range;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that
 /// nobody waits long.
@@ -116,7 +115,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Changes the bounds of a VMA, which stays linked where it was.
-    pub fn rekey(&mut self, vma: &Vma<P>, range: Range<u64>, pgoff: PageIndex) {
+    pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         let in_file = self.file.as_ref().is_some_and(|file| file.holds(vma));
         let in_pages = vma.tree().is_some() && self.pages.as_ref().is_some_and(|pages| pages.holds(vma));
         self.remove(vma);

@@ -10,10 +10,10 @@
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 use crate::{counted::Counted, platform::Platform, vma::Vma};
-use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
+use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
-use freehold_vmspace::{PageIndex, PageRange, VmSpace};
+use freehold_vmspace::{PageIndex, PageRange, UserRange, VmSpace};
 
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
 pub(crate) trait Which: 'static {
@@ -117,7 +117,7 @@ pub(crate) struct Mapper<'t, P: Platform> {
     pub vm: &'t VmSpace<P>,
     pub vma: &'t Vma<P>,
     /// Addresses; not empty.
-    pub range: Range<u64>,
+    pub range: UserRange,
 }
 
 impl<P: Platform, W: Which> VmaTree<P, W> {
@@ -249,11 +249,11 @@ fn part_end<P: Platform, W: Which>(
 }
 
 /// Where `vma` maps `pages`, of which it maps some.
-fn addresses<P: Platform>(vma: &Vma<P>, pages: PageRange) -> Range<u64> {
+fn addresses<P: Platform>(vma: &Vma<P>, pages: PageRange) -> UserRange {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
     let end = pages.end.min(vma.pgoff() + vma.pages()) - vma.pgoff();
     debug_assert!(first < end, "a VMA was found that maps none of the pages");
-    vma.start() + (first << crate::PAGE_SHIFT)..vma.start() + (end << crate::PAGE_SHIFT)
+    UserRange::new(vma.start() + (first << crate::PAGE_SHIFT), vma.start() + (end << crate::PAGE_SHIFT))
 }
 
 impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {

@@ -6,7 +6,7 @@ use crate::{
     vma::Vma,
 };
 use allocator_api2::boxed::Box;
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 /// A message to come. Until it was read, or is not to be, its context's pager fills nothing.
 #[must_use = "the pager is not told"]
@@ -38,8 +38,8 @@ impl<P: Platform> Notice<P> {
     }
 
     /// Pages of `part` are about to go.
-    pub fn remove(vma: &Vma<P>, part: &Range<u64>) -> Option<Self> {
-        Self::about(vma, Features::EVENT_REMOVE, || Message::Remove(part.clone()))
+    pub fn remove(vma: &Vma<P>, part: UserRange) -> Option<Self> {
+        Self::about(vma, Features::EVENT_REMOVE, || Message::Remove(part))
     }
 
     /// What is mapped at `from` is moved to `to`.
@@ -102,8 +102,8 @@ impl<P: Platform> Notices<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn note_unmap(&mut self, vma: &Vma<P>, range: &Range<u64>) -> Result<(), NoMemory> {
-        let part = || vma.start().max(range.start)..vma.end().min(range.end);
+    pub fn note_unmap(&mut self, vma: &Vma<P>, range: UserRange) -> Result<(), NoMemory> {
+        let part = || vma.range().intersection(range);
         match Notice::about(vma, Features::EVENT_UNMAP, || Message::Unmap(part())) {
             Some(notice) => self.push(notice),
             None => Ok(()),

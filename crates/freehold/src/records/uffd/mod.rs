@@ -12,11 +12,11 @@ use crate::{
     space::AddressSpace,
 };
 use bitflags::bitflags;
-use core::ops::Range;
 use freehold_sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Release},
 };
+use freehold_vmspace::UserRange;
 use queue::Queue;
 
 bitflags! {
@@ -101,9 +101,9 @@ pub enum Message<P: Platform> {
         len: u64,
     },
     /// UFFD_EVENT_REMOVE: these pages are about to go; the memory stays registered.
-    Remove(Range<u64>),
+    Remove(UserRange),
     /// UFFD_EVENT_UNMAP: these addresses were unmapped.
-    Unmap(Range<u64>),
+    Unmap(UserRange),
 }
 
 /// What VMAs and the handle share; see the module.
@@ -151,7 +151,7 @@ impl<P: Platform> Context<P> {
     }
 
     /// Everybody who waits for a page in `range` looks again.
-    pub(crate) fn wake(&self, range: &Range<u64>) {
+    pub(crate) fn wake(&self, range: UserRange) {
         self.queue.wake(range);
     }
 }
@@ -168,10 +168,10 @@ impl<P: Platform> core::fmt::Debug for Userfaultfd<P> {
 }
 
 /// Whole pages of user space; at least one.
-pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<Range<u64>> {
+pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<UserRange> {
     let aligned = start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0;
     let end = start.checked_add(len).filter(|end| aligned && *end <= AddressSpace::<P>::TASK_SIZE)?;
-    Some(start..end)
+    Some(UserRange::new(start, end))
 }
 
 impl<P: Platform> Userfaultfd<P> {
@@ -214,7 +214,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// [`UffdError::Invalid`]: not whole pages of user space.
     pub fn wake(&self, start: u64, len: u64) -> Result<(), UffdError> {
         let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
-        self.context.wake(&range);
+        self.context.wake(range);
         Ok(())
     }
 

@@ -29,7 +29,6 @@ use super::{FaultReason, Message, event::Change};
 use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
 use core::{
     cell::{Cell, UnsafeCell},
-    ops::Range,
     ptr::null,
 };
 use freehold_sync::{
@@ -39,6 +38,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
+use freehold_vmspace::UserRange;
 
 const ASLEEP: u32 = 0;
 const WOKEN: u32 = 1;
@@ -186,14 +186,14 @@ impl<P: Platform> Lists<P> {
     }
 
     /// Releases all in a list whose fault lies in `range`.
-    fn release_in(&mut self, place: WaiterState, range: &Range<u64>, woken: &mut Woken) {
+    fn release_in(&mut self, place: WaiterState, range: UserRange, woken: &mut Woken) {
         let mut at = self.list(place).map_or(null(), |list| list.first);
         // SAFETY: null or a member, whose task waits for the lock before it ends.
         while let Some(waiter) = unsafe { at.as_ref() } {
             at = waiter.next.get();
             // SAFETY: a member's `what` is the lock's.
             let meant = match unsafe { &*waiter.what.get() } {
-                What::Fault { addr, .. } => range.contains(&(addr & !(PAGE_SIZE - 1))),
+                What::Fault { addr, .. } => range.contains(addr & !(PAGE_SIZE - 1)),
                 What::Event(_) => true,
             };
             if meant {
@@ -340,7 +340,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Wakes those that wait for a page in `range`, read or not.
-    pub fn wake(&self, range: &Range<u64>) {
+    pub fn wake(&self, range: UserRange) {
         self.waking(|lists, woken| {
             lists.release_in(WaiterState::Pending, range, woken);
             lists.release_in(WaiterState::Delivered, range, woken);
@@ -360,7 +360,7 @@ impl<P: Platform> Queue<P> {
     pub fn wake_everybody(&self) {
         self.waking(|lists, woken| {
             for place in [WaiterState::Pending, WaiterState::Delivered, WaiterState::Events] {
-                lists.release_in(place, &(0..u64::MAX), woken);
+                lists.release_in(place, UserRange::ALL, woken);
             }
         });
         self.ring();

@@ -2,14 +2,13 @@
 
 use super::{Vma, flags::VmFlags};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
-use core::ops::Range;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// A copy of what describes a VMA, as it was at one moment: for hooks, and for who looked without a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmaInfo {
     /// Its addresses.
-    pub range: Range<u64>,
+    pub range: UserRange,
     /// Page offset of its start in what it maps.
     pub pgoff: PageIndex,
     /// Rights and properties.
@@ -23,12 +22,12 @@ impl VmaInfo {
 
     /// Pages.
     pub fn pages(&self) -> u64 {
-        (self.range.end - self.range.start) >> PAGE_SHIFT
+        (self.range.end() - self.range.start()) >> PAGE_SHIFT
     }
 
     /// Where in what it maps an address of its range is, in bytes.
     pub fn offset_of(&self, addr: u64) -> u64 {
-        let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start) >> PAGE_SHIFT);
+        let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start()) >> PAGE_SHIFT);
         page.byte() + addr % PAGE_SIZE
     }
 }

@@ -50,7 +50,6 @@ use crate::{
 use anon_vma::AnonVmaWords;
 use core::{
     cell::UnsafeCell,
-    ops::Range,
     ptr::{NonNull, null_mut},
 };
 use flags::VmFlags;
@@ -62,7 +61,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{AnonPage, PageIndex, VmSpace, Zap};
+use freehold_vmspace::{AnonPage, PageIndex, UserRange, VmSpace, Zap};
 
 /// One mapped area of an address space.
 ///
@@ -134,8 +133,8 @@ impl<P: Platform> Vma<P> {
     }
 
     /// `start..end`.
-    pub fn range(&self) -> Range<u64> {
-        self.start()..self.end()
+    pub fn range(&self) -> UserRange {
+        UserRange::new(self.start(), self.end())
     }
 
     /// Length in bytes.
@@ -327,9 +326,9 @@ impl<P: Platform> Vma<P> {
 
     // The setters are for the write token (`VmaWrite`) and for who owns the VMA while it is detached.
 
-    pub(crate) fn set_bounds(&self, range: Range<u64>, pgoff: PageIndex) {
-        self.start.store(range.start, Relaxed);
-        self.end.store(range.end, Relaxed);
+    pub(crate) fn set_bounds(&self, range: UserRange, pgoff: PageIndex) {
+        self.start.store(range.start(), Relaxed);
+        self.end.store(range.end(), Relaxed);
         self.pgoff.store(pgoff.get(), Relaxed);
     }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use core::{
     cell::UnsafeCell,
-    ops::{Deref, Range},
+    ops::Deref,
     ptr::{NonNull, null_mut},
 };
 use freehold_range::IntervalLink;
@@ -25,7 +25,7 @@ use freehold_sync::{
     VmaCount, VmaSeq,
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// The VMAs of one engine.
 pub(crate) type VmaSlab<P> = Slab<Vma<P>, P>;
@@ -43,7 +43,7 @@ pub(crate) struct OwnedVma<'e, P: Platform> {
 
 /// How a VMA begins.
 pub(crate) struct VmaInit<'a, P: Platform> {
-    pub range: Range<u64>,
+    pub range: UserRange,
     pub pgoff: PageIndex,
     pub flags: VmFlags,
     pub anon: AnonVma<'a, P>,
@@ -114,7 +114,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
             // Whoever goes on using it finds an empty VMA instead of what it was.
-            self.vma.set_bounds(0..0, PageIndex::ZERO);
+            self.vma.set_bounds(UserRange::EMPTY, PageIndex::ZERO);
         }
         // SAFETY: by the type's invariant ours alone, and found in no tree. `own` says that nobody goes on
         // using it.

@@ -7,7 +7,7 @@ use crate::{
     platform::Platform,
     rmap::MigrateError,
 };
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 impl From<AccessError> for MadviseError {
     fn from(error: AccessError) -> Self {
@@ -24,12 +24,12 @@ impl From<AccessError> for MadviseError {
 impl<P: Platform> AddressSpace<P> {
     /// Each page of `range` in turn, brought in if need be: the first that cannot be read, a hole too, or
     /// cannot be taken ends it.
-    pub(super) fn break_pages(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
+    pub(super) fn break_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if !self.may_break_memory() {
             return Err(MadviseError::NotPermitted);
         }
-        let mut at = range.start;
-        while at < range.end {
+        let mut at = range.start();
+        while at < range.end() {
             // What is not counted is not a program's: zeroes that all share, frames of others.
             let pfn = self.hold_page(at)?.ok_or(MadviseError::Busy)?;
             let Some(page) = self.engine.page_of_kept(pfn) else { return Err(MadviseError::Busy) };

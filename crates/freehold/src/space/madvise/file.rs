@@ -5,7 +5,6 @@ use super::{
     Advice, check_seal, whole,
 };
 use crate::{
-    PAGE_SHIFT,
     counted::Counted,
     error::MadviseError,
     object::{File, FillError},
@@ -13,31 +12,30 @@ use crate::{
     records::uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// The file is at work without any lock of the address space, so each part is looked up anew at the
     /// address where the last one ended, and nothing found before is used again (hazard C-69).
-    pub(super) fn advise_file(&self, mut range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
+    pub(super) fn advise_file(&self, mut range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let mut no_holes = true;
-        while range.start < range.end {
+        while range.start() < range.end() {
             let guard = self.read_killable()?;
-            let Some((vma, part)) = guard.first_part(&range) else {
+            let Some((vma, part)) = guard.first_part(range) else {
                 no_holes = false;
                 break;
             };
-            no_holes &= part.start == range.start;
-            range.start = part.end;
+            no_holes &= part.start() == range.start();
+            range = range.with_start(part.end());
             check_seal(vma, advice)?;
             let target = match advice {
                 Advice::Remove => Some(removable(vma)?.clone()),
                 _ => vma.object().file().cloned(),
             };
             let Some(file) = target else { continue };
-            let notice = if advice == Advice::Remove { Notice::remove(vma, &part) } else { None };
-            let first = vma.pgoff_of(part.start);
-            let pages = PageRange::at(first, (part.end - part.start) >> PAGE_SHIFT);
+            let notice = if advice == Advice::Remove { Notice::remove(vma, part) } else { None };
+            let first = vma.pgoff_of(part.start());
+            let pages = PageRange::at(first, part.pages());
             drop(guard);
             notice.into_iter().for_each(Notice::send);
             match advice {

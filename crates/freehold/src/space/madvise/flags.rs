@@ -15,11 +15,11 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    pub(super) fn advise_flags(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
-        let guard = self.write_range(range.clone())?;
+    pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
+        let guard = self.write_range(range)?;
         whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;

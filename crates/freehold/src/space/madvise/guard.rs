@@ -6,8 +6,8 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
 use freehold_pagetable::OutOfTables;
+use freehold_vmspace::UserRange;
 
 impl From<OutOfTables> for MadviseError {
     fn from(_: OutOfTables) -> Self {
@@ -28,7 +28,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The caller holds the lock of `vma`, or the mmap lock.
-    pub(super) fn install_guards(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
+    pub(super) fn install_guards(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         vma.note_guards();
         Ok(self.vm.install_guards(part, vma.flags().contains(VmFlags::MAYSHARE))?)
     }
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// As for [`install_guards`](Self::install_guards).
-    pub(super) fn remove_guards(&self, part: Range<u64>) {
+    pub(super) fn remove_guards(&self, part: UserRange) {
         self.vm.remove_guards(part);
     }
 }

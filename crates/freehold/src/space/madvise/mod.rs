@@ -31,7 +31,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
+use freehold_vmspace::UserRange;
 
 macro_rules! advice {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
@@ -185,10 +185,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-fn decode(addr: u64, len: u64) -> Result<Range<u64>, MadviseError> {
+fn decode(addr: u64, len: u64) -> Result<UserRange, MadviseError> {
     let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
     let end = end.filter(|_| addr.is_multiple_of(PAGE_SIZE)).ok_or(MadviseError::Invalid)?;
-    Ok(addr..end)
+    Ok(UserRange::new(addr, end))
 }
 
 /// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a

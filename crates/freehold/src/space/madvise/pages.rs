@@ -15,16 +15,15 @@ use crate::{
     space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
-use core::ops::Range;
-use freehold_vmspace::HugePageSize;
+use freehold_vmspace::{HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages
     /// changes. Otherwise under the mmap lock. Each lock is let go of before another is taken, and what
     /// was found under one is forgotten.
-    pub(super) fn advise_pages(&self, range: Range<u64>, advice: Advice) -> Result<(), MadviseError> {
-        if let Ok(vma) = self.lock_vma(range.start)
-            && range.end <= vma.end()
+    pub(super) fn advise_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
+        if let Ok(vma) = self.lock_vma(range.start())
+            && range.end() <= vma.end()
             && !(advice == Advice::GuardInstall && lacks_anon_vma(&vma))
             && !vma.flags().intersects(VmFlags::UFFD)
         {
@@ -33,26 +32,26 @@ impl<P: Platform> AddressSpace<P> {
         let (mut rest, mut no_holes) = (range, true);
         while !rest.is_empty() {
             let guard = self.read_killable()?;
-            let advise = |vma: &Vma<P>, part: Range<u64>| {
+            let advise = |vma: &Vma<P>, part: UserRange| {
                 if discards(advice) && vma.uffd().is_some() {
                     may_advise(vma, advice)?;
-                    if let Some(notice) = Notice::remove(vma, &part) {
+                    if let Some(notice) = Notice::remove(vma, part) {
                         return Err(Stop::Tell(notice, part));
                     }
                 }
                 Ok(self.advise_part(vma, part, advice, Held::Mmap(&guard))?)
             };
-            match guard.for_each_vma_range(rest.clone(), Holes::Skip, advise) {
+            match guard.for_each_vma_range(rest, Holes::Skip, advise) {
                 Ok(whole) => {
                     no_holes &= whole;
                     break;
                 }
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Tell(notice, part)) => {
-                    no_holes &= !guard.has_hole(rest.start..part.start);
+                    no_holes &= !guard.has_hole(UserRange::new(rest.start(), part.start()));
                     drop(guard);
                     notice.send();
-                    rest.start = self.discard_told(part, advice)?;
+                    rest = rest.with_start(self.discard_told(part, advice)?);
                 }
             }
         }
@@ -61,19 +60,19 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something
     /// else by now (hazard C-69). Returns where it ends.
-    fn discard_told(&self, part: Range<u64>, advice: Advice) -> Result<u64, MadviseError> {
+    fn discard_told(&self, part: UserRange, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
-        let vma = guard.find(part.start).ok_or(MadviseError::NotMapped)?;
-        let part = part.start..part.end.min(vma.end());
-        self.advise_part(vma, part.clone(), advice, Held::Mmap(&guard))?;
-        Ok(part.end)
+        let vma = guard.find(part.start()).ok_or(MadviseError::NotMapped)?;
+        let part = part.with_end(part.end().min(vma.end()));
+        self.advise_part(vma, part, advice, Held::Mmap(&guard))?;
+        Ok(part.end())
     }
 
     /// The caller holds the lock of `vma`, or the mmap lock.
     fn advise_part(
         &self,
         vma: &Vma<P>,
-        part: Range<u64>,
+        part: UserRange,
         advice: Advice,
         held: Held<'_, '_, P>,
     ) -> Result<(), MadviseError> {
@@ -98,15 +97,15 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
-    fn discard_part(&self, vma: &Vma<P>, part: Range<u64>) -> Result<(), MadviseError> {
+    fn discard_part(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
             self.vm.discard(part, vma.zap().keep_guards().keep_wp(vma.keeps_wp()));
             return Ok(());
         };
-        if !part.start.is_multiple_of(bytes) {
+        if !part.start().is_multiple_of(bytes) {
             return Err(MadviseError::Invalid);
         }
-        let part = part.start..part.end - part.end % bytes;
+        let part = part.with_end(part.end() - part.end() % bytes);
         if !part.is_empty() {
             self.discard_huge_pages(vma, part);
         }
@@ -118,7 +117,7 @@ impl<P: Platform> AddressSpace<P> {
 enum Stop<P: Platform> {
     Error(MadviseError),
     /// A userfaultfd is to be told first that pages of this part go.
-    Tell(Notice<P>, Range<u64>),
+    Tell(Notice<P>, UserRange),
 }
 
 impl<P: Platform> From<MadviseError> for Stop<P> {

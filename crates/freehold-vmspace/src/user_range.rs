@@ -1,0 +1,156 @@
+//! Whole pages of a space that follow each other.
+
+use core::{fmt, ops::Range};
+use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, VaRange, VirtAddr};
+
+/// Whole pages of a space, from one address to before another.
+///
+/// What programs pass are bare words; a call that has checked them goes on with this.
+///
+/// # Invariants
+///
+/// Both ends are multiples of the page size, and the range does not end before it starts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UserRange {
+    start: u64,
+    end: u64,
+}
+
+impl UserRange {
+    /// Every page there can be.
+    pub const ALL: UserRange = UserRange { start: 0, end: !(PAGE_SIZE - 1) };
+    /// No page.
+    pub const EMPTY: UserRange = UserRange { start: 0, end: 0 };
+
+    /// From `start` to before `end`.
+    ///
+    /// # Panics
+    ///
+    /// With debug assertions, when that is against the invariants.
+    #[inline(always)]
+    pub const fn new(start: u64, end: u64) -> Self {
+        debug_assert!(start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE) && start <= end);
+        UserRange { start, end }
+    }
+
+    /// From `start` to before `end`, if that is a range of whole pages.
+    pub const fn try_new(start: u64, end: u64) -> Option<Self> {
+        let whole = start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE);
+        if whole && start <= end { Some(UserRange { start, end }) } else { None }
+    }
+
+    /// So many bytes from `start` on, as [`new`](Self::new).
+    #[inline(always)]
+    pub const fn at(start: u64, len: u64) -> Self {
+        Self::new(start, start + len)
+    }
+
+    /// The page at `start` alone.
+    #[inline(always)]
+    pub const fn page(start: u64) -> Self {
+        Self::at(start, PAGE_SIZE)
+    }
+
+    /// The first address.
+    #[inline(always)]
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// The address after the last.
+    #[inline(always)]
+    pub const fn end(self) -> u64 {
+        self.end
+    }
+
+    /// Bytes.
+    #[inline(always)]
+    pub const fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Pages.
+    #[inline(always)]
+    pub const fn pages(self) -> u64 {
+        self.len() >> PAGE_SHIFT
+    }
+
+    /// Whether there is none.
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether `addr` is inside.
+    #[inline(always)]
+    pub const fn contains(self, addr: u64) -> bool {
+        self.start <= addr && addr < self.end
+    }
+
+    /// Whether all of `other` is inside.
+    #[inline(always)]
+    pub const fn covers(self, other: UserRange) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// What is in both; empty if that is nothing.
+    #[inline(always)]
+    pub fn intersection(self, other: UserRange) -> UserRange {
+        let start = self.start.max(other.start);
+        UserRange { start, end: self.end.min(other.end).max(start) }
+    }
+
+    /// The range with another start.
+    #[inline(always)]
+    pub const fn with_start(self, start: u64) -> Self {
+        Self::new(start, self.end)
+    }
+
+    /// What is left of it from `at` on, which may lie behind its end: nothing.
+    #[inline(always)]
+    pub fn rest(self, at: u64) -> Self {
+        Self::new(at.min(self.end), self.end)
+    }
+
+    /// The range with another end.
+    #[inline(always)]
+    pub const fn with_end(self, end: u64) -> Self {
+        Self::new(self.start, end)
+    }
+
+    /// The same length from `start` on.
+    #[inline(always)]
+    pub const fn moved_to(self, start: u64) -> Self {
+        Self::at(start, self.len())
+    }
+
+    /// The addresses of its pages, ascending.
+    #[inline(always)]
+    pub fn iter(self) -> impl Iterator<Item = u64> + Clone {
+        (self.start..self.end).step_by(PAGE_SIZE as usize)
+    }
+
+    /// As walks of page tables take it.
+    #[inline(always)]
+    pub const fn va(self) -> VaRange {
+        VaRange::new(VirtAddr::new(self.start), VirtAddr::new(self.end))
+    }
+
+    /// Its addresses, as a range of numbers.
+    #[inline(always)]
+    pub const fn addresses(self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+impl fmt::Debug for UserRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+impl PartialEq<Range<u64>> for UserRange {
+    fn eq(&self, other: &Range<u64>) -> bool {
+        self.addresses() == *other
+    }
+}
