@@ -252,7 +252,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
-        let end = request.addr.saturating_add(request.old_len);
+        let end = request.addr.saturating_add(request.old_len) & !(PAGE_SIZE - 1);
         // A userfaultfd would hear of one move at most.
         let mut vmas = self.vmas(UserRange::new(request.addr, end));
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();

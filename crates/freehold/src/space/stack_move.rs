@@ -33,7 +33,8 @@ impl<P: Platform> AddressSpace<P> {
         let (Some(target), true) = (target, shift.is_multiple_of(PAGE_SIZE)) else {
             return Err(StackMoveError::Invalid);
         };
-        let guard = self.write_range(UserRange::new(target, start))?;
+        let between = UserRange::try_new(target, start).ok_or(StackMoveError::Invalid)?;
+        let guard = self.write_range(between)?;
         guard.move_stack(start, target)
     }
 }
