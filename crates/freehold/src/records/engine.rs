@@ -49,7 +49,7 @@ pub struct Blocks {
     /// The sizes that come wherever they fit, in bytes, added up. What is none of [`SIZES`](Self::SIZES)
     /// counts for nothing.
     pub always: u64,
-    /// Likewise those that come where MADV_HUGEPAGE asked for them.
+    /// The sizes that come where MADV_HUGEPAGE asked for them, added up as well.
     pub advised: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct Config {
     pub blocks: Blocks,
     /// The blocks that shared memory gets at first; see [`Engine::set_shared_blocks`].
     pub shared_blocks: SharedBlocks,
-    /// How the VMAs of a file are locked by who leaves their tree alone.
+    /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
     /// and of the hugetlb VMA locks.
@@ -129,13 +129,13 @@ pub struct Engine<P: Platform> {
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
-    /// Likewise, of the i_mmap locks.
+    /// Statistics of the i_mmap locks; kept as `lock_stats` are.
     pub(crate) file_stats: Option<Counted<LockStats<P>>>,
     /// See [`HugePages`]; one word, read and written alone.
     huge_pages: AtomicU32,
-    /// See [`Blocks`]; likewise.
+    /// See [`Blocks`]; one word, too.
     blocks: AtomicU32,
-    /// See [`SharedBlocks`]; likewise.
+    /// See [`SharedBlocks`]; one word, too.
     shared_blocks: AtomicU64,
     config: Config,
     /// The frames of the platform. Last: whatever the fields above give back goes to it.

@@ -112,7 +112,7 @@ impl<P: Platform> Ring<P> {
 impl<P: Platform> Engine<P> {
     /// Gives back what is kept to be used again soon: the calling CPU's free VMAs and free frames, and memory
     /// for VMAs that nobody uses. Another CPU's are for that CPU alone to take: it gives them back as soon as
-    /// it makes a VMA or a frame free, so who wants all at once calls this on every CPU.
+    /// it makes a VMA or a frame free, so an embedder that wants all at once calls this on every CPU.
     ///
     /// The memory of VMAs goes after a grace period, which is not waited for.
     ///

@@ -2,7 +2,7 @@
 //!
 //! These records truly point at each other, so they are one room: a VMA knows what it maps, and what it maps
 //! knows its VMAs. Nothing here knows an [`AddressSpace`](crate::space::AddressSpace), but for the
-//! [context](uffd) of a userfaultfd, which has to find the space that its pager fills: a VMA, and whoever
+//! [context](uffd) of a userfaultfd, which has to find the space that its pager fills: a VMA, and a walk that
 //! comes to it from a page, knows the [`VmSpace`](freehold_vmspace::VmSpace) that its entries are in.
 //!
 //! | record | one for each |

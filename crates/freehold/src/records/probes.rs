@@ -3,7 +3,7 @@
 //! | | under | read under |
 //! | --- | --- | --- |
 //! | the list is replaced | the file's content lock for writing | an RCU guard, or the content lock for writing |
-//! | `leaving` is set | the same; never taken back | likewise |
+//! | `leaving` is set | the same; never taken back | the same |
 //!
 //! A file without probes costs a reader one load of a word that nobody writes.
 #![expect(unsafe_code, reason = "a list that its readers find without a lock")]
@@ -30,7 +30,7 @@ pub(crate) fn may_show(flags: VmFlags) -> bool {
     flags & (VmFlags::MAYEXEC | VmFlags::MAYSHARE | VmFlags::HUGETLB) == VmFlags::MAYEXEC
 }
 
-/// Whether breakpoints are put there: likewise, and nobody may store.
+/// Whether breakpoints are put there: they may be shown, and nobody may store.
 pub(crate) fn are_put(flags: VmFlags) -> bool {
     may_show(flags) && !flags.contains(VmFlags::WRITE)
 }
@@ -181,15 +181,16 @@ impl Registry {
         Some(unsafe { list.as_ref() })
     }
 
-    /// Whether the page has probes that are to be shown: a hint, for who looks again within the guard in
-    /// which he maps it.
+    /// Whether the page has probes that are to be shown: a hint, for a fault that looks again within the
+    /// guard in which it maps the page.
     pub fn wants<P: Platform>(&self, index: PageIndex) -> bool {
         // Relaxed: a hint.
         !self.list.load(Relaxed).is_null()
             && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
     }
 
-    /// The list, for who holds the lock under which it is replaced: the content lock of the registry's file.
+    /// The list, for a caller that holds the lock under which it is replaced: the content lock of the
+    /// registry's file.
     pub(crate) fn locked<'l, P: Platform>(&'l self, _: &'l RwSemWriteGuard<'_, P>) -> Option<&'l List> {
         // Relaxed: written under the lock.
         let list = NonNull::new(self.list.load(Relaxed))?;
@@ -205,15 +206,15 @@ impl Registry {
         // Release pairs with the acquire in `read`. Acquire: what is found was made under this lock before.
         let old = self.list.swap(new, AcqRel);
         grace_period::<P>();
-        // SAFETY: by the invariant it came from such a box; it cannot be found since, and whoever had found
-        // it is done.
+        // SAFETY: by the invariant it came from such a box; it cannot be found since, and readers that had
+        // found it are done.
         NonNull::new(old).map(|old| unsafe { Box::from_raw(old.as_ptr()) })
     }
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Relaxed: whoever drops it is alone with it.
+        // Relaxed: the last owner is alone with it.
         let list = NonNull::new(self.list.load(Relaxed));
         // SAFETY: by the invariant, and nobody can look any more.
         drop(list.map(|list| unsafe { Box::from_raw(list.as_ptr()) }));

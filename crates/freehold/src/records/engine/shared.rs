@@ -126,7 +126,7 @@ impl SharedBlocks {
         }
     }
 
-    /// Likewise in a segment, or in a file whose mount says something of its own.
+    /// What may come in a segment, or in a file whose mount says something of its own.
     pub(crate) fn named(self, mount: Option<SharedHuge>, advised: bool) -> Sizes {
         let decides = match (self.all, mount) {
             (SharedHuge::Deny | SharedHuge::Force, _) | (_, None) => self.all,

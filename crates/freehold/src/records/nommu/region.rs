@@ -3,7 +3,7 @@
 //! | region | in the file's tree | users | the file may lose its pages |
 //! | --- | --- | --- | --- |
 //! | *single*: anonymous memory, a copy that is written, pages in place that are only read | no | one | yes: the frames stay until the mapping goes |
-//! | *text*: a copy that is only read | yes | all who map some of its pages so | yes: it is a copy |
+//! | *text*: a copy that is only read | yes | all that map some of its pages so | yes: it is a copy |
 //! | *shared*: a file's own pages | yes | one; the frames are what is shared | no: ETXTBSY |
 //!
 //! | field | written under | read under |
@@ -27,7 +27,7 @@ pub(crate) enum Source<P: Platform> {
     /// What one mapping has for itself: anonymous memory, a copy to be written, or pages of a file that it
     /// only reads.
     Single,
-    /// A copy of a file's pages, used by all who only read them.
+    /// A copy of a file's pages, used by all mappings that only read them.
     Text(FilePages<P>),
     /// A file's own pages, for one mapping by which it may be written: they must not be lost.
     Shared(FilePages<P>),

@@ -98,8 +98,8 @@ impl<P: Platform> Regions<P> {
         Ok(region)
     }
 
-    /// A region of pages that a file must not lose from now on. While `stay` is held it does not, so whoever
-    /// takes pages away finds the region, or has taken them away before `run` was looked for.
+    /// A region of pages that a file must not lose from now on. While `stay` is held it does not, so a
+    /// truncation finds the region, or has taken pages away before `run` was looked for.
     pub(crate) fn shared(
         this: &Counted<Self>,
         stay: &PagesStay<'_, P>,
@@ -127,8 +127,8 @@ impl<P: Platform> Regions<P> {
         this.find_text(&all, mapping, pages)
     }
 
-    /// Offers a copy of pages of a file to all who only read them. If somebody was faster it is their copy
-    /// that is used.
+    /// Offers a copy of pages of a file to all mappings that only read them. If another task was faster, its
+    /// copy is used.
     ///
     /// # Errors
     ///
@@ -202,8 +202,8 @@ impl<P: Platform> FileRegions<P> {
         FileRegions { tree: Locked::new(Rank::IMmap, IntervalTree::new()) }
     }
 
-    /// Whether the file may lose bytes of these pages, of which there is at least one: not while somebody has
-    /// one of them mapped shared, whom nothing would stop from using it.
+    /// Whether the file may lose bytes of these pages, of which there is at least one: not while one of them
+    /// is mapped shared, since nothing would stop the program from using it.
     ///
     /// The caller holds the file's invalidate lock for writing, so that nobody comes to have one afterwards.
     ///

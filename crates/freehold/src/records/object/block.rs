@@ -8,7 +8,7 @@
 //!
 //! Linux has a block in one piece (a large folio). Here each page has a word and a record of its own, and
 //! what takes, copies or moves a page needs to know of no block. What a word says of its block is a hint for
-//! who maps it: pages of it may be missing.
+//! a fault that maps it: pages of it may be missing.
 
 use super::mapping::{FillError, Mapping};
 use super::radix::{Locked, Stay};
@@ -176,16 +176,16 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// As for all of them, for the block that page `at` is part of, and without a look at who maps it. None:
-    /// there is nothing to split.
+    /// As for all of them, for the block that page `at` is part of, and without a look at the VMAs that map
+    /// it. None: there is nothing to split.
     pub(crate) fn split_block(
         &self,
         pages_go: &impl Locked,
         at: PageIndex,
         cut: PageRange,
     ) -> Option<PageRange> {
-        // Relaxed, here and below: words change under the lock, which is held for writing; who looks without
-        // it finds the old block or the new one.
+        // Relaxed, here and below: words change under the lock, which is held for writing; a look without it
+        // finds the old block or the new one.
         let block = block_around(at, 1 << Word(self.word(pages_go, at)?.load(Relaxed)).order());
         if cut.start <= block.start && block.end <= cut.end {
             return None;

@@ -21,7 +21,7 @@ impl<P: Platform> Mapping<P> {
     /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and
     /// more go where offset and address agree within huge pages. Of those that are there nothing changes.
     pub fn align_to_huge_pages(&self, aligns: bool) {
-        // Relaxed: who maps it meanwhile may see either.
+        // Relaxed: an mmap meanwhile may see either.
         self.aligns.store(aligns, Relaxed);
     }
 
@@ -130,7 +130,7 @@ impl<P: Platform> Mapping<P> {
         let platform = self.engine().platform();
         platform.write_frame(*page, start as usize, &data[..len]);
         platform.frame(*page).set_dirty();
-        // Last: who sees the size finds the bytes.
+        // Last: a reader that sees the size finds the bytes.
         if end > size {
             self.publish_size(end);
         }
@@ -154,8 +154,8 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been
-    /// written, of whatever part of the file, was lost with its memory since this was last asked; who
-    /// asks first is told.
+    /// written, of whatever part of the file, was lost with its memory since this was last asked; the first
+    /// caller is told.
     ///
     /// # Locks
     ///
@@ -188,7 +188,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // Who comes second finds the page clean when it is written, and not when that has begun.
+        // A second write-back waits, and finds the page clean when it has been written, not as soon as that
+        // has begun.
         let _identity = self.engine().memory().lock_frame(**page);
         let platform = self.engine().platform();
         let frame = platform.frame(**page);

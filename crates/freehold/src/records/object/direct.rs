@@ -14,13 +14,13 @@
 //! ```
 //!
 //! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and
-//! storage has to be the storage's again. Who may have a reference then: a munmap that has taken an entry and
-//! not flushed it yet (hazard C-58), a transfer in the midst of a page (process_vm_readv), a read of the
-//! file. None of them waits for a lock of the file with that reference in hand, and nobody gets one by the
-//! number of a frame (`rmap/walk.rs`), so the wait is short.
+//! storage has to be the storage's again. Those that may have a reference then: a munmap that has taken an
+//! entry and not flushed it yet (hazard C-58), a transfer in the midst of a page (process_vm_readv), a read
+//! of the file. None of them waits for a lock of the file with that reference in hand, and nobody gets one by
+//! the number of a frame (`rmap/walk.rs`), so the wait is short.
 //!
 //! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and
-//! write-back, or whoever takes the entry away, makes the page what its entry was, after the flush.
+//! write-back, or a call that takes the entry away, makes the page what its entry was, after the flush.
 
 use super::{
     Mapping, Pager,
@@ -54,7 +54,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The frame's lock: who comes second for the same page finds it there.
+    /// The frame's lock: the second fault on the same page finds it there.
     pub(super) fn fill_direct(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -96,7 +96,7 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn let_go_of(&self, pfn: Pfn) {
         let frame = self.engine().platform().frame(pfn);
         while frame.refs() != 1 {
-            // Whoever has one is about to flush, or in the midst of a page.
+            // A holder of one is about to flush, or in the midst of a page.
             grace_period::<P>();
             P::relax();
         }

@@ -1,15 +1,15 @@
 //! Taking pages out of a cache that nobody uses and that the store behind the file has as well.
 //!
 //! ```text
-//! mark      pages with no reference but the cache's, and clean, are marked as leaving: whoever looks from now on does not find them
-//! wait      a grace period: whoever had found one has a reference by now, or has given up
+//! mark      pages with no reference but the cache's, and clean, are marked as leaving: a look from now on does not find them
+//! wait      a grace period: a task that had found one has a reference by now, or has given up
 //! settle    still no other reference, and clean? it goes. Else it is shown again
 //! ```
 //!
 //! As in `truncate.rs`, but nothing is zapped: an entry that maps a page holds a reference, so such a page
-//! stays, and so does one that is pinned, locked or being written back. Whether a page was written its frame
-//! says, to whoever finds no other reference: who stores, by whatever way, has one until the frame is marked
-//! as dirty.
+//! stays, and so does one that is pinned, locked or being written back. The frame says whether the page was
+//! written, and is believed once no other reference is left: a store, by whatever way, has one until the
+//! frame is marked as dirty.
 //!
 //! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
 //! fault that wants a hidden page waits for it, for one grace period, and then finds the page, or reads it
@@ -33,7 +33,7 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Pages that wait for one grace period together: whoever wants to fill a page waits no longer than that
+/// Pages that wait for one grace period together: a fault that wants to fill a page waits no longer than that
 /// takes.
 const BATCH: u64 = if CHECKED { 2 } else { 1 << 12 };
 /// Pages looked at in one hold of the lock.
@@ -120,8 +120,7 @@ impl<P: Platform> Mapping<P> {
     /// find.
     fn is_unused(&self, pfn: Pfn) -> bool {
         let frame = self.engine().platform().frame(pfn);
-        // The references first, with acquire: those who are gone have marked the page as dirty if they wrote
-        // it.
+        // The references first, with acquire: earlier holders have marked the page as dirty if they wrote it.
         frame.refs() == 1 && !frame.is_dirty()
     }
 

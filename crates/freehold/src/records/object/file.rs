@@ -37,7 +37,7 @@ pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
     /// Whose memory it is, if a segment's.
     segment: Option<Counted<Segment<P>>>,
-    /// Who answers mmap, if not the pages of `mapping`.
+    /// The driver that answers mmap, if not the pages of `mapping`.
     driver: Option<Box<dyn Driver<P>>>,
     access: FileAccess,
     /// UTF-8.
@@ -59,7 +59,7 @@ impl<P: Platform> File<P> {
     }
 
     /// Opens a device: `driver` says what a mapping of it maps, and `mapping`, which has no pages of its own,
-    /// knows who maps it; see [`Mapping::revoke`].
+    /// knows its VMAs; see [`Mapping::revoke`].
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl<P: Platform> File<P> {
         self.mapping.is_zeroes() && self.driver.is_none()
     }
 
-    /// Who answers mmap in the place of pages.
+    /// The driver that answers mmap in the place of pages.
     pub(crate) fn driver(&self) -> Option<&dyn Driver<P>> {
         self.driver.as_deref()
     }

@@ -1,5 +1,5 @@
-//! Frames that are not the engine's, and the word of whoever names them that programs may have them.
-#![expect(unsafe_code, reason = "who names frames says whose they are")]
+//! Frames that are not the engine's, and their owner's word that programs may have them.
+#![expect(unsafe_code, reason = "the caller that names frames says whose they are")]
 
 use crate::Pfn;
 
@@ -7,9 +7,9 @@ use crate::Pfn;
 /// the vdso.
 ///
 /// To map a frame is to let programs read it and perhaps write it, and the engine touches it on their behalf.
-/// A number alone would let safe code map page tables, or memory of another process. So whoever makes frames
-/// into an argument of the engine vouches for them here, once; hooks, drivers and pagers pass them on in safe
-/// code.
+/// A number alone would let safe code map page tables, or memory of another process. So the code that makes
+/// frames into an argument of the engine vouches for them here, once; hooks, drivers and pagers pass them on
+/// in safe code.
 ///
 /// # Invariants
 ///

@@ -85,7 +85,8 @@ impl<P: Platform> PagesStay<'_, P> {
     }
 
     /// The file's own pages, of which there is at least one, where they lie in frames that follow each other:
-    /// those of shared memory in its cache, or for who only reads those of a store that is memory itself.
+    /// those of shared memory in its cache, or, for a mapping that only reads, those of a store that is
+    /// memory itself.
     pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.end() {
             return None;

@@ -6,16 +6,17 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, likewise; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, under the same lock; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
 //!
-//! A lookup takes no lock. Who finds a frame under an RCU guard knows that the cache's reference stays as
-//! long as the guard, and may raise the count; who maps what it found does so within the same guard. So once
-//! a page is marked as leaving and a grace period is over, nobody is about to map it, and one walk over the
-//! file's VMAs finds every entry that does: a fault can neither lose the race with a truncation nor win it
-//! too late (hazards C-26, C-37). The size is published in the same way: before the grace period.
+//! A lookup takes no lock. A task that finds a frame under an RCU guard knows that the cache's reference
+//! stays as long as the guard, and may raise the count; a task that maps what it found does so within the
+//! same guard. So once a page is marked as leaving and a grace period is over, nobody is about to map it, and
+//! one walk over the file's VMAs finds every entry that does: a fault can neither lose the race with a
+//! truncation nor win it too late (hazards C-26, C-37). The size is published in the same way: before the
+//! grace period.
 //!
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared;
 //! or go, exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
@@ -58,11 +59,11 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// A file's pages and who maps them: what Linux calls an inode and its address_space.
+/// A file's pages and the VMAs that map them: what Linux calls an inode and its address_space.
 ///
-/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not:
-/// whoever has a store behind the [`Pager`] calls [`write_back`](Self::write_back) before letting go of its
-/// own.
+/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not: a
+/// file system with a store behind the [`Pager`] calls [`write_back`](Self::write_back) before it drops its
+/// own reference.
 pub struct Mapping<P: Platform> {
     /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
     size: AtomicU64,
@@ -72,14 +73,14 @@ pub struct Mapping<P: Platform> {
     pub(super) kind: Kind,
     /// Of huge pages, if it is a file of those. Fixed.
     pub(crate) huge: Option<HugeFile>,
-    /// What is sealed, and who can write.
+    /// What is sealed, and how many can write.
     pub(super) sealing: Sealing,
     /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for
     /// writing.
     pub(crate) lost: AtomicBool,
     /// Its mappings begin where huge pages may. Written and read alone.
     pub(super) aligns: AtomicBool,
-    /// See [`set_mount_huge`](Self::set_mount_huge). Likewise.
+    /// See [`set_mount_huge`](Self::set_mount_huge). Written and read alone.
     pub(super) mount_huge: AtomicU8,
     /// Revocations so far; see `revoke.rs`. Atomic by itself.
     pub(super) revoked: AtomicU64,
@@ -89,9 +90,9 @@ pub struct Mapping<P: Platform> {
     pub(crate) content: RwSem<P>,
     /// Held for reading while a page enters the cache, for writing while pages leave.
     pub(crate) invalidate: RwSem<P>,
-    /// The i_mmap lock, and who maps the file.
+    /// The i_mmap lock, and the VMAs that map the file.
     home: RmapRootRef<P, IMmap>,
-    /// Who maps the file without an MMU.
+    /// Regions that have the file's pages without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Its place among the engine's files.
     pub(crate) in_ring: InRing<P>,
@@ -106,7 +107,7 @@ pub(crate) enum Kind {
     Cached,
     /// The engine's; nothing is behind them.
     Memory,
-    /// Likewise, and nobody but who maps it comes to what they hold.
+    /// The engine's, as `Memory`; only programs that map it come to what they hold.
     Secret,
     /// The store's own.
     Direct,
@@ -237,8 +238,8 @@ impl<P: Platform> Mapping<P> {
 
     /// The size in bytes at this moment.
     pub fn size(&self) -> u64 {
-        // Acquire pairs with the release in `publish_size`: who sees a larger size finds the bytes written
-        // before it.
+        // Acquire pairs with the release in `publish_size`: a reader that sees a larger size finds the bytes
+        // written before it.
         self.size.load(Acquire)
     }
 
@@ -274,7 +275,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the
-    /// guard, and whatever maps the page within the guard will be found by whoever cuts it off.
+    /// guard, and whatever maps the page within the guard will be found by a truncation.
     pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<Pfn> {
         if index >= self.end() {
             return None;
@@ -403,8 +404,8 @@ impl<P: Platform> Mapping<P> {
         self.add_page(&pages_stay, index, fill, allowed)
     }
 
-    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, who holds `content`
-    /// for writing, is about to make part of the file: it starts as zeroes.
+    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds
+    /// `content` for writing, is about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
         let pages_stay = self.invalidate.read_killable()?;
         if self.is_direct() {
@@ -422,7 +423,7 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
-        // The page of whoever was faster is as good.
+        // The page of a faster fault is as good.
         self.add_page(pages_stay, index, contents, || Ok(())).map(drop)
     }
 
@@ -434,7 +435,7 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
         allowed: impl FnOnce() -> Result<(), E>,
     ) -> Result<bool, E> {
-        // Made only when there is something to be put there: who asks for pages that cannot be had leaves no
+        // Made only when there is something to be put there: a call for pages that cannot be had leaves no
         // nodes behind.
         let word = self.word(pages_stay, index);
         // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under
@@ -485,7 +486,7 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
         pfn: Pfn,
     ) -> Option<&'m AtomicU64> {
-        // Acquire pairs with the release of who put it there.
+        // Acquire pairs with the release of the task that put it there.
         self.word(pages_go, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 

@@ -3,11 +3,10 @@
 //! Reading order: this file, `mapping.rs` (the pages of a file and the rules by which they come and go),
 //! `truncate.rs` (the one operation that takes pages away from under page tables), `drop_clean.rs` (pages
 //! that nobody uses), `direct.rs` (files whose pages are the storage itself), `exchange.rs` (another frame
-//! for a page), `block.rs` (pages of shared memory that come together), `in_place.rs` (the pages for those
-//! who have no page tables), `seals.rs` and `segment.rs` (who counts the VMAs of memfds and of System V
-//! shared memory), `special.rs`, `zeroes.rs` (/dev/zero),
-//! `driver.rs` and `revoke.rs` (frames of somebody else, and an embedder's hooks). Who maps a file:
-//! [`rmap`](crate::rmap).
+//! for a page), `block.rs` (pages of shared memory that come together), `in_place.rs` (the pages for spaces
+//! without page tables), `seals.rs` and `segment.rs` (counts of the VMAs of memfds and of System V shared
+//! memory), `special.rs`, `zeroes.rs` (/dev/zero), `driver.rs` and `revoke.rs` (frames of somebody else, and
+//! an embedder's hooks). The VMAs that map a file: [`rmap`](crate::rmap).
 
 mod block;
 mod contents;

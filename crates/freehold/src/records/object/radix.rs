@@ -5,7 +5,7 @@
 //!           index >> 12 & 63   index >> 6 & 63   index & 63
 //! ```
 //!
-//! Who does what under which guard; the lock is the file's invalidate lock:
+//! What is done under which guard; the lock is the file's invalidate lock:
 //!
 //! | | under | pointers |
 //! | --- | --- | --- |
@@ -13,18 +13,18 @@
 //! | grow ([`make`](Radix::make)) | the lock, in either mode | null to a child, by compare-and-swap; the root to a taller one whose first child is the old root |
 //! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, where it has no other |
 //!
-//! Makers meet each other: who loses the race for a slot frees what it made. A pruner meets readers under RCU
-//! alone, because makers, and those who change words, have the lock. It unlinks a node and defers its end by
-//! a grace period: a reader that has found the node keeps it by its guard, and sees zeroes, or a tree that is
-//! as short as the new one and has the same children. A guard that is made after the grace period began, and
-//! not waited for, finds the slot null (contract of [`Host::rcu_defer`]). So a word stays as long as the
-//! guard that it was found under, which is what [`Stay`] says, and no longer. A node that was unlinked is
-//! never linked again, and only its words' zeroes are read from it.
+//! Makers meet each other: a maker that loses the race for a slot frees what it made. A pruner meets readers
+//! under RCU alone, because makers, and tasks that change words, have the lock. It unlinks a node and defers
+//! its end by a grace period: a reader that has found the node keeps it by its guard, and sees zeroes, or a
+//! tree that is as short as the new one and has the same children. A guard that is made after the grace
+//! period began, and not waited for, finds the slot null (contract of [`Host::rcu_defer`]). So a word stays
+//! as long as the guard that it was found under, which is what [`Stay`] says, and no longer. A node that was
+//! unlinked is never linked again, and only its words' zeroes are read from it.
 //!
 //! An old root that was replaced by its child still names that child. A later prune may end the child: a
 //! reader that came by the old root was inside its guard before either was unlinked, so both wait for it.
 //!
-//! What the words mean, and who may write them, is the caller's business.
+//! What the words mean, and which tasks may write them, is the caller's business.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
 
 use allocator_api2::{alloc::AllocError, boxed::Box};
@@ -68,7 +68,7 @@ impl<'g> Stay<'g> {
         Stay(PhantomData)
     }
 
-    /// The lock of the tree, or the right of who is alone with it.
+    /// The lock of the tree, or the right of a task that is alone with it.
     pub fn locked(_: &'g impl Locked) -> Self {
         Stay(PhantomData)
     }
@@ -110,7 +110,7 @@ impl Node {
     }
 
     fn is_empty(&self) -> bool {
-        // Relaxed: who asks is alone with those who change children, or with the tree.
+        // Relaxed: the caller keeps out all that change children, or is alone with the tree.
         self.children.iter().all(|child| child.load(Relaxed).is_null())
     }
 
@@ -233,7 +233,7 @@ impl Radix {
     /// As [`prune`](Self::prune); the caller keeps makers out.
     fn prune_alone<H: Host>(&self, range: Range<u64>) {
         // Relaxed, here and below: makers come before us by the lock, or after us. Stores that unlink need no
-        // release: who sees the old value is waited for, and who must not see it is ordered by
+        // release: a reader that sees the old value is waited for, and one that must not see it is ordered by
         // `rcu_defer`.
         let Some(mut root) = self.node(self.root.load(Relaxed)) else { return };
         let end = range.end.min((FAN as u64) << root.shift);
@@ -344,7 +344,7 @@ fn link<T>(slot: &AtomicPtr<u8>, new: Box<T>) -> NonNull<u8> {
 
 /// What is freed after a grace period.
 trait Retired {
-    /// So that who still looks is found out.
+    /// So that a reader that still looks is caught.
     fn poison(&self);
 }
 
@@ -386,7 +386,7 @@ unsafe fn after_grace<T: Retired>(head: NonNull<RcuHead>) {
 
 impl Drop for Radix {
     fn drop(&mut self) {
-        // Relaxed: whoever drops the tree is alone with it.
+        // Relaxed: the last owner is alone with the tree.
         if let Some(root) = NonNull::new(self.root.load(Relaxed)) {
             // SAFETY: alone with the tree; the root is owned by it.
             unsafe { free(root) };

@@ -3,14 +3,14 @@
 //! ```text
 //! driver    its hooks give other answers from now on
 //! count     the revocation is counted
-//! wait      a grace period: whoever had asked a hook before, and found the count unchanged, has made its entry
+//! wait      a grace period: a fault that had asked a hook before, and found the count unchanged, has made its entry
 //! zap       under the i_mmap lock, shared: every entry goes, and is flushed
 //! ```
 //!
-//! Who makes an entry (`fault/special.rs`, `space/driver.rs`) has read the count before it asked the hook,
-//! and reads it again within the read section in which it makes the entry: unchanged, the walk meets the
-//! entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so the driver may
-//! hold locks that its hooks take.
+//! The code that makes an entry (`fault/special.rs`, `space/driver.rs`) has read the count before it asked
+//! the hook, and reads it again within the read section in which it makes the entry: unchanged, the walk
+//! meets the entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so the
+//! driver may hold locks that its hooks take.
 
 use super::{
     Asked,
@@ -33,7 +33,8 @@ impl<P: Platform> Mapping<P> {
     /// Waits for a grace period; then the i_mmap lock for reading, the tables' locks one at a time. The
     /// caller holds no lock of the engine and is in no read section.
     pub fn revoke(&self, pages: PageRange, copies: bool) {
-        // Release pairs with the acquire in `revocations`: who sees this count gets the hooks' new answers.
+        // Release pairs with the acquire in `revocations`: a fault that sees this count gets the hooks' new
+        // answers.
         self.revoked.fetch_add(1, Release);
         grace_period::<P>();
         self.unmap(pages, if copies { Copies::Go } else { Copies::Stay });

@@ -1,4 +1,4 @@
-//! Seals: what nobody may do to a memfd any more, whoever has it open or mapped.
+//! Seals: what no process may do to a memfd any more, not even one that has it open or mapped.
 //!
 //! A seal against writing has to be sure that no mapping writes. Each VMA that may write to the file, now or
 //! after an mprotect, is counted, and each mmap that is about to make one counts while it lasts (Linux:
@@ -12,8 +12,8 @@
 //! A mapping that is about to write counts itself first, and reads the seals then. Sealing denies new ones
 //! first, and looks at the pages then, for references by which somebody may write.
 //!
-//! Only files that can be sealed count. Seals are added under the content lock held for writing, so whoever
-//! holds it finds them stand still.
+//! Only files that can be sealed count. Seals are added under the content lock held for writing, so they do
+//! not change while it is held.
 
 use super::{Mapping, mapping::FillError, truncate::grace_period};
 use crate::{counted::Counted, error::SealError, platform::Platform, vma::flags::VmFlags};
@@ -47,7 +47,7 @@ impl Seals {
 
 /// Nobody may map the file for writing.
 const DENIED: u64 = u64::MAX;
-/// How often the pages are looked at before somebody who has one counts as a writer.
+/// How often the pages are looked at before another holder of one counts as a writer.
 const ROUNDS: usize = 5;
 
 /// What a file keeps of its seals.
@@ -70,7 +70,7 @@ impl Sealing {
         Seals::from_bits_retain(self.seals.load(Acquire))
     }
 
-    /// One more who can write, unless that is denied.
+    /// One more that can write, unless that is denied.
     fn allow(&self) -> bool {
         let mut seen = self.writers.load(Relaxed);
         while seen != DENIED {
@@ -149,7 +149,7 @@ impl<P: Platform> Mapping<P> {
     /// Whether somebody besides page tables has a page, and may be about to write to it.
     fn is_pinned(&self) -> bool {
         (0..ROUNDS).all(|_| {
-            // Who was just being counted is by the end of this.
+            // References that were just being counted are so by the end of this.
             grace_period::<P>();
             let mut pinned = false;
             self.lookup_range(&P::rcu_read(), PageRange::ALL, |_, pfn| {
@@ -174,7 +174,7 @@ impl<P: Platform> Mapping<P> {
             return Ok(None);
         }
         let writing = this.sealing.allow().then(|| Writing(this.clone()));
-        // After the count: who seals it from now on finds us.
+        // After the count: a call that seals it from now on finds us.
         if writing.is_some() && !this.sealing.seals().intersects(Seals::ANY_WRITE) {
             return Ok(writing);
         }
@@ -185,7 +185,7 @@ impl<P: Platform> Mapping<P> {
         Ok(None)
     }
 
-    /// A VMA maps it that did not before; somebody who may write counts already, if this one may.
+    /// A VMA maps it that did not before; another that may write counts already, if this one may.
     pub(super) fn opened(&self, flags: VmFlags) {
         if self.sealing.possible && can_write(flags) {
             let allowed = self.sealing.allow();

@@ -7,8 +7,8 @@ use super::{
 use crate::{counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 
 impl<P: Platform> Mapping<P> {
-    /// Secret memory, still without a page (memfd_secret): only who maps it, shared, comes to what it holds.
-    /// It counts as locked wherever it is mapped, is left out of core dumps, and can be neither pinned
+    /// Secret memory, still without a page (memfd_secret): only programs that map it, shared, come to what it
+    /// holds. It counts as locked wherever it is mapped, is left out of core dumps, and can be neither pinned
     /// nor populated. Its size is given once, by [`truncate`](Self::truncate).
     ///
     /// # Errors

@@ -8,8 +8,8 @@
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
 //! | n attached | in use, or waiting to be | by attaching, opening, closing VMAs: another n; by `remove`: marked, or destroyed if n is 0 |
-//! | n attached, marked | as before; it may still be attached by who has the identifier | another n; destroyed, by whoever counts down to 0; ending, by a mapping of it in the place of all n |
-//! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by whoever counts down to 0 |
+//! | n attached, marked | as before; it may still be attached by its identifier | another n; destroyed, by the task that counts down to 0; ending, by a mapping of it in the place of all n |
+//! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by the task that counts down to 0 |
 //! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
 
 use super::{File, FileAccess, FillError, Mapping, Zeroes};
@@ -27,7 +27,7 @@ use freehold_vmspace::HugePageSize;
 
 /// Marked as removed.
 const MARKED: u64 = 1;
-/// All that have it attached are about to go, in one step for whoever else asks.
+/// All that have it attached are about to go, in one step for other callers.
 const ENDING: u64 = 2;
 /// One attach; the count lies above the marks.
 const ATTACH: u64 = 4;
@@ -112,7 +112,7 @@ impl<P: Platform> Segment<P> {
     ///
     /// If it goes now, those of [`Mapping::truncate`].
     pub fn remove(&self) {
-        // AcqRel: whoever ends it comes after all who used it.
+        // AcqRel: the task that ends it comes after all that used it.
         if self.state.fetch_or(MARKED, AcqRel) == 0 {
             self.destroy();
         }
@@ -124,7 +124,7 @@ impl<P: Platform> Segment<P> {
     /// fork or split counts them up.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
         let all = (vmas * ATTACH) | MARKED;
-        // Relaxed: whoever counts down to 0 orders the end.
+        // Relaxed: the task that counts down to 0 orders the end.
         vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
     }
 
@@ -150,7 +150,7 @@ impl<P: Platform> Segment<P> {
         File::of_segment(this, access, &name(this.key))
     }
 
-    /// A VMA maps it that did not before. Somebody who stays meanwhile counts already.
+    /// A VMA maps it that did not before. Another attach, which stays meanwhile, counts already.
     pub(super) fn opened(&self) {
         self.state.fetch_add(ATTACH, Relaxed);
     }
@@ -164,8 +164,8 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Gives the memory back, whoever still knows of the segment. Comes once: the state stays as it is from
-    /// here on.
+    /// Gives the memory back, although others may still know of the segment. Comes once: the state stays as
+    /// it is from here on.
     fn destroy(&self) {
         let emptied = self.memory.truncate(0);
         debug_assert!(emptied.is_ok(), "memory without a last page to keep could not be cut off");

@@ -13,9 +13,9 @@
 //!
 //! # Taking frames back
 //!
-//! A device that loses its frames revokes them: `object/revoke.rs`. Whoever makes an entry from what a hook
-//! said ([`Asked`]) makes it in a read section in which no revocation has come since the hook was asked, and
-//! otherwise asks again.
+//! A device that loses its frames revokes them: `object/revoke.rs`. An entry from what a hook said
+//! ([`Asked`]) is made in a read section in which no revocation has come since the hook was asked, and
+//! otherwise the hook is asked again.
 
 use super::{ForeignFrames, Mapping};
 use crate::{
@@ -219,9 +219,8 @@ impl<P: Platform> Asked<'_, P> {
     }
 }
 
-/// A fixed list of frames under a name: the vdso. Whoever makes it keeps the frames alive as long as it
-/// exists. A private store copies a page as it would a file's; what lies behind the last frame is a bus
-/// error.
+/// A fixed list of frames under a name: the vdso. Its maker keeps the frames alive as long as it exists. A
+/// private store copies a page as it would a file's; what lies behind the last frame is a bus error.
 #[derive(Debug)]
 pub struct Frames {
     name: &'static str,

@@ -161,8 +161,8 @@ impl<P: Platform> Mapping<P> {
             return;
         }
         let cached = self.mark_leaving(pages_go, pages);
-        // Whoever links a VMA after this sees the marks and the size: it takes the i_mmap lock after we let
-        // go of it.
+        // A task that links a VMA after this sees the marks and the size: it takes the i_mmap lock after we
+        // let go of it.
         let mapped = !self.mappers().is_empty();
         if cached || mapped {
             grace_period::<P>();

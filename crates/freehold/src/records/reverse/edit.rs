@@ -13,7 +13,7 @@ use freehold_vmspace::{PageIndex, UserRange};
 const BATCH: usize = 8;
 
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree,
-/// several of them in one step for whoever walks. Of what there is no tree of, nothing is locked.
+/// several of them in one step for walkers. Where there is no tree, nothing is locked.
 pub(crate) struct RmapEdit<'e, P: Platform> {
     file: Option<RmapWriteGuard<'e, P, IMmap>>,
     pages: Option<RmapWriteGuard<'e, P, AnonPages>>,

@@ -12,8 +12,8 @@
 //!
 //! Life: each VMA that is linked, the file, and each walker hold a reference; pages do not. An anonymous page
 //! that is mapped is mapped by a VMA that keeps the home until that entry is gone; a page of a file is in its
-//! cache. The memory goes after a grace period: who finds the address in the record of such a frame, within a
-//! read section, may try for a reference.
+//! cache. The memory goes after a grace period: a task that finds the address in the record of such a frame,
+//! within a read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
 use super::tree::{FileRmap, RmapReadGuard, VmaTree, Which};
@@ -47,7 +47,8 @@ pub(crate) struct RmapRoot<P: Platform, W: Which> {
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
     mapping: AtomicPtr<Mapping<P>>,
     vmas: VmaTree<P, W>,
-    /// Of a file, the probes in it: here, since who runs into one may have found this without a lock.
+    /// Of a file, the probes in it: here, since a thread that runs into one may have found this without a
+    /// lock.
     pub(crate) probes: Registry,
     head: RcuHead,
 }
@@ -84,7 +85,7 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
         Ok(RmapRootRef(NonNull::from(Box::leak(Box::try_new(home)?))))
     }
 
-    /// One reference more, for who has access by another that stays meanwhile.
+    /// One reference more, for a caller that has access by another one, which stays meanwhile.
     pub fn hold(&self) -> RmapRootRef<P, W> {
         // Relaxed: the count cannot reach zero beside this.
         self.refs.fetch_add(1, Relaxed);
@@ -100,7 +101,7 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     /// The file is about to go.
     pub fn clear_mapping(&self) {
         let _walkers_out = self.edit();
-        // Relaxed: who looks holds the lock for reading.
+        // Relaxed: readers hold the lock for reading.
         self.mapping.store(null_mut(), Relaxed);
     }
 
@@ -122,8 +123,8 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
         unsafe { Counted::try_hold(mapping) }
     }
 
-    /// A reference for who found the address in the record of a frame that is mapped, or in the cache of a
-    /// file; nothing if the home is about to go.
+    /// A reference for a caller that found the address in the record of a frame that is mapped, or in the
+    /// cache of a file; nothing if the home is about to go.
     ///
     /// # Safety
     ///

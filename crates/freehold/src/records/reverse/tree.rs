@@ -5,8 +5,8 @@
 //! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
 //! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
 //!
-//! A VMA is linked before its first page can be mapped and unlinked after its last fault: whoever walks the
-//! tree meets every entry that maps a page. An address space unlinks all its VMAs before it goes away.
+//! A VMA is linked before its first page can be mapped and unlinked after its last fault: a walk of the tree
+//! meets every entry that maps a page. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 use crate::{counted::Counted, platform::Platform, vma::Vma};
@@ -65,7 +65,7 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     }
 }
 
-/// How those take the lock over a file's VMAs who leave the tree alone: truncation, write-back, every walk
+/// How calls that leave the tree alone take the lock over a file's VMAs: truncation, write-back, every walk
 /// from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
@@ -152,9 +152,9 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     }
 
     /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages
-    /// at a time. The lock is let go of between parts: who waits to link or unlink a VMA waits for a
-    /// bounded number of entries, however many pages there are. Each page is met in every VMA that maps
-    /// it; what need not be met is a mapping that comes meanwhile.
+    /// at a time. The lock is let go of between parts: a task that links or unlinks a VMA waits for a bounded
+    /// number of entries, however many pages there are. Each page is met in every VMA that maps it; what need
+    /// not be met is a mapping that comes meanwhile.
     ///
     /// # Locks
     ///

@@ -12,7 +12,7 @@
 //!
 //! | release | acquire | so that |
 //! | --- | --- | --- |
-//! | `attach_anon_vma` stores `id`, last | a load of `id` | a fault that finds an anon_vma finds the tree, and whoever walks the tree because of that fault's page finds the VMA linked: the walk takes the lock after the fault that linked |
+//! | `attach_anon_vma` stores `id`, last | a load of `id` | a fault that finds an anon_vma finds the tree, and a walk of the tree because of that fault's page finds the VMA linked: the walk takes the lock after the fault that linked |
 //! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | the tree is seen as it was made |
 //! | `set` stores both | whatever publishes the VMA or lets readers in | orders nothing beyond that |
 
@@ -98,8 +98,8 @@ pub(super) struct AnonVmaWords<'v, T> {
 }
 
 impl<T> AnonVmaWords<'_, T> {
-    /// The anon_vma. Whoever finds one finds the tree afterwards, and may make pages there without looking
-    /// whether the VMA is linked.
+    /// The anon_vma. A fault that finds one finds the tree afterwards, and may make pages there without
+    /// looking whether the VMA is linked.
     pub fn id(&self) -> AnonId {
         // Acquire pairs with the release in `attach_anon_vma`.
         AnonId(self.id.load(Acquire))
@@ -133,8 +133,8 @@ impl<T> AnonVmaWords<'_, T> {
         }
     }
 
-    /// Replaces both, by who has the VMA to itself: `attach_anon_vma` is kept out too, which needs the mmap
-    /// lock or the VMA's. Returns the old tree.
+    /// Replaces both. The caller has the VMA to itself: `attach_anon_vma` is kept out too, which needs the
+    /// mmap lock or the VMA's. Returns the old tree.
     pub fn set(&self, id: AnonId, tree: *mut T) -> *mut T {
         // Relaxed: no reader is there; what lets readers in orders it.
         self.id.store(id.0, Relaxed);

@@ -12,7 +12,7 @@ bitflags! {
         const WRITE = 1 << 1;
         /// Instruction fetches allowed.
         const EXEC = 1 << 2;
-        /// Stores reach the object (and whoever else maps it).
+        /// Stores reach the object (and all other mappings of it).
         const SHARED = 1 << 3;
         /// mprotect may allow loads.
         const MAYREAD = 1 << 4;
@@ -70,9 +70,9 @@ bitflags! {
         const PKEY = 0xf << PKEY_SHIFT;
         /// Registered with a userfaultfd: it hears of pages that are not there.
         const UFFD_MISSING = 1 << 40;
-        /// Likewise, of stores to pages that it has write-protected.
+        /// The userfaultfd hears of stores to pages that it has write-protected.
         const UFFD_WP = 1 << 41;
-        /// Likewise, of pages that are in the file's cache and not mapped.
+        /// The userfaultfd hears of pages that are in the file's cache and not mapped.
         const UFFD_MINOR = 1 << 42;
         /// MAP_SYNC: kept, without meaning here.
         const SYNC = 1 << 43;

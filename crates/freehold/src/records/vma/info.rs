@@ -1,10 +1,11 @@
-//! What is told of a VMA to who has no lock on it.
+//! What is told of a VMA to callers that have no lock on it.
 
 use super::{Vma, flags::VmFlags};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// A copy of what describes a VMA, as it was at one moment: for hooks, and for who looked without a lock.
+/// A copy of what describes a VMA, as it was at one moment: for hooks, and for callers that looked without a
+/// lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmaInfo {
     /// Its addresses.

@@ -1,4 +1,5 @@
-//! Who comes late to an object of the slab, or wakes by its address, comes to memory that is there still.
+//! A reader that comes late to an object of the slab, or wakes by its address, comes to memory that is there
+//! still.
 #![expect(unsafe_code, reason = "takes and gives objects of a slab; hands a host's contract on")]
 
 use super::slab::{Item, Links, Slab};
@@ -80,13 +81,14 @@ unsafe impl Host for Watched {
     }
 }
 
-/// What an object has words for. Beside it, so that who comes too late finds that out, instead of anything.
+/// What an object has words for. Beside it, so that a reader that comes too late is caught, instead of
+/// finding anything.
 struct Words {
     count: VmaCount,
     seq: VmaSeq,
-    /// The object's memory was given back. loom reports who looks at it beside that, in no order.
+    /// The object's memory was given back. loom reports a thread that looks at it beside that, in no order.
     gone: UnsafeCell<bool>,
-    /// Written by whoever has the object for itself.
+    /// Written by the thread that has the object for itself.
     owned: UnsafeCell<()>,
 }
 
@@ -170,7 +172,7 @@ fn end_beside(reader: fn(&World)) {
         world.found.store(false, Release);
         world.words.lock().detach(&guard);
         drop(guard);
-        // SAFETY: taken above; not found any more but by the reader, who is in a read section.
+        // SAFETY: taken above; not found any more but by the reader, which is in a read section.
         unsafe { world.slab.give(object) };
         world.slab.trim();
         other.join().unwrap();

@@ -3,7 +3,7 @@
 //! A VMA lives in a [slab]: its memory stays a `Vma` as long as any read section (RCU) in which it could be
 //! found, so a reader that lost a race may still touch it there and find out. What a VMA *means* is kept
 //! still only by the guards of [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and
-//! only for as long as they live. Who looks without any (`space/speculate.rs`) reads words and believes them
+//! only for as long as they live. A reader without any (`space/speculate.rs`) reads words and believes them
 //! if nothing was written meanwhile.
 //!
 //! The slab hands a freed VMA out again at once, perhaps to another address space. A reader that found the
@@ -11,11 +11,11 @@
 //! then sees that the owner, the sequence number or the bounds do not fit, in this order, before it reads
 //! anything else (hazard C-22).
 //!
-//! | who has a VMA's address | as long as | keeps the memory by |
+//! | has a VMA's address | as long as | keeps the memory by |
 //! | --- | --- | --- |
 //! | a lookup, a look without a lock | `lock_vma`, `speculate` | a read section |
 //! | a reader of the VMA | until its decrement | its count: the VMA is attached. If somebody waits for it, until its wake-up: a read section |
-//! | a holder of the mmap lock | the guard | the lock: to end a VMA of the space takes it for writing. Who ends one (a merge) does not use it afterwards |
+//! | a holder of the mmap lock | the guard | the lock: to end a VMA of the space takes it for writing. A merge that ends one does not use it afterwards |
 //! | a walker of the reverse map | `RmapReadGuard`, `RmapWriteGuard` | the lock: a VMA is unlinked before it goes back |
 //! | a munmap's list, `OwnedVma` | until retired | they own it |
 //! | a slot of readers | | nothing: what stands there is a number, compared and never followed |
@@ -81,8 +81,8 @@ pub struct Vma<P: Platform> {
     flags: AtomicU64,
     pgoff: AtomicU64,
     anon: AtomicU64,
-    /// The home of the file that it maps, for who looks without a lock; null: no file. Written with
-    /// `object`, which owns the file.
+    /// The home of the file that it maps, for readers without a lock; null: no file. Written with `object`,
+    /// which owns the file.
     file_home: AtomicPtr<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
     // Second line: what a fault on a file and the reverse map read.
@@ -106,8 +106,8 @@ struct LastLine<P: Platform> {
     tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
-    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former is whoever's
-    /// who owns the detached VMA.
+    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former belongs to the
+    /// owner of the detached VMA.
     links: slab::Links<Vma<P>>,
 }
 
@@ -122,8 +122,8 @@ unsafe impl<P: Platform> Send for Vma<P> {}
 impl<P: Platform> Vma<P> {
     /// First address.
     pub fn start(&self) -> u64 {
-        // Relaxed throughout: ordered by the lock whose guard handed out the reference. Whoever looks without
-        // one (`space/speculate.rs`) believes nothing before the sequence number was read again.
+        // Relaxed throughout: ordered by the lock whose guard handed out the reference. A reader without one
+        // (`space/speculate.rs`) believes nothing before the sequence number was read again.
         self.start.load(Relaxed)
     }
 
@@ -214,8 +214,8 @@ impl<P: Platform> Vma<P> {
 
     /// The userfaultfd that it is registered with.
     pub(crate) fn uffd(&self) -> Option<&Counted<Context<P>>> {
-        // SAFETY: who reads holds the mmap lock or the VMA's, or owns the VMA; who writes keeps those out,
-        // and has forgotten what it read here before (see `set_uffd`).
+        // SAFETY: a reader holds the mmap lock or the VMA's, or owns the VMA. A writer keeps those out, and
+        // has dropped the reference it read here before (see `set_uffd`).
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
@@ -236,7 +236,7 @@ impl<P: Platform> Vma<P> {
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
     }
 
-    /// The space it belongs to, for who comes from the reverse map.
+    /// The space it belongs to, for walks of the reverse map.
     pub(crate) fn owner_addr(&self) -> usize {
         // Relaxed: written before the VMA was linked, under the lock that the walker holds.
         self.owner.load(Relaxed)
@@ -306,7 +306,7 @@ impl<P: Platform> Vma<P> {
     /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is
     /// only ever added, and by one instruction.
     pub(crate) fn note_guards(&self) {
-        // Relaxed: ordered by the locks; a writer, who stores the whole word, keeps the holders of those
+        // Relaxed: ordered by the locks; a writer, which stores the whole word, keeps the holders of those
         // locks out.
         self.flags.fetch_or(VmFlags::MAYBE_GUARD.bits(), Relaxed);
     }
@@ -324,7 +324,7 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    // The setters are for the write token (`VmaWrite`) and for who owns the VMA while it is detached.
+    // The setters are for the write token (`VmaWrite`) and for the owner of a detached VMA.
 
     pub(crate) fn set_bounds(&self, range: UserRange, pgoff: PageIndex) {
         self.start.store(range.start(), Relaxed);

@@ -113,7 +113,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         self.vma.set_anon_vma(AnonVma::NONE);
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
-            // Whoever goes on using it finds an empty VMA instead of what it was.
+            // A task that wrongly goes on using it finds an empty VMA instead of what it was.
             self.vma.set_bounds(UserRange::EMPTY, PageIndex::ZERO);
         }
         // SAFETY: by the type's invariant ours alone, and found in no tree. `own` says that nobody goes on

@@ -19,14 +19,14 @@
 //! single object; chunks are looked at when a cache is filled or emptied, half of it at a time.
 //!
 //! Why nobody comes to a chunk that was freed:
-//! - Who holds an object (owns it, or keeps it in use by a lock) keeps its chunk in use.
-//! - Who found an object without any lock did so within a read section, through a place from which the object
-//!   was taken before it came to its CPU's cache. The cache's owner gave it to the depot under the lock, and
-//!   whoever let the chunk leave held that lock later: so sections that begin after `rcu_defer` do not find
-//!   the object, and those that began before are waited for.
-//! - Who uses nothing but the address of an object, to wake whoever sleeps there, does so in a read section
-//!   that began when the object was certainly not free ([`VmaLock`](freehold_sync::VmaLock): a reader that
-//!   leaves).
+//! - A holder of an object (its owner, or a lock that keeps it in use) keeps its chunk in use.
+//! - A reader that found an object without any lock did so within a read section, through a place from which
+//!   the object was taken before it came to its CPU's cache. The cache's owner gave it to the depot under the
+//!   lock, and the task that let the chunk leave held that lock later: so sections that begin after
+//!   `rcu_defer` do not find the object, and those that began before are waited for.
+//! - A reader that uses nothing but the address of an object, to wake a sleeper there, does so in a read
+//!   section that began when the object was certainly not free ([`VmaLock`](freehold_sync::VmaLock): a reader
+//!   that leaves).
 #![expect(unsafe_code, reason = "keeps lists of free objects, through themselves")]
 
 mod depot;
@@ -41,7 +41,7 @@ use freehold_sync::{
 
 /// Objects that a CPU keeps for itself before it gives half of them back.
 const CACHE: usize = if CHECKED { 4 } else { 32 };
-/// Idle chunks that stay for whoever comes next: to end one process and begin another allocates nothing.
+/// Idle chunks that stay for the next taker: to end one process and begin another allocates nothing.
 const IDLE: usize = if CHECKED { 0 } else { 8 };
 
 /// What a slab is made of.
@@ -65,7 +65,7 @@ impl<T> Links<T> {
         Links { chain: AtomicPtr::new(null_mut()), chunk: AtomicPtr::new(null_mut()) }
     }
 
-    /// For the list of whoever owns the object.
+    /// For the list of the object's owner.
     pub fn chain(&self) -> &AtomicPtr<T> {
         &self.chain
     }
@@ -76,8 +76,7 @@ impl<T> Links<T> {
 struct Cache<T> {
     head: AtomicPtr<T>,
     len: AtomicUsize,
-    /// How many it may have: [`CACHE`]; or 0, stored by whoever trims, until this CPU has given back all it
-    /// has.
+    /// How many it may have: [`CACHE`]; or 0, stored by `trim`, until this CPU has given back all it has.
     most: AtomicUsize,
 }
 
@@ -105,8 +104,8 @@ impl<T: Item, H: Host> Slab<T, H> {
     ///
     /// # Safety
     ///
-    /// It came from [`take`](Self::take) of this slab and is the caller's, who does not use it again. Others
-    /// find it nowhere any more; those who had found it before are in read sections.
+    /// It came from [`take`](Self::take) of this slab and is the caller's, which does not use it again.
+    /// Others find it nowhere any more; readers that had found it before are in read sections.
     pub unsafe fn give(&self, object: NonNull<T>) {
         let surplus = self.caches.with(|cache| cache.push(object));
         if !surplus.is_null() {

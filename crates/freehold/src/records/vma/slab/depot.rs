@@ -188,7 +188,7 @@ impl<T: Item> Leaving<T> {
         });
     }
 
-    /// For who knows that there are no readers.
+    /// For a caller that knows that there are no readers.
     pub(super) fn free_now(self) {
         // SAFETY: made by `Chunk::try_new`, and nobody comes there any more.
         self.each(|chunk| drop(unsafe { Box::from_raw(chunk.as_ptr()) }));
