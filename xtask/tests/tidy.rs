@@ -424,6 +424,86 @@ fn comments_are_narrow() {
     assert_none("comments wider than 110 columns", wide);
 }
 
+/// Words that a sentence about tasks, calls and objects does without: it names the one that it means.
+const RIDDLES: &[&str] = &["whoever", "whom", "whomever", "likewise", "he", "him", "his"];
+
+/// Words behind which "who" has no noun.
+const BEFORE_A_RIDDLE: &[&str] =
+    &["for", "by", "of", "with", "from", "to", "than", "tells", "lets", "and", "or"];
+
+/// Where such sentences still are, and why. The list may only get shorter.
+const NOT_YET_PLAIN: &[(&str, &str)] = &[
+    ("crates/freehold-cli/", "the command's comments are read last"),
+    ("crates/freehold-trace/", "the command's comments are read last"),
+    ("crates/freehold/src/hugetlb/", "is being rewritten"),
+    ("crates/freehold/src/records/hugetlb/", "is being rewritten"),
+    ("crates/freehold/src/fault/hugetlb.rs", "is being rewritten"),
+    ("crates/freehold/tests/hugetlb/", "is being rewritten"),
+    ("crates/freehold/src/uffd/", "is being rewritten"),
+    ("crates/freehold/src/records/uffd/", "is being rewritten"),
+    ("crates/freehold/tests/uffd/", "is being rewritten"),
+    ("crates/freehold/src/space/mmap.rs", "is being rewritten"),
+    ("docs/differences-from-linux.md", "is being rewritten"),
+    ("docs/replay.md", "is being rewritten"),
+];
+
+/// The comments of a Rust source, or the text of a document: numbers of lines, from 1, and what they say.
+/// A line that says nothing stands between two paragraphs.
+fn said(source: &Source) -> Vec<(usize, &str)> {
+    if source.path.ends_with(".md") {
+        return prose(&source.text).collect();
+    }
+    let comment = |line| {
+        let text =
+            str::trim_start(line).strip_prefix("//").or_else(|| line.split_once(" // ").map(|parts| parts.1));
+        text.unwrap_or_default().trim_start_matches(['/', '!'])
+    };
+    (1..).zip(source.text.lines().map(comment)).collect()
+}
+
+/// Places where one has to guess what a sentence speaks of: lines, and the word with what stands before it.
+fn riddles(source: &Source) -> Vec<(usize, String)> {
+    let (mut found, mut before) = (Vec::new(), "");
+    for (number, line) in said(source) {
+        if line.trim().is_empty() {
+            before = "";
+        }
+        for raw in line.split_whitespace().filter(|raw| !raw.contains('`')) {
+            let word = raw.trim_matches(|letter: char| !letter.is_alphanumeric());
+            let headless = word == "Who"
+                || word == "who" && (BEFORE_A_RIDDLE.contains(&before) || before.ends_with([':', ';']));
+            if headless || RIDDLES.contains(&&*word.to_lowercase()) {
+                found.push((number, format!("{before} {raw}")));
+            }
+            before = raw;
+        }
+    }
+    found
+}
+
+/// A reader does not have to guess who does what: "a fault that finds", not "who finds".
+#[test]
+fn sentences_name_the_one_that_acts() {
+    let is_prose = |source: &Source| source.path.ends_with(".rs") || source.path.ends_with(".md");
+    let mut exempt = std::collections::HashSet::new();
+    let mut found = Vec::new();
+    for source in sources(".").into_iter().filter(is_prose) {
+        let excuse = NOT_YET_PLAIN.iter().find(|(path, _)| source.path.starts_with(path));
+        for (number, words) in riddles(&source) {
+            match excuse {
+                Some((path, _)) => _ = exempt.insert(*path),
+                None => found.push(format!("{}:{number}: {}", source.path, words.trim())),
+            }
+        }
+    }
+    assert_none("does not name the one that acts", found);
+    let plain = NOT_YET_PLAIN.iter().filter(|(path, _)| !exempt.contains(path));
+    assert_none(
+        "is plain by now, and need not be listed",
+        plain.map(|(path, _)| (*path).to_owned()).collect(),
+    );
+}
+
 /// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules
 /// that are public.
 #[test]

@@ -1,4 +1,4 @@
-//! Readers and holders of pages: who they keep waiting, and what they cost.
+//! Readers and holders of pages: what they keep waiting, and what they cost.
 //!
 //! `cargo bench --bench readers`. Phantom memory: page tables, frame records and locks are real, contents are
 //! not. What is compared takes turns in one run. Beside it the host kernel's own figures for calls that do
@@ -57,7 +57,7 @@ struct Row {
     passes: u64,
 }
 
-/// One who changes an address space, and one who reports on it.
+/// A thread that changes an address space, and one that reports on it.
 struct Pair {
     change: Box<dyn Fn() + Sync>,
     report: Box<dyn Fn() + Sync>,

@@ -1,8 +1,8 @@
-//! What it costs that pages can be found from behind: links of VMAs, and walks over those who map a page.
+//! What it costs that pages can be found from behind: links of VMAs, and walks over the VMAs that map a page.
 //!
 //! `cargo bench --bench rmap`. Phantom memory: page tables, frame records, trees and locks are real, contents
-//! are not. What the lock over all who map a file costs whom is the experiment `i-mmap` of `freehold
-//! reproduce`.
+//! are not. What the lock over all VMAs of a file costs, and which calls pay, is the experiment `i-mmap` of
+//! `freehold reproduce`.
 
 use freehold::{
     PageIndex,

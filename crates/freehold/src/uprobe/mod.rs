@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! add      publish   the registry has the probe: faults make patched copies, and map nothing around them
-//!          wait      a grace period: whoever had looked before has mapped the page
+//!          wait      a grace period: a fault that had looked before has mapped the page
 //!          walk      the VMAs of the file, i_mmap lock shared: entries of the file's page go; private copies are patched
 //! remove   mark      the probe is leaving: faults do not patch for it any more
 //!          wait, walk as above: copies that are nothing but ours go, others get their bytes back

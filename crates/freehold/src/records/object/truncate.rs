@@ -1,8 +1,8 @@
 //! Taking pages away from under page tables: truncation and hole punching.
 //!
 //! ```text
-//! publish   the new size is stored; pages to go are marked: whoever looks from now on does not find them
-//! wait      a grace period: whoever had found one has mapped it, or has given up
+//! publish   the new size is stored; pages to go are marked: a look from now on does not find them
+//! wait      a grace period: a fault that had found one has mapped it, or has given up
 //! zap       under the i_mmap lock, shared: every entry that maps one goes, and is flushed
 //! drop      the cache gives up its references
 //! ```

@@ -70,9 +70,9 @@ bitflags! {
         const PKEY = 0xf << PKEY_SHIFT;
         /// Registered with a userfaultfd: it hears of pages that are not there.
         const UFFD_MISSING = 1 << 40;
-        /// The userfaultfd hears of stores to pages that it has write-protected.
+        /// Registered with a userfaultfd: it hears of stores to pages that it has write-protected.
         const UFFD_WP = 1 << 41;
-        /// The userfaultfd hears of pages that are in the file's cache and not mapped.
+        /// Registered with a userfaultfd: it hears of pages that are in the file's cache and not mapped.
         const UFFD_MINOR = 1 << 42;
         /// MAP_SYNC: kept, without meaning here.
         const SYNC = 1 << 43;
