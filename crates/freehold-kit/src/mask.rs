@@ -59,7 +59,7 @@ impl CpuMask {
     /// Takes all out that are in it, of those below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
-            // Relaxed: a word without bits is nobody's message; the swap decides. AcqRel: acquire pairs with
+            // Relaxed: a word without bits carries no message; the swap decides. AcqRel: acquire pairs with
             // the release of `add`.
             let taken = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
             bits(first, taken)

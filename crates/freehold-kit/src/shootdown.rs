@@ -19,7 +19,7 @@
 //! | set of a space | bit of a processor | it may have translations of the space | itself: set by `enter`, cleared by `leave`, or while it answers |
 //! | `current` of a processor | 0 | its register has no space's root | itself alone, interrupts off |
 //! | | root + 1, perhaps with `LAZY` | its register has that root; with `LAZY` no program runs | |
-//! | inbox of a processor | bit of a sender | that one's slot has a request it has not answered | set by the sender, taken by the receiver |
+//! | inbox of a processor | bit of a sender | the sender's slot has a request that this processor has not answered | set by the sender, taken by the receiver |
 //! | `pending` of a processor | n | its request has to be answered by so many; 0: the slot is its own | set by itself, counted down by processors that answer |
 //!
 //! # Why no translation survives

@@ -3,7 +3,7 @@
 //! Virtual CPUs read and write here at the same time, so every access is atomic, of one size: 8 bytes. A
 //! smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that programs
 //! under test may rely on that machine's order. These are the processor's own atomics under every checker:
-//! a program's data is no word of the engine's protocols.
+//! a program's data is not part of the engine's protocols.
 
 use freehold_pagetable::PAGE_SIZE;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Tables that several address spaces use together: one table of 2 MiB entries, hung into a slot of each.
 //!
 //! The entries of a shared table belong to all sharers: a change of one is a change for all, and the table's
-//! lock is the same lock for all. What hangs there must therefore be mapped alike by all of them, which is
-//! for the callers to know.
+//! lock is the same lock for all. What hangs there must therefore be mapped alike by all of them; the callers
+//! see to that.
 //!
 //! | shares | meaning | leaves it by |
 //! | --- | --- | --- |

@@ -66,10 +66,10 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R;
 
     /// The calling task is about to take a spin lock of this rank, or to try. Until the matching
-    /// [`spin_exit`](Self::spin_exit) it keeps its processor: preemption is off. Whether interrupts are
-    /// off as well is for the host to say, by rank. They stay on for page tables where flushes are
-    /// interrupts: a task that spins for a table must take those, unless [`relax`](Self::relax) does what
-    /// they ask for. No lock of the engine is taken in an interrupt.
+    /// [`spin_exit`](Self::spin_exit) it keeps its processor: preemption is off. The host decides by rank
+    /// whether interrupts are off as well. They stay on for page tables where flushes are interrupts: a task
+    /// that spins for a table must take those, unless [`relax`](Self::relax) does what they ask for. No lock
+    /// of the engine is taken in an interrupt.
     ///
     /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the
     /// same rank. So a host counts, and what it turns off at the first it turns on at the last.

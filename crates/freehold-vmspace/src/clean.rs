@@ -1,5 +1,5 @@
-//! Taking the right to write from entries by which stores reach a file, so that the next store faults, and
-//! says so.
+//! Taking the right to write from entries by which stores reach a file, so that the next store faults and is
+//! noted.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
@@ -9,8 +9,8 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Frames know
-    /// then what was written.
+    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Then the
+    /// frames' dirty bits say what was written.
     pub fn clean(&self, range: UserRange) {
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
         let walked = self.walk(range.va(), &mut cleaner);
@@ -19,8 +19,8 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. That the
-/// page is dirty is for its frame to say: at once, for a write-back that finds the entry clean; and
+/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. If the
+/// entry is dirty, its frame's dirty bit is set: at once, for a write-back that finds the entry clean; and
 /// [again](keep_dirty) after the flush.
 pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
@@ -30,9 +30,9 @@ pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::
     pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
 }
 
-/// The frame of an entry that was [cleaned](cleaned) and had been written through is dirty when `gather` has
-/// flushed: until then processors may store through what they remember, though somebody else may have written
-/// the page back. Under the table's lock.
+/// Sets the dirty bit of a frame again when `gather` has flushed, for an entry that was dirty and has been
+/// [cleaned](cleaned): until then processors may store through what they remember, after a concurrent
+/// write-back. Under the table's lock.
 pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     platform: &P,
     pfn: Pfn,

@@ -72,7 +72,7 @@ impl<P: Platform> VmSpace<P> {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
-        // A large leaf is split without memory from elsewhere; were it not, it would stay, which must not be.
+        // A large leaf is split by the table that is kept for it, so nothing fails here: no leaf may stay.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);

@@ -9,7 +9,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         let Some(root) = self.root else { return };
         assert!(get(root).parent().is_none(), "the root has a parent");

@@ -11,7 +11,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         let root = &self.map.root;
         let mut seen = Seen { entries: 0, last_end: 0 };

@@ -5,10 +5,9 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. What lasts as long as its holder likes is refused from 2^31 references on (`MOST`): an
-//! entry that maps the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than
-//! `refs`. The other half is for references that a task has for the length of one step, as the reverse map's
-//! and a gather's.
+//! Both fit 32 bits. References without a limit of time are refused from 2^31 on (`MOST`): an entry that maps
+//! the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The other
+//! half is for references that a task has for the length of one step, as the reverse map's and a gather's.
 //!
 //! A reference is raised only by a task that knows of another one that stays meanwhile: the entry under its
 //! table's lock, or the page cache. So a task that holds the only reference, to a frame that is in no page
@@ -43,11 +42,11 @@ pub struct Frame {
     word: AtomicU32,
     /// See [`lock`].
     lock: WordLock,
-    /// Address of what tells which VMAs may map it: for anonymous memory the tree of VMAs, for a page cache
-    /// its file. Written while the frame is its maker's alone; what it means later is for
-    /// [`rmap`](crate::rmap) to say.
+    /// Address of the record of the VMAs that may map it: for anonymous memory the tree of VMAs, for a page
+    /// cache its file. Written while the frame belongs to its maker alone; [`rmap`](crate::rmap) says what it
+    /// means later.
     home: AtomicUsize,
-    /// By which page offset it is known there. Written as `home`.
+    /// The page offset by which it is known there. Written as `home`.
     index: AtomicU64,
 }
 

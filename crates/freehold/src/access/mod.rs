@@ -28,8 +28,8 @@ pub enum AccessMode {
     /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at
     /// all, and writes private copies of what is read-only. A stack grows where it is touched.
     Forced,
-    /// What the VMA allows, of anonymous memory only: a reader of somebody's arguments must not be made to
-    /// wait for a file (Linux's FOLL_ANON). A stack grows.
+    /// What the VMA allows, of anonymous memory only: a reader of another process's arguments must not be
+    /// made to wait for a file (Linux's FOLL_ANON). A stack grows.
     Report,
 }
 

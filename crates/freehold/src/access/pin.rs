@@ -20,10 +20,10 @@
 //!    been at the table finds the page shared, and waits for fork to end.
 //! 3. A store to an exclusive page goes to the page, whatever other references it has.
 //!
-//! A pin for long, say for a device that stays registered, is refused where it would stand in somebody's way:
-//! where frames are a file's storage, which truncation has to wait for; and for stores to a file's own page,
-//! about which the file would hear too late. Of a private mapping it has the space's own copy of each page at
-//! once, even to read.
+//! A pin for long, say for a device that stays registered, is refused in two cases: where frames are a file's
+//! storage, because truncation would have to wait for it; and for stores to a file's own page, because the
+//! file would hear of them too late. Of a private mapping it has the space's own copy of each page at once,
+//! even to read.
 
 use super::{AccessMode, How, page::Missing};
 use crate::{

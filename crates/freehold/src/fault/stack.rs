@@ -62,10 +62,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether a stack may begin at `addr` with `below` the next VMA below it. The lowest addresses are for
-    /// nobody's stack, whatever privileges the space has (hazard C-67); and a gap stays between a stack
-    /// and what lies below it, unless that is another stack, or cannot be accessed and so is a gap by
-    /// itself.
+    /// Whether a stack may begin at `addr` with `below` the next VMA below it. No stack may have the lowest
+    /// addresses, whatever privileges the space has (hazard C-67). A gap stays between a stack and what lies
+    /// below it, unless that is another stack, or cannot be accessed and so is a gap by itself.
     fn may_begin_at(&self, addr: u64, below: Option<&Vma<P>>) -> bool {
         let config = self.engine.config();
         let clear = below.is_none_or(|below| {

@@ -91,7 +91,7 @@ impl<P: Platform> Areas<P> {
 
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         self.tree.check();
         let (mut count, mut pages) = (0, 0);

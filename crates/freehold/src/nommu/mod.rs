@@ -195,7 +195,7 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         self.areas.read().check();
     }

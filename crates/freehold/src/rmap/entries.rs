@@ -79,9 +79,9 @@ impl<P: Platform> Engine<P> {
     /// How many of the entries that map the page in `pfn` were used since this was last asked. A huge page is
     /// asked as one.
     ///
-    /// Nothing is flushed: a processor that remembers a translation goes on using it without a word in the
-    /// entry, so a page in use may count as unused once, which costs a guess and nothing else. A flush
-    /// would cost more than the guess is worth.
+    /// Nothing is flushed: a processor that remembers a translation goes on using it without setting the bit
+    /// again, so a page in use may count as unused once, which costs a guess and nothing else. A flush would
+    /// cost more than the guess is worth.
     ///
     /// # Errors
     ///

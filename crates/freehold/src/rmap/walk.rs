@@ -60,9 +60,9 @@ impl<P: Platform> Engine<P> {
     /// The page that a frame holds. Nothing: it holds none that is mapped or in the cache of a file, or that
     /// is just changing.
     ///
-    /// No reference is taken by the record alone: the frame may be free, or be anybody's next. The record
-    /// names a home; its VMAs' tables, or its file's cache, have a reference to the frame if it still is
-    /// theirs; beside that another is taken.
+    /// No reference is taken by the record alone: the frame may be free, or hold another page the next
+    /// moment. The record names a home; its VMAs' tables, or its file's cache, have a reference to the frame
+    /// if it still is theirs; beside that another is taken.
     ///
     /// # Locks
     ///
@@ -154,7 +154,7 @@ impl<P: Platform> Page<'_, P> {
         self.pfn
     }
 
-    /// By which page offset it is known at home.
+    /// The page offset by which it is known at home.
     pub fn index(&self) -> PageIndex {
         self.index
     }

@@ -55,7 +55,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let (special, flags, runs) = self.ask_driver(file, info)?;
             let request = request.answered(Object::Special(special.clone()), flags);
             let attrs = request.attrs();
-            // For what goes, for what comes, and for what may have to go again.
+            // Three changes of the tree: old entries go, the new one comes, and may have to go again.
             self.reserve(3)?;
             let new = self.prepare_new(range, &attrs)?;
             if runs.is_empty() {

@@ -7,8 +7,8 @@ use crate::{error::MunmapError, platform::Platform};
 impl<P: Platform> AddressSpace<P> {
     /// Removes all mappings from `len` bytes at `addr`; holes in the range are fine.
     ///
-    /// After it returns, an access to the range faults. How long others wait meanwhile is the business of
-    /// [`Locking::unmap`](super::Locking::unmap).
+    /// After it returns, an access to the range faults. [`Locking::unmap`](super::Locking::unmap) decides how
+    /// long others wait meanwhile.
     ///
     /// # Errors
     ///

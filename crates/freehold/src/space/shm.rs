@@ -32,7 +32,7 @@ bitflags! {
     }
 }
 
-/// To what addresses must be aligned (SHMLBA).
+/// The alignment of addresses (SHMLBA).
 const ALIGN: u64 = PAGE_SIZE;
 
 impl From<MmapError> for ShmatError {
@@ -63,8 +63,8 @@ fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. Whether the
-    /// caller may is for the embedder to say, beforehand.
+    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. The
+    /// embedder checks beforehand whether the caller may attach it.
     ///
     /// # Errors
     ///

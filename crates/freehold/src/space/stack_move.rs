@@ -4,8 +4,8 @@
 //! The call is atomic: all of it happens in one hold of the mmap lock for writing and of the VMA's. The VMA
 //! keeps its offset in its pages' home, so that the same offset means another address afterwards; walkers of
 //! the reverse map, which would look at the wrong one half-way, are kept out by the home's lock throughout.
-//! Linux marks the VMA instead, and walkers pass over it: its home may be others' too. That of a program
-//! being loaded is its own, and a stack then has a few pages.
+//! Linux marks the VMA instead, and walkers pass over it: its home may be others' too. A program being loaded
+//! has a home of its own, and its stack has a few pages.
 
 use super::{
     AddressSpace,

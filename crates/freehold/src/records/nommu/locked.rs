@@ -51,8 +51,8 @@ impl<H: Host, T> Locked<H, T> {
     }
 
     fn writing<'l>(&'l self, lock: RwSemWriteGuard<'l, H>) -> Write<'l, H, T> {
-        // SAFETY: the lock, which is this one's, is held for writing: nobody else uses the value while the
-        // guard lives.
+        // SAFETY: the lock of this value is held for writing: nobody else uses the value while the guard
+        // lives.
         Write { value: unsafe { &mut *self.value.get() }, _lock: lock }
     }
 }

@@ -75,7 +75,7 @@ impl<P: Platform> Regions<P> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         let all = self.all.read();
         all.check();

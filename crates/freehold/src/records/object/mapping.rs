@@ -577,7 +577,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         self.mappers().check();
     }

@@ -85,7 +85,7 @@ impl<P: Platform> Segment<P> {
         &self.memory
     }
 
-    /// By what reports name it.
+    /// The key, by which reports name it.
     pub fn key(&self) -> u32 {
         self.key
     }

@@ -208,7 +208,7 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
     ///
     /// # Panics
     ///
-    /// With what is wrong.
+    /// If something is wrong, with a description of it.
     pub fn check(&self) {
         self.tree.check();
     }
