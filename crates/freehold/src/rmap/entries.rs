@@ -41,8 +41,8 @@ impl core::error::Error for PageError {}
 
 impl<P: Platform> Engine<P> {
     /// Takes the page of a file that `pfn` holds out of all page tables but those of locked memory; returns
-    /// how many entries went. That it was written by one of them is known to the file afterwards. The
-    /// page stays in its file's cache, and faults may bring entries back at once.
+    /// how many entries went. The frame is dirty afterwards if the page was written by one of them. The page
+    /// stays in its file's cache, and faults may bring entries back at once.
     ///
     /// # Errors
     ///
