@@ -36,7 +36,7 @@ pub struct Layout {
     pub base: u64,
     /// It goes on upwards from there: the legacy layout.
     pub upwards: bool,
-    /// Where it ends for who has no hint above.
+    /// Where it ends for calls without a hint above.
     pub window_end: u64,
     /// Calls may ask for other places (`MAP_32BIT`, `MAP_ABOVE4G`): nothing is drawn at random.
     pub fixed: bool,

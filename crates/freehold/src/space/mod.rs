@@ -180,7 +180,8 @@ pub struct SpaceConfig {
     pub layout: Layout,
     /// Start of the heap (the break), at most the [end of user space](AddressSpace::TASK_SIZE).
     pub brk: u64,
-    /// Start and end, likewise, of the program's initialised data, which RLIMIT_DATA counts with the heap.
+    /// Start and end, within the same bound, of the program's initialised data, which RLIMIT_DATA counts with
+    /// the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,

@@ -154,7 +154,7 @@ fn ranges_end_where_the_space_does() {
         process.mincore(at, 8 * PAGE, &mut resident).unwrap();
         assert_eq!(resident, [1, 1, 1, 1, 1, 1, 1, 1, 0]);
         assert!(process.mincore(at, 9 * PAGE, &mut resident).is_err());
-        // Who goes from a frame to its entries finds them there.
+        // A walk from a frame to its entries finds them there.
         let frame = process.frame_at(at + 4 * PAGE).unwrap();
         engine.migrate(frame).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + 4 * PAGE), Ok(4));
