@@ -1,4 +1,4 @@
-//! What is hardest to write of a platform of `freehold`, for kernels that have nothing of the kind yet: grace
+//! The hardest parts of a platform of `freehold`, for kernels that have nothing of the kind yet: grace
 //! periods, and flushes of other processors' TLBs.
 //!
 //! | module | serves | asks of the kernel |

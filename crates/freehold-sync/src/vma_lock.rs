@@ -72,9 +72,9 @@
 //! *When it goes per-CPU*: an exchange of a reader that fails because the count has changed is *contention*,
 //! and costs about one transfer of a line. To look through the slots costs a transfer for each that a reader
 //! was in lately, and the reading of a line for the others, an eighth of that. So the VMA goes per-CPU after
-//! an eighth as many contention as there are slots, counted from when it last ceased to be: what writers pay
-//! is in proportion to what readers paid before, and a VMA that is written often beside few readers stays as
-//! it is. One thread alone never contends.
+//! an eighth as many contentions as there are slots, counted since it was last per-CPU: what writers pay is
+//! in proportion to what readers paid before, and a VMA that is written often beside few readers stays as it
+//! is. One thread alone never contends.
 //!
 //! # The sequence number
 //!
